@@ -570,12 +570,14 @@ class HatchedEarly(RunEvent):
             timer had no queue for it; early: it came past the timers.
         queue: the timer that it left; empty: none.
         early: how long before its time it came.
+        is_repeated: whether a message of this task came early for this reason a short time ago.
     """
 
     level = WARNING
     reason: str
     queue: str
     early: timedelta
+    is_repeated: bool = False
 
     @property
     def line(self) -> Line:
@@ -587,7 +589,8 @@ class HatchedEarly(RunEvent):
         }.get(self.reason, "came past its timers")
         early = format_duration(timedelta(seconds=round(self.early.total_seconds())))
         then = "it waits on. `scheduler doctor` names policies that cut waits short"
-        return WARNING, f"{early} before its time, {left}: {then}"
+        level = DEBUG if self.is_repeated else WARNING
+        return level, f"{early} before its time, {left}: {then}"
 
 
 @dataclass(frozen=True, slots=True)

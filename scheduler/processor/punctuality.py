@@ -30,6 +30,8 @@ MILLISECOND = timedelta(milliseconds=1)
 HELD_AT_MOST = timedelta(milliseconds=LONGEST_LEAD_MS)
 ROUND_S = 1.0
 """A message that leaves its timers at once goes back no sooner than that after the last time."""
+WARNED_FOR_S = 600.0
+"""A policy cuts all waits short, of each loop again and again: a warning for a task is enough."""
 
 
 @dataclass(eq=False)
@@ -44,6 +46,7 @@ class Punctuality:
     def __post_init__(self) -> None:
         self._clock = self.space.clock
         self._went_back: dict[tuple[str, str | None], float] = {}
+        self._warned: dict[tuple[str, str], float] = {}
 
     async def is_due(self, run: Run) -> bool:
         """Wait until a run may begin; put a message that came too early back into its timers."""
@@ -60,14 +63,21 @@ class Punctuality:
 
     async def _put_back(self, run: Run, early: timedelta) -> None:
         if not (isinstance(run.subject, Token) and waits_in_legs(run.subject)):
-            reason, queue = taken_out_by(run.delivery.message)
-            reason = "unrouted" if run.is_rerouted else reason or "early"
-            self.space.app.events.emit(HatchedEarly(*run.about, reason, queue, early))
+            self._report(run, early)
         await self._until_next_round(run)
         if isinstance(subject := run.subject, Token):
             await self.recognition.put(run.delivery, subject, subject)
         else:
             await self.publisher.insist(run.delivery, lambda: self._send_again(run, subject))
+
+    def _report(self, run: Run, early: timedelta) -> None:
+        reason, queue = taken_out_by(run.delivery.message)
+        reason = "unrouted" if run.is_rerouted else reason or "early"
+        now, cause = asyncio.get_running_loop().time(), (run.task.name, reason)
+        is_repeated = now < self._warned.get(cause, -math.inf) + WARNED_FOR_S
+        if not is_repeated:
+            self._warned[cause] = now
+        self.space.app.events.emit(HatchedEarly(*run.about, reason, queue, early, is_repeated))
 
     async def _send_again(self, run: Run, call: Call) -> None:
         rest = min(max(run.may_begin_at - self._clock.now(), NO_TIME), LONGEST)

@@ -31,6 +31,8 @@ MOST_COUNTED = 2**62  # there is room for what comes after it
 # What a broker writes into a message that it moves or returns. Sent again, some of it would be
 # taken for the message's own history: 3.10 drops what seems to go in a circle.
 BROKER_HEADERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-")
+DEATHS = frozenset({"expired", "maxlen", "rejected", "delivery_limit"})
+"""RabbitMQ's reasons to dead-letter a message. A metric has them as a label."""
 TRACE_HEADERS = ("traceparent", "tracestate")
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
 
@@ -123,11 +125,11 @@ def hatched_at(message: Message) -> datetime | None:
 def taken_out_by(message: Message) -> tuple[str, str]:
     """Return why a message left its last queue by dead-lettering, and which queue that was.
 
-    The reason is RabbitMQ's: expired, maxlen, rejected, delivery_limit. Empty: it left none.
+    The reason is one of `DEATHS`. Empty: it left none, or its sender has written the header.
     """
     match message.headers.get("x-death"):
-        case [{"reason": str(reason), "queue": str(queue)}, *_]:  # the last one comes first
-            return reason, queue
+        case [{"reason": str(reason), "queue": str(queue)}, *_] if reason in DEATHS:
+            return reason, queue  # of the last one
         case _:
             return "", ""
 

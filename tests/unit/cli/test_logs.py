@@ -180,8 +180,8 @@ OF_RUNS: list[tuple[Event, int, str]] = [
         "9h before its time, let go by shop.v1.hatchery.d too soon .*message-ttl.*: it waits on.*",
     ),
     (
-        HatchedEarly(*RUN, "early", "", timedelta(hours=9)),
-        WARNING,
+        HatchedEarly(*RUN, "early", "", timedelta(hours=9), is_repeated=True),
+        DEBUG,
         "9h before its time, came past its timers: it waits on.*",
     ),
     (

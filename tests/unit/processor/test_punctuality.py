@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from logging import DEBUG, WARNING
 
 import pytest
 
@@ -133,12 +134,15 @@ async def test_a_call_that_comes_too_early_waits_on_until_it_is_due(
         sent_at=START,
         due_at=START + timedelta(minutes=10),
     )
+    forged = [{"reason": "made up", "queue": "by its sender"}]
+    sent = replace(sent, headers={**sent.headers, "x-death": forged})
     async with stage.processor():
         await asyncio.sleep(came_after.total_seconds())
         await stage.publish(sent, task_key("remind"), app.names.delayed)
         await asyncio.sleep(700)
     assert stage.starts() == [600]
-    assert len(of(HatchedEarly, stage.events)) == (came_after < timedelta(seconds=598))
+    early = [(each.reason, each.queue) for each in of(HatchedEarly, stage.events)]
+    assert early == [("early", "")] * (came_after < timedelta(seconds=598))
 
 
 async def test_what_leaves_its_timers_at_once_goes_round_once_a_second(stage: Stage) -> None:
@@ -162,3 +166,4 @@ async def test_what_leaves_its_timers_at_once_goes_round_once_a_second(stage: St
     early = [each for each in of(HatchedEarly, stage.events) if each.loop.task == "task"]
     assert {each.reason for each in early} == {"expired"}
     assert 50 < len(early) <= 65
+    assert [each.line[0] for each in early] == [WARNING, *[DEBUG] * (len(early) - 1)]
