@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from tests.fuzz.raw import WRONG, Value
 
+NOT_SOON_MS = 2_000_000_000_000  # the year 2033
 LATEST_MS = 221_845_392_000_000  # the year 9000
 MOST = 2**62
 LONGEST_MS = 3_155_760_000_000  # 100 years
@@ -15,13 +16,15 @@ LONGEST_MS = 3_155_760_000_000  # 100 years
 class Fate(Flag):
     """How a message ends: each copy of it in one of these ways, once.
 
-    ACKED is what becomes of a token without a run: it is void, or exchanged, or waits on.
+    ACKED is what becomes of a token without a run: it is void, or exchanged, or waits on; WAITS, of
+    another message whose time has not come: it is in its timers again.
     """
 
     RUN = auto()
     PARKED = auto()
     ACKED = auto()
     DROPPED = auto()
+    WAITS = auto()
 
 
 EITHER = Fate.RUN | Fate.PARKED
@@ -130,6 +133,17 @@ def keeps(rules: Rules, told: Mapping[str, object]) -> bool:
         rule.takes(told[name]) if name in told else not rule.required
         for name, rule in rules.items()
     )
+
+
+def in_time(fate: Fate, ours: Mapping[str, Value]) -> Fate:
+    """What becomes of a message that would be run, if its headers tell a time that is far ahead.
+
+    Of one that was sent in the future, its sender's clock is wrong: its time does not count.
+    """
+    due, sent = (number_in(ours, name, 0) for name in ("due-at-ms", "sent-at-ms"))
+    if Fate.RUN not in fate or not sent < NOT_SOON_MS < due <= LATEST_MS:
+        return fate
+    return (fate & ~Fate.RUN) | Fate.WAITS
 
 
 def number_in(ours: Mapping[str, Value], name: str, otherwise: int) -> int:

@@ -20,6 +20,7 @@ from scheduler.events import (
     ConnectionLost,
     ConsumerInterrupted,
     Event,
+    HatchedEarly,
     LoopRepaired,
     LoopReported,
     MessageParked,
@@ -145,6 +146,7 @@ class Record:
         runs: how often each message was run, in the end.
         attempts: how often those that always fail were tried.
         acked: tokens that were acked without a run.
+        waits: how many calls came before their time, and went into their timers again.
         reasons: why messages were parked by a processor.
         delayed: how often each of the delayed messages of the namespace's own has run.
         beats: the seqs of the loops that go on beside all this.
@@ -153,6 +155,7 @@ class Record:
     runs: Counter[int] = field(default_factory=Counter[int])
     attempts: Counter[int] = field(default_factory=Counter[int])
     acked: Counter[int] = field(default_factory=Counter[int])
+    waits: int = 0
     reasons: Counter[str] = field(default_factory=Counter[str])
     delayed: Counter[int] = field(default_factory=Counter[int])
     beats: dict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
@@ -163,6 +166,8 @@ class Record:
             self.troubles.append(repr(event)[:300])
         if isinstance(event, MessageParked):
             self.reasons[event.reason] += 1
+        if isinstance(event, HatchedEarly) and event.seq is None and event.loop.task != "work":
+            self.waits += 1
         if isinstance(event, TokenSuperseded):
             self.acked[int(event.message_id)] += 1
 

@@ -20,6 +20,7 @@ from tests.fuzz.fates import (
     RETRIED,
     Fate,
     Rules,
+    in_time,
     keeps,
     number_in,
     record,
@@ -172,7 +173,7 @@ class Samples:
         draft = Draft(self._rng, _body_for(task, self._rng))
         self._add_ours(draft, task, likely=0.15)
         copied = self._copies(draft, (*SUBSCRIBED, "nobody"), likely=0.05)
-        fate = EITHER if copied else self._fate_of_foreign(draft, task)
+        fate = in_time(EITHER, draft.ours) if copied else self._fate_of_foreign(draft, task)
         queues = {task, *(key for key in copied if key in SUBSCRIBED)}
         key = task.encode() + tail
         return self._sample("business", draft, self._business, key, fate, *queues)
@@ -192,16 +193,18 @@ class Samples:
         return keys
 
     def _fate_of_foreign(self, draft: Draft, task: str) -> Fate:
-        if "sent-at-ms" in draft.ours:
-            return Fate.PARKED if task == "fail" else self._fate_of_call(draft, task)
-        if not keeps(RETRIED, told_by(draft.ours)) or task == "fail":
+        if "sent-at-ms" in draft.ours and task != "fail":
+            return self._fate_of_call(draft, task)
+        if task == "fail":
+            return in_time(EITHER, draft.ours) & ~Fate.RUN
+        if not keeps(RETRIED, told_by(draft.ours)):
             return Fate.PARKED
         return self._fate_by_body(draft)
 
     def _fate_by_body(self, draft: Draft) -> Fate:
         if draft.has("expiration") or draft.body.fits is None:
-            return EITHER
-        return Fate.RUN if draft.body.fits else Fate.PARKED
+            return in_time(EITHER, draft.ours)
+        return in_time(Fate.RUN, draft.ours) if draft.body.fits else Fate.PARKED
 
     # What a sender may publish.
 
@@ -236,7 +239,7 @@ class Samples:
         copied = self._copies(draft, [*called, *others, "retry.sms", "retry.tick"], likely=0.3)
         queues = {SENT, *(key.removeprefix("task.") for key in copied if key in called)}
         refused = exchange == self._names.later and any(key.startswith("retry.") for key in copied)
-        fate = EITHER if copied else fate
+        fate = in_time(EITHER, draft.ours) if copied else fate
         return self._sample(kind, draft, exchange, b"task.sms", fate, *(() if refused else queues))
 
     def _call_to(self, task: str) -> tuple[Draft, Fate]:
@@ -249,9 +252,11 @@ class Samples:
         if not keeps(rules, told_by(draft.ours)):
             return Fate.PARKED
         if task != SENT:
-            return Fate.PARKED if task == TICKS else EITHER  # a loop gets no calls
+            # A loop gets no calls.
+            return Fate.PARKED if task == TICKS else in_time(EITHER, draft.ours)
         if number_in(draft.ours, "expires-at-ms", FAR_AHEAD) < FAR_AHEAD:
-            return EITHER if draft.body.fits is not False else Fate.PARKED
+            either = in_time(EITHER, draft.ours)
+            return either if draft.body.fits is not False else Fate.PARKED
         return self._fate_by_body(draft)
 
     def _add_ours(self, draft: Draft, task: str, *, likely: float) -> None:
@@ -261,7 +266,7 @@ class Samples:
             "version": whole(1, "I"),
             "namespace": text(namespace.encode()),
             "task": text(task.encode()),
-            "sent-at-ms": whole(1_790_000_000_000, "l"),
+            "sent-at-ms": whole(1_700_000_000_000, "l"),
         }
         if rng.random() < likely:
             draft.ours.update(sound)

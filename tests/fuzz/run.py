@@ -18,7 +18,7 @@ from tests.fuzz.field import Field, Taken
 from tests.fuzz.messages import SPARED, Sample, Samples, number_of
 from tests.fuzz.operator import Complaint, Operator
 
-PATIENCE = 60.0
+PATIENCE, PATIENCE_FOR_EACH = 60.0, 0.05
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=0.1), timedelta(seconds=3)
 MANY = 12
 SHOWN = 5
@@ -63,6 +63,7 @@ class Fuzz:
         )
         self._sent = 0
         self._since = field.clock.now()
+        self._patience = PATIENCE
         self._unknown = set[tuple[str, int | None]]()
 
     async def run(
@@ -81,6 +82,7 @@ class Fuzz:
 
     async def _round(self, samples: Sequence[Sample]) -> None:
         self.tally.published += len(samples)
+        self._patience = PATIENCE + PATIENCE_FOR_EACH * len(samples)
         self._since = self._field.clock.now()
         accepted = await self._publish(samples)
         ends = await self._ended(accepted)
@@ -113,7 +115,7 @@ class Fuzz:
     async def _ended(self, accepted: Mapping[int, Sample]) -> Mapping[int, Counter[Fate]]:
         """Wait until each has ended as often as it has copies, and nothing is on its way."""
         ends = dict[int, Counter[Fate]]()
-        unseen = Fate.ACKED | Fate.DROPPED
+        unseen = Fate.ACKED | Fate.DROPPED | Fate.WAITS
         least = sum(_copies(each) for each in accepted.values() if not each.fate & unseen)
 
         async def ended() -> bool:
@@ -121,9 +123,10 @@ class Fuzz:
             if await self._seen() < least or not await self._at_rest():
                 return False
             ends = await self._ends(accepted)
-            return all(_copies(sample) <= ends[n].total() for n, sample in accepted.items())
+            all_ended = all(_copies(sample) <= ends[n].total() for n, sample in accepted.items())
+            return all_ended and _waiting(ends) <= self._field.record.waits
 
-        await until(ended)
+        await self._until(ended)
         return ends or await self._ends(accepted)
 
     async def _seen(self) -> int:
@@ -154,6 +157,8 @@ class Fuzz:
         for number, sample in accepted.items():
             if Fate.DROPPED in sample.fate and not ends[number]:
                 ends[number][Fate.DROPPED] = 1
+            if Fate.WAITS in sample.fate and (rest := _copies(sample) - ends[number].total()) > 0:
+                ends[number][Fate.WAITS] = rest
         return ends
 
     async def _put_again(self, numbers: Collection[int]) -> set[int]:
@@ -177,6 +182,8 @@ class Fuzz:
                 fates and found.total() == _copies(sample),
                 f"{dict(found)} instead of {sample.fate}: {sample!r:.900}",
             )
+        waits = self._field.record.waits
+        self.tally.expect(_waiting(ends) == waits, f"{waits} wait instead of {_waiting(ends)}")
 
     async def _look(self, found: Sequence[Parked]) -> None:
         sampled = self._rng.sample(found, min(SHOWN, len(found)))
@@ -199,7 +206,7 @@ class Fuzz:
             after = {n: each.total() for n, each in (await self._ends(accepted)).items()}
             return after == before
 
-        await until(ended)
+        await self._until(ended)
         for number in before:
             told = f"{after[number]} instead of {before[number]} after a replay"
             self.tally.expect(after[number] == before[number], f"{told}: {accepted[number]!r:.900}")
@@ -211,7 +218,7 @@ class Fuzz:
             await self._operator.purge()
             return not await self._operator.parked()
 
-        await until(purged)
+        await self._until(purged)
         left = await self._operator.parked()
         self.tally.expect(not left, f"{len(left)} messages are left after a purge")
 
@@ -219,6 +226,7 @@ class Fuzz:
         record = self._field.record
         for each in (record.runs, record.attempts, record.acked):
             each.clear()
+        record.waits = 0
 
     async def _send_delayed(self) -> None:
         while True:
@@ -234,7 +242,7 @@ class Fuzz:
         async def all_run() -> bool:
             return len(record.delayed) >= self._sent
 
-        await until(all_run)
+        await self._until(all_run)
         once = Counter(dict.fromkeys(range(self._sent), 1))
         tally.expect(record.delayed == once, f"delayed: {once - record.delayed} are missing")
         tally.delayed = self._sent
@@ -245,19 +253,22 @@ class Fuzz:
         tally.wrong += [f"{fate}, though it had ended: {n}" for fate, n in self._unknown]
         tally.wrong += record.troubles
 
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until it is so, or it is not to be expected any more."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + PATIENCE
-    for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
-        if await condition() or loop.time() >= end:
-            return
-        await asyncio.sleep(pause)
+    async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until it is so, or it is not to be expected any more."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._patience
+        for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
+            if await condition() or loop.time() >= end:
+                return
+            await asyncio.sleep(pause)
 
 
 def _copies(sample: Sample) -> int:
     return len(sample.queues)
+
+
+def _waiting(ends: Mapping[int, Counter[Fate]]) -> int:
+    return sum(each[Fate.WAITS] for each in ends.values())
 
 
 def _number_of_parked(parked: Parked) -> int | None:
