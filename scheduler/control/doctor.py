@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Generator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -158,6 +158,8 @@ class Doctor:
             try:
                 async for finding in check:
                     yield finding
+            except QueueNotFound:
+                pass  # which `queues` has told
             except AccessRefused as error:
                 refusal = refusal or error
                 yield Finding(
@@ -241,18 +243,17 @@ class Doctor:
         if alarm:
             yield Finding(about, "ok", "not tried, as the broker accepts no messages")
             return
-        with suppress(QueueNotFound):  # which is told already
-            try:
-                if await _hands_on(self._broker, self._app.names):
-                    yield Finding(about, "ok", "what is due comes to its next queue")
-                else:
-                    detail = f"what was due {PROBED_FOR_S} s ago is not in its next queue"
-                    yield Finding(about, "problem", detail, RESTART)
-            except BrokerUnavailable as error:
-                yield Finding(about, "problem", f"no timer queue could be made: {error}", RESTART)
-            except AccessRefused as error:
-                detail = f"not tried, this user may not configure its queues: {error}"
-                yield Finding(about, "ok", detail, "Look as the user of `scheduler seed`.")
+        try:
+            if await _hands_on(self._broker, self._app.names):
+                yield Finding(about, "ok", "what is due comes to its next queue")
+            else:
+                detail = f"what was due {PROBED_FOR_S} s ago is not in its next queue"
+                yield Finding(about, "problem", detail, RESTART)
+        except BrokerUnavailable as error:
+            yield Finding(about, "problem", f"no timer queue could be made: {error}", RESTART)
+        except AccessRefused as error:
+            detail = f"not tried, this user may not configure its queues: {error}"
+            yield Finding(about, "ok", detail, "Look as the user of `scheduler seed`.")
 
     async def _check_processors(self, alarm: str) -> AsyncIterator[Finding]:
         names = self._app.names
@@ -261,19 +262,18 @@ class Doctor:
                 await self._broker.publish(
                     Message(), exchange=names.control, routing_key=names.presence
                 )
-        with suppress(QueueNotFound):  # which is told already
-            async with self._roll_call:
-                answers = await self._roll_call.ask_all({})
-            if answers.complete:
-                yield Finding("processors", "ok", f"{answers.expected}, and all of them answer")
-            else:
-                yield Finding(
-                    "processors",
-                    "warning",
-                    f"of {answers.expected}, {answers.silence}",
-                    "Look whether they stand still. Until they answer, or their connections end, "
-                    "pauses are not confirmed, and loops that begin anew wait for them.",
-                )
+        async with self._roll_call:
+            answers = await self._roll_call.ask_all({})
+        if answers.complete:
+            yield Finding("processors", "ok", f"{answers.expected}, and all of them answer")
+        else:
+            yield Finding(
+                "processors",
+                "warning",
+                f"of {answers.expected}, {answers.silence}",
+                "Look whether they stand still. Until they answer, or their connections end, "
+                "pauses are not confirmed, and loops that begin anew wait for them.",
+            )
 
     async def _check_timers(self) -> AsyncIterator[Finding]:
         watch = self._timer_watch

@@ -204,6 +204,15 @@ async def test_a_loop_that_is_due_without_processors_is_a_warning(
     assert "`scheduler run`" in found["loop report"].advice
 
 
+async def test_where_a_queue_is_missing_all_else_is_looked_at(app: Scheduler, stage: Stage) -> None:
+    await stage.seed(app)
+    await asyncio.sleep(3600 + 10)
+    await stage.broker.delete(app.names.presence)
+    found = await findings(app, stage.broker)
+    assert found[f"queue {app.names.presence}"].verdict == "problem"
+    assert {"timers", "dead-lettering", "rights of this user"} <= found.keys()
+
+
 async def test_parked_messages_are_a_warning(
     app: Scheduler, broker: MemoryBroker, program: Program
 ):
