@@ -680,7 +680,7 @@ class LoopReported(Event):
     """Supervision found a problem that it cannot repair.
 
     Attributes:
-        trouble: orphan, unattended or missing.
+        trouble: orphan or unattended.
     """
 
     level, text = WARNING, "{loop} is {trouble}. {advice}"
@@ -711,6 +711,29 @@ class TimerStuck(Event):
             "has no leader."
         )
         return ERROR, f"{self.queue} does not hatch. {self.cause} {check}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesMissing(Event):
+    """Queues that the app needs did not exist: they have expired, or an operator deleted them.
+
+    Attributes:
+        were_declared: whether supervision has declared them again.
+    """
+
+    level = ERROR
+    queues: tuple[str, ...]
+    were_declared: bool
+
+    @property
+    def line(self) -> Line:
+        more = f" and {counted(len(self.queues) - 1, 'other queue')}" if self.queues[1:] else ""
+        then = (
+            "and were declared again: their messages are lost"
+            if self.were_declared
+            else "and this user may not declare queues: run `scheduler seed`"
+        )
+        return ERROR, f"{self.queues[0]}{more} did not exist, {then}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ from scheduler.events import (
     Event,
     LoopReported,
     PolicyReported,
+    QueuesMissing,
     SupervisionDelayed,
     TimerStuck,
 )
@@ -92,8 +93,6 @@ JUST_BEGUN = timedelta(seconds=1.5)
 ADVICE = {
     "orphan": "The code does not have it: `scheduler seed --prune` removes it.",
     "unattended": "It is due, and no processor consumes from its queue: start one for its task.",
-    "missing": "The queue of its task does not exist, and this user may not declare it: run "
-    "`scheduler seed`.",
 }
 
 
@@ -152,6 +151,7 @@ class Supervisor:
         self._endings = endings
         self._census = Census(namespace.journal, namespace.clock, listing.known)
         self._are_timers_suspect = True
+        self._missing = set[str]()
         self._reconnected_at: datetime | None = None
         self._watching: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
@@ -195,7 +195,7 @@ class Supervisor:
     async def round(self, memory: Memory) -> Memory:
         """Look at all loops, and repair those that are lost or doubled."""
         began = self._clock.now()
-        missing = await self._missing_tasks()
+        await self._declare_missing()
         known_at = self._clock.now()  # what is put after this, the census may not have heard
         await self._census.read_on()
         count, overdue, orphans = await self._examined(known_at)
@@ -215,10 +215,8 @@ class Supervisor:
             await self._beginnings.repair(list(filter(None, seen)), "doubled", epochs=doubled)
             doubled.clear()
         await self._note()
-        loops = {*self._app.loops, *(each.loop for each in self._listing.there)} if missing else ()
         troubles = {
             **{str(loop): "orphan" for loop in orphans},
-            **{str(loop): "missing" for loop in loops if loop.task in missing},
             **{
                 str(each.loop): "unattended"
                 for each in overdue
@@ -254,21 +252,22 @@ class Supervisor:
                 self._app.events.emit(PolicyReported(harm.about, harm.detail, what_to_do))
         return [harm.about for harm in found]
 
-    async def _missing_tasks(self) -> Collection[str]:
-        """Declare the queues that are gone; return the tasks whose queues stay away."""
-        names = self._app.names
-        streams = names.roster, names.snapshots, names.journal, names.roll_call
-        of_tasks = {names.processor_queue(task): task for task in served(self._app)}
-        # A timer that is gone shows by the tokens that are overdue, or cannot be put.
-        of_timers = map(names.timer, timers() if self._are_timers_suspect else ())
-        gone = await self._installation.absent((*streams, names.presence, *of_tasks, *of_timers))
-        if not gone and self._app.loops.keys() <= self._listing.keys():
-            return ()
+    async def _declare_missing(self) -> None:
+        """Declare the queues that are gone, and report those that were not gone a round ago."""
+        wanted = {queue.name for queue in self._app.topology().queues}
+        # A timer of tokens that is gone shows by those that are overdue, or cannot be put.
+        if not self._are_timers_suspect:
+            wanted -= set(map(self._app.names.timer, timers()))
+        before, self._missing = self._missing, set(await self._installation.absent(wanted))
+        if not self._missing and self._app.loops.keys() <= self._listing.keys():
+            return
+        were_declared = True
         try:
             await self._seeding.adopt(dict(self._listing))
         except AccessRefused:
-            return [of_tasks[queue] for queue in gone if queue in of_tasks]
-        return ()
+            were_declared = False
+        if not self._missing <= before:
+            self._app.events.emit(QueuesMissing(tuple(sorted(self._missing)), were_declared))
 
     async def _examined(self, now: datetime) -> tuple[int, list[Overdue], list[LoopId]]:
         """Count the loops; return those whose token should have come, and orphans.

@@ -23,6 +23,7 @@ from scheduler.events import (
     ProcessorStarted,
     ProcessorStopped,
     ProcessorStopping,
+    QueuesMissing,
     RunEvent,
     RunFinished,
     RunLost,
@@ -84,6 +85,16 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
         r"Cannot connect to it\. Trying again in 250 ms\.",
     ),
     (ConsumerResumed("q"), INFO, "q delivers again"),
+    (
+        QueuesMissing(("a", "b", "c"), were_declared=True),
+        ERROR,
+        "a and 2 other queues did not exist, and were declared again: their messages are lost",
+    ),
+    (
+        QueuesMissing(("a",), were_declared=False),
+        ERROR,
+        "a did not exist, and this user may not declare queues: run `scheduler seed`",
+    ),
     (
         ProcessorStarted("shop", ADDRESS, ("a", "b"), 100),
         INFO,

@@ -21,12 +21,13 @@ from scheduler.events import (
     LoopReported,
     PlaceLost,
     ProcessorStarted,
+    QueuesMissing,
     RunStarted,
     SupervisionDelayed,
     TokenDelayed,
 )
 from scheduler.protocol.epochs import LoopState
-from scheduler.protocol.hatchery import timers
+from scheduler.protocol.hatchery import Timer, timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token, decode
 from scheduler.protocol.topology import Topology
@@ -742,14 +743,30 @@ async def test_a_reconnect_in_a_reconnect_begins_the_rounds_again(stage: Stage) 
     assert len(of(CensusTaken, stage.events)) == 5
 
 
-async def test_a_queue_that_may_not_be_declared_is_reported(stage: Stage) -> None:
+@pytest.mark.parametrize("may_declare", [True, False])
+@pytest.mark.parametrize("kind", ["processor", "failed", "later timer", "journal"])
+async def test_a_queue_that_is_gone_is_declared_and_reported(
+    stage: Stage, kind: str, may_declare: bool
+) -> None:
     app, _ = counting()
+
+    @app.task
+    async def call() -> None: ...
+
     await stage.seed(app)
-    async with stage.supervised(over=not_allowed(stage.server)):
+    names = app.names
+    queue = {
+        "processor": names.processor_queue("task"),
+        "failed": names.failed_queue("call"),
+        "later timer": names.later_timer(Timer(5, 1)),
+        "journal": names.journal,
+    }[kind]
+    async with stage.supervised(over=None if may_declare else not_allowed(stage.server)):
         await asyncio.sleep(1)
-        await stage.broker.delete(app.names.processor_queue("task"))
+        await stage.broker.delete(queue)
         await asyncio.sleep(5 * ROUND)
-    assert reported(stage.events) == [("task", "missing")]
+    assert of(QueuesMissing, stage.events) == [QueuesMissing((queue,), may_declare)]
+    assert (await stage.broker.depth(queue) is not None) == may_declare
 
 
 async def test_a_token_that_the_journal_does_not_know_is_a_new_one(stage: Stage) -> None:
