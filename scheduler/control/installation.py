@@ -212,7 +212,7 @@ class Installation:
             await self._broker.unbind(left)
 
     async def harms(self) -> list[Harm] | None:
-        """Return what policies of the broker's operators change of the queues; None: unknown.
+        """Return what policies of the broker's operators change; None: unknown.
 
         Raises:
             BrokerUnavailable: the management API does not answer.
@@ -221,7 +221,9 @@ class Installation:
         if self._management is None:
             return None
         policies = await self._management.policies(self._broker.info.vhost)
-        return harms(self._app.topology().queues, policies)
+        wanted, ours = self._app.topology(), f"{self._app.names.prefix}."
+        exchanges = (each for each in wanted.exchanges if each.name.startswith(ours))
+        return harms((*wanted.queues, *exchanges), policies)
 
     async def refusal_of(self, error: OtherArguments) -> UsageError:
         """Return what declaring has refused, in words of the app."""

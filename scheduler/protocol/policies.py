@@ -1,6 +1,6 @@
-"""Policies of the broker's operators: which of them change our queues, and what shields these.
+"""Policies of the broker's operators: what they change of ours, and what shields that.
 
-RabbitMQ applies one policy to a queue: of those that match its name and its type, the one of the
+RabbitMQ applies one policy to each: of those that match its name and its type, the one of the
 highest priority. An operator policy comes on top of it. What both set, and what the queue's own
 arguments set, is combined: of limits, the lowest holds.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.protocol.topology import Names, Queue
+from scheduler.protocol.topology import Exchange, Names, Queue
 
 # Kept from queues of these types: a policy that sets one of them is not applied at all.
 UNSUPPORTED: Mapping[str, frozenset[str]] = {
@@ -33,10 +33,13 @@ APPLIED_TO: Mapping[str, frozenset[str]] = {
     "quorum": frozenset({"all", "queues", "quorum_queues"}),
     "classic": frozenset({"all", "queues", "classic_queues"}),
     "stream": frozenset({"all", "queues", "streams"}),
+    "exchange": frozenset({"all", "exchanges"}),
 }
 LIMITS = "message-ttl", "max-length", "max-length-bytes", "delivery-limit"
 OTHERWISE_SET = "dead-letter-exchange", "dead-letter-routing-key"
 """Keys that count only where the queue's arguments do not set them."""
+ALTERNATE = "alternate-exchange"
+"""The same for exchanges. It hides from senders that nothing has taken their message."""
 
 # A policy has to set something. This counts when a queue is declared, and spreads the leaders.
 HARMLESS = {"queue-leader-locator": "balanced"}
@@ -61,16 +64,16 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """What a policy changes of our queues.
+    """What a policy changes of our queues and exchanges.
 
     Attributes:
         settings: those that harm.
-        queues: the names of the queues that it changes.
+        changed: the names of what it changes.
     """
 
     policy: Policy
     settings: Mapping[str, Any]
-    queues: Sequence[str]
+    changed: Sequence[str]
 
     @property
     def about(self) -> str:
@@ -82,21 +85,21 @@ class Harm:
     def detail(self) -> str:
         """Say what it changes."""
         told = ", ".join(f"{name}: {value}" for name, value in self.settings.items())
-        others = f" and {len(self.queues) - 1} more" if len(self.queues) > 1 else ""
-        return f"changes {self.queues[0]}{others} ({told})"
+        others = f" and {len(self.changed) - 1} more" if len(self.changed) > 1 else ""
+        return f"changes {self.changed[0]}{others} ({told})"
 
 
-def harms(queues: Iterable[Queue], policies: Sequence[Policy]) -> list[Harm]:
-    """Return the policies that change queues to their harm."""
+def harms(declared: Iterable[Queue | Exchange], policies: Sequence[Policy]) -> list[Harm]:
+    """Return the policies that change queues and exchanges to their harm."""
     found = dict[tuple[str, bool], Harm]()
-    for queue in queues:
-        for policy in _effective(queue, policies):
-            settings = _harmful(queue, policy.definition)
+    for each in declared:
+        for policy in _effective(each, policies):
+            settings = _harmful(each, policy.definition)
             if settings:
                 key = policy.name, policy.is_operator
                 before = found.get(key, Harm(policy, {}, ()))
                 found[key] = Harm(
-                    policy, {**before.settings, **settings}, (*before.queues, queue.name)
+                    policy, {**before.settings, **settings}, (*before.changed, each.name)
                 )
     return list(found.values())
 
@@ -116,13 +119,13 @@ def advice(harm: Harm, namespace: str, vhost: str) -> str:
 
 
 def shield(namespace: str) -> Policy:
-    """Return the policy that has no other one apply to the queues of a namespace."""
+    """Return the policy that has no other one apply to queues and exchanges of a namespace."""
     pattern = f"^{re.escape(Names(namespace).prefix)}\\."
-    return Policy(f"{namespace}-shield", pattern, HARMLESS, "queues", SHIELD_PRIORITY)
+    return Policy(f"{namespace}-shield", pattern, HARMLESS, "all", SHIELD_PRIORITY)
 
 
-def _effective(queue: Queue, policies: Iterable[Policy]) -> list[Policy]:
-    applicable = [each for each in policies if _applies(each, queue)]
+def _effective(declared: Queue | Exchange, policies: Iterable[Policy]) -> list[Policy]:
+    applicable = [each for each in policies if _applies(each, declared)]
     of_each_kind = (
         [each for each in applicable if each.is_operator is is_operator]
         for is_operator in (False, True)
@@ -130,25 +133,30 @@ def _effective(queue: Queue, policies: Iterable[Policy]) -> list[Policy]:
     return [max(each, key=lambda policy: policy.priority) for each in of_each_kind if each]
 
 
-def _applies(policy: Policy, queue: Queue) -> bool:
-    kind = queue.arguments["x-queue-type"]
+def _applies(policy: Policy, declared: Queue | Exchange) -> bool:
+    is_queue = isinstance(declared, Queue)
+    kind = declared.arguments["x-queue-type"] if is_queue else "exchange"
     if policy.apply_to not in APPLIED_TO[kind]:
         return False
     if not UNSUPPORTED.get(kind, frozenset()).isdisjoint(policy.definition):
         return False
     try:
-        return re.search(policy.pattern, queue.name) is not None
+        return re.search(policy.pattern, declared.name) is not None
     except re.error:  # Perl's expressions know more than ours: rather one too many than one missed
         return True
 
 
-def _harmful(queue: Queue, definition: Mapping[str, Any]) -> dict[str, Any]:
+def _harmful(declared: Queue | Exchange, definition: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = declared.arguments
+    if isinstance(declared, Exchange):
+        is_set = ALTERNATE in definition and ALTERNATE not in arguments
+        return {ALTERNATE: definition[ALTERNATE]} if is_set else {}
     found = {
         name: value
         for name, value in definition.items()
         if name == "expires"
-        or (name in LIMITS and _lowers(queue.arguments.get(f"x-{name}"), value))
-        or (name in OTHERWISE_SET and f"x-{name}" not in queue.arguments)
+        or (name in LIMITS and _lowers(arguments.get(f"x-{name}"), value))
+        or (name in OTHERWISE_SET and f"x-{name}" not in arguments)
     }
     if "overflow" in definition and found.keys() & {"max-length", "max-length-bytes"}:
         found["overflow"] = definition["overflow"]

@@ -1,4 +1,4 @@
-"""Which policies change our queues, and what shields these."""
+"""Which policies change our queues and exchanges, and what shields these."""
 
 import shlex
 from typing import Any
@@ -8,8 +8,10 @@ import pytest
 from scheduler.protocol.policies import Policy, advice, harms, shield
 from scheduler.protocol.topology import Queue, topology
 
-QUEUES = topology("shop", ["report"], called=["report"]).queues
-TIMER, PARKED = "shop.v1.hatchery.5m", "shop.v1.failed.report"
+SHOP = topology("shop", ["report"], called=["report"])
+DECLARED = *SHOP.queues, *SHOP.exchanges
+TIMER, PARKED, CALLS = "shop.v1.hatchery.5m", "shop.v1.failed.report", "shop.v1.calls"
+LOOKED_AT = {TIMER, PARKED, CALLS, "shop.v1.journal", "shop.v1.delayed"}
 
 
 def blanket(pattern: str = ".*", **settings: Any) -> Policy:
@@ -17,7 +19,7 @@ def blanket(pattern: str = ".*", **settings: Any) -> Policy:
 
 
 def changed(*policies: Policy) -> set[str]:
-    return {name for harm in harms(QUEUES, policies) for name in harm.queues}
+    return {name for harm in harms(DECLARED, policies) for name in harm.changed}
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,8 @@ def changed(*policies: Policy) -> set[str]:
         ({"delivery_limit": 5}, {TIMER, PARKED}),
         ({"delivery_limit": -1}, set[str]()),
         ({"overflow": "drop-head"}, set[str]()),
+        ({"alternate_exchange": "lost"}, {CALLS}),
+        ({"alternate_exchange": "lost", "expires": 1}, {CALLS, TIMER, PARKED}),
         ({"queue_leader_locator": "balanced"}, set[str]()),
         ({"max_length_bytes": 1, "message_ttl": 1}, {TIMER, PARKED}),  # not applied to streams
     ],
@@ -41,22 +45,23 @@ def changed(*policies: Policy) -> set[str]:
 def test_a_policy_harms_where_it_changes_what_we_declared(
     settings: dict[str, Any], is_changed: set[str]
 ) -> None:
-    assert changed(blanket(**settings)) & {TIMER, PARKED, "shop.v1.journal"} == is_changed
+    assert changed(blanket(**settings)) & LOOKED_AT == is_changed
     assert not changed(blanket("^other", **settings))
 
 
 def test_of_several_that_match_the_highest_priority_applies_and_operators_come_on_top() -> None:
-    ttl = blanket(message_ttl=1)
-    assert changed(ttl)
-    assert not changed(ttl, shield("shop"))
+    ttl, alternate = blanket(message_ttl=1), blanket(alternate_exchange="lost")
+    for each in ttl, alternate:
+        assert changed(each)
+        assert not changed(each, shield("shop"))
     operators = Policy("limits", ".", {"message-ttl": 1}, is_operator=True)
-    (harm,) = harms(QUEUES, [ttl, shield("shop"), operators])
+    (harm,) = harms(DECLARED, [ttl, shield("shop"), operators])
     assert (harm.about, harm.settings) == ("operator policy 'limits'", {"message-ttl": 1})
     assert "change its pattern" in advice(harm, "shop", "/")
 
 
 def test_the_advice_is_the_shield_above_the_policy_that_harms() -> None:
-    (harm,) = harms(QUEUES, [Policy("all", ".", {"expires": 1}, "queues", 5000)])
+    (harm,) = harms(DECLARED, [Policy("all", ".", {"expires": 1}, "queues", 5000)])
     assert harm.detail.startswith("changes shop.v1.")
     words = shlex.split(advice(harm, "shop", "my vhost"))
     assert words[:6] == [
@@ -67,7 +72,7 @@ def test_the_advice_is_the_shield_above_the_policy_that_harms() -> None:
         "shop-shield",
         "^shop\\.v1\\.",
     ]
-    assert words[-4:] == ["--apply-to", "queues", "--priority", "5001"]
+    assert words[-4:] == ["--apply-to", "all", "--priority", "5001"]
 
 
 def test_an_expression_that_only_perl_knows_is_taken_to_match() -> None:
