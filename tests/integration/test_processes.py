@@ -90,8 +90,10 @@ async def test_a_process_that_is_killed_is_a_failed_attempt(working: Field) -> N
 MOMENTS = {
     "forked": ("child", "server", "processor", "group"),
     "begun": ("child", "grandchild", "server", "processor", "group"),
-    "ending": ("child", "grandchild", "server", "processor", "group"),
+    "reporting": ("child", "grandchild", "server", "processor", "group"),
     "after": ("child", "grandchild", "server", "processor", "group"),
+    "reported": ("processor", "group"),
+    "confirmed": ("processor", "group"),
 }
 
 
@@ -101,13 +103,22 @@ MOMENTS = {
 async def test_whatever_is_killed_at_whatever_moment(
     forking: Field, broker: Broker, moment: str, victim: str
 ) -> None:
+    async def until_all_are_gone() -> None:
+        await forking.until(lambda: not any(map(is_there, processes_of(forking))), seconds=5)
+
     forking.call("seed")
     strike = {"STRIKE": f"{moment} {victim}", "OWN_GROUP": "1", "SCHEDULER_SHUTDOWN_GRACE": "8s"}
     # So that the fork server finds the app, and imports it.
-    struck = forking.start("run", **strike, PYTHONPATH=str(Path(forking.app).parent))
+    strike["PYTHONPATH"] = str(Path(forking.app).parent)
+    struck = forking.start("run", **strike)
     await forking.until(lambda: bool(forking.notes("struck")))
     if victim == "processor":
         assert struck.wait(timeout=5) == -signal.SIGKILL
+        await until_all_are_gone()
+        forking.start("run", **strike)
+        seen = len(forking.notes("end"))
+        await forking.until(lambda: len(forking.notes("end")) >= seen + 3)
+        forking.stop()
     elif victim == "group":
         assert struck.wait(timeout=20) == 0
     else:
@@ -117,16 +128,16 @@ async def test_whatever_is_killed_at_whatever_moment(
         forking.stop()
         assert time.monotonic() - began < 8 + 5
         assert struck.returncode == 0
-    await forking.until(lambda: not any(map(is_there, processes_of(forking))), seconds=5)
+    await until_all_are_gone()
 
     starts = [note["seq"] for note in forking.notes("start")]
     ends = [note["seq"] for note in forking.notes("end")]
-    assert len(set(ends)) == len(ends)
-    if victim in ("grandchild", "server", "group"):  # nothing that its run needs
-        assert starts == ends == list(range(len(ends)))
-    if victim == "child":
-        assert set(starts) == set(ends)
-        assert len(starts) - len(ends) == (moment in ("begun", "ending"))
+    assert set(starts) == set(ends) == set(range(ends[-1] + 1))
+    # A run whose process, or processor, did not live to report it is run again.
+    is_lost = victim in ("child", "processor")
+    assert len(starts) - len(ends) == (is_lost and moment in ("begun", "reporting"))
+    is_unsettled = victim == "processor" and moment in ("after", "reported")
+    assert len(ends) - len(set(ends)) == is_unsettled
     assert await forking.tokens(broker, 1) == {"loop0": 1}
 
 

@@ -6,8 +6,10 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from scheduler import Context, Retry, Scheduler
+from scheduler.events import Event, MessageConfirmed, RunFinished
 
 RECORD = Path(os.environ["RECORD"])
 STRUCK = RECORD.with_name("struck")
@@ -45,6 +47,7 @@ def strike(moment: str, seq: int, forked: int = 0) -> None:
             os.kill(os.getppid(), signal.SIGKILL)
         case "processor":
             os.kill(processor, signal.SIGKILL)
+            time.sleep(1)  # this process is killed meanwhile, unless it has just been forked
         case _:
             os.killpg(processor, signal.SIGTERM)
 
@@ -64,6 +67,18 @@ def outlast(seq: int, forked: int) -> None:
     strike("after", seq, forked)
 
 
+class Result:
+    """Struck, or else noted as the end of its run, while its process reports it."""
+
+    def __init__(self, ctx: Context, forked: int) -> None:
+        self._seq, self._attempt, self._forked = ctx.seq, ctx.attempt, forked
+
+    def __reduce__(self) -> Any:
+        strike("reporting", self._seq, self._forked)
+        note("end", seq=self._seq, attempt=self._attempt)
+        return str, ("done",)
+
+
 @app.periodic(
     every="200ms",
     name="loop0",
@@ -71,14 +86,26 @@ def outlast(seq: int, forked: int) -> None:
     retry=Retry(5, initial="10ms", maximum="10ms"),
     executor="process",
 )
-def work(ctx: Context) -> None:
+def work(ctx: Context) -> Result:
     note("start", seq=ctx.seq, attempt=ctx.attempt, server=os.getppid())
     forked = fork_a_sleeper()
     threading.Thread(target=outlast, args=(ctx.seq, forked)).start()
     strike("begun", ctx.seq, forked)
     time.sleep(0.1)
-    strike("ending", ctx.seq, forked)
-    note("end", seq=ctx.seq, attempt=ctx.attempt)
+    return Result(ctx, forked)
+
+
+finished = list[int]()
+
+
+@app.listen
+def strike_the_settlement(event: Event) -> None:
+    """Strike in the processor, before its successor is published, and when it is confirmed."""
+    if isinstance(event, RunFinished) and str(event.loop) == "loop0":
+        finished.append(event.seq or 0)
+        strike("reported", finished[-1])
+    elif isinstance(event, MessageConfirmed) and finished:
+        strike("confirmed", finished.pop())
 
 
 # In the fork server, as it forks off the process of a run, which has no name for itself yet.
