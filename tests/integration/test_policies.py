@@ -1,14 +1,14 @@
 """Policies of operators that match our queues, too: what each does to each kind of message.
 
-With `-o log_cli=true`, it tells what became of each.
+With `-o log_cli=true`, it prints a row for each policy.
 """
 
 import asyncio
 import json
 import logging
 import shlex
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,25 +19,39 @@ from scheduler import Context, Reject, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
 from scheduler.control.doctor import Finding
-from scheduler.events import PolicyReported
+from scheduler.errors import QueueNotFound, Unroutable
+from scheduler.events import PolicyReported, QueuesMissing
+from scheduler.protocol.calls import task_key
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Binding, Queue, Topology
 from tests.integration.shop import eventually
 from tests.rabbitmq import PrivateNode
 from tests.stage import at_work, processor_of, program_of
 
 POLICIES: dict[str, dict[str, Any]] = {
     "message-ttl": {"message-ttl": 1000},
+    "expires": {"expires": 5000},
+    "delivery-limit": {"delivery-limit": 1},
     "dead-letter-exchange": {"dead-letter-exchange": "amq.fanout"},
+    "dead-letter-routing-key": {"dead-letter-routing-key": "nowhere"},
     "max-length that rejects": {"max-length": 1, "overflow": "reject-publish"},
     "max-length that drops": {"max-length": 1, "overflow": "drop-head"},
 }
 ALL = {
     "message-ttl": 1000,
+    "expires": 1000,
+    "delivery-limit": 1,
     "max-length": 1,
     "max-length-bytes": 1000,
     "overflow": "reject-publish",
     "dead-letter-exchange": "amq.fanout",
     "dead-letter-routing-key": "nowhere",
+    "alternate-exchange": "amq.fanout",
 }
+CATCHES_ALL = Topology(
+    queues=(Queue("all", {"x-queue-type": "quorum"}),),
+    bindings=(Binding("amq.fanout", "all", ""),),
+)
 EARLY = timedelta(milliseconds=50)
 WATCHED_S = 10.0
 
@@ -113,12 +127,13 @@ class Scene:
                 return any(name == "once" for name, _ in self.runs)
 
             await eventually(has_run)
-        self.runs.clear()
 
-    async def play(self, broker: Broker) -> Fates:
-        """Look at what becomes of them; two messages are parked meanwhile."""
+    async def play(self, node: PrivateNode, broker: Broker, policy: dict[str, Any]) -> Fates:
+        """Look at what becomes of them under a policy; two messages are parked meanwhile."""
         errors: list[str] = []
-        async with at_work(processor_of(self.app, broker)):
+        async with at_work(processor_of(self.app, broker)), blanket(node, policy):
+            await asyncio.sleep(1)
+            self.runs.clear()
             await self.fails.send()
             await self.fails.send()
             for _ in range(2):
@@ -127,13 +142,16 @@ class Scene:
                 except Exception as error:
                     errors.append(type(error).__name__)
             await asyncio.sleep(WATCHED_S)
+            with suppress(QueueNotFound):
+                for _ in range(3):  # each look at it is a delivery
+                    await program_of(self.app, broker).failed.browse(["fails"])
         depth = await broker.depth(self.app.names.failed_queue("fails"))
         return Fates(
             self._fate("paused"),
             self._fate("waiting"),
             self._fate("once"),
             self._fate("call") + "".join(f", {error}" for error in errors),
-            "gone with its queue" if depth is None else f"{depth.ready} of 2 there",
+            "0 of 2 there, nor their queue" if depth is None else f"{depth.ready} of 2 there",
         )
 
     def _fate(self, name: str) -> str:
@@ -141,6 +159,15 @@ class Scene:
         early = [-each.total_seconds() for each in late if each < -EARLY]
         told = f"{len(late)} runs"
         return f"{told}, {len(early)} early by up to {max(early):.1f} s" if early else told
+
+    async def is_sender_told(self, broker: Broker) -> bool:
+        """Whether the sender of a call is told that there is no such task."""
+        exchange, key = self.app.names.calls, task_key("nobody")
+        try:
+            await broker.publish(Message(b"{}"), exchange=exchange, routing_key=key)
+        except Unroutable:
+            return True
+        return False
 
     async def findings(self, broker: Broker) -> dict[str, Finding]:
         doctor = program_of(self.app, broker).doctor
@@ -150,6 +177,10 @@ class Scene:
 
 WELL = Fates("0 runs", "runs", "0 runs", "2 runs", "2 of 2 there")
 CHANGED = {
+    # Its queues are declared again, by supervision.
+    "expires": {"delayed_calls": " runs", "parked_messages": "0 of 2 there"},
+    "delivery-limit": {"parked_messages": "of 2 there"},  # none of them before 4.3
+    "dead-letter-routing-key": {"delayed_calls": "0 runs"},
     "message-ttl": {"parked_messages": "0 of 2 there"},
     "max-length that rejects": {"parked_messages": "of 2 there"},  # up to 32 come in over it
     "max-length that drops": {"parked_messages": "1 of 2 there"},
@@ -161,16 +192,17 @@ def assert_like(fates: Fates, expected: Fates) -> None:
         assert told in getattr(fates, field), fates
 
 
-@contextmanager
-def blanket(
+@asynccontextmanager
+async def blanket(
     node: PrivateNode, definition: dict[str, Any], *, kind: str = "policy"
-) -> Generator[None]:
-    """A policy for all queues, inside the block."""
-    node.ctl(f"set_{kind}", "blanket", ".*", json.dumps(definition), "--apply-to", "queues")
+) -> AsyncGenerator[None]:
+    """A policy for everything, inside the block."""
+    to = "--apply-to", "all" if kind == "policy" else "queues"
+    await asyncio.to_thread(node.ctl, f"set_{kind}", "blanket", ".*", json.dumps(definition), *to)
     try:
         yield
     finally:
-        node.ctl(f"clear_{kind}", "blanket")
+        await asyncio.to_thread(node.ctl, f"clear_{kind}", "blanket")
 
 
 @pytest.mark.timeout(300)
@@ -181,12 +213,13 @@ async def test_no_policy_has_anything_run_early(
     scene = Scene(node, namespace)
     async with AmqpBroker(node.url, emit=scene.app.events.emit) as broker:
         await scene.prepare(broker)
-        with blanket(node, POLICIES[name]):
-            await asyncio.sleep(1)
-            fates = await scene.play(broker)
-    logging.getLogger(__name__).warning("%s: %s", name, fates)
+        fates = await scene.play(node, broker, POLICIES[name])
+    row = " | ".join((name, *asdict(fates).values()))
+    logging.getLogger(__name__).warning("| %s |", row)
     reported = [each.policy for each in scene.events if isinstance(each, PolicyReported)]
     assert reported == ["policy 'blanket'"]
+    is_missed = any(isinstance(each, QueuesMissing) for each in scene.events)
+    assert is_missed == (name == "expires")
     assert "early" not in str(fates)
     assert fates.paused_loop == fates.finished_one_off == "0 runs"
     assert_like(fates, replace(WELL, **CHANGED.get(name, {})))
@@ -200,16 +233,18 @@ async def test_the_policy_that_the_doctor_names_shields_from_all_others(
     async with AmqpBroker(node.url, emit=scene.app.events.emit) as broker:
         await scene.prepare(broker)
         assert (await scene.findings(broker))["policies"].verdict == "ok"
-        with blanket(node, ALL):
+        await broker.declare(CATCHES_ALL)
+        async with blanket(node, mild := {**ALL, "expires": 600_000}):
+            assert not await scene.is_sender_told(broker)
             found = (await scene.findings(broker))["policy 'blanket'"]
             assert found.verdict == "problem"
-            assert all(f"{key}: {value}" in found.detail for key, value in ALL.items())
+            assert all(f"{key}: {value}" in found.detail for key, value in mild.items())
             _, *shielding = shlex.split(found.advice)
-            node.ctl(*shielding)
+            await asyncio.to_thread(node.ctl, *shielding)
+            assert await scene.is_sender_told(broker)
             assert (await scene.findings(broker))["policies"].verdict == "ok"
-            await asyncio.sleep(1)
-            fates = await scene.play(broker)
-            with blanket(node, POLICIES["message-ttl"], kind="operator_policy"):
-                (found,) = (await scene.findings(broker)).values()
-                assert "No policy shields from an operator policy" in found.advice
+        fates = await scene.play(node, broker, ALL)
+        async with blanket(node, POLICIES["message-ttl"], kind="operator_policy"):
+            (found,) = (await scene.findings(broker)).values()
+            assert "No policy shields from an operator policy" in found.advice
     assert_like(fates, WELL)
