@@ -83,6 +83,7 @@ PARKED_SEQ = f"{PARKED}seq"
 RECORD_TYPE = "scheduler.parked"
 RECORD_KEY = "scheduler.parked"
 TRACEBACK_LENGTH = 4000
+HALF = 500  # of a message in a traceback
 NAMED = re.compile(r"""'[^']*'|"[^"]*"|[0-9][0-9a-fA-F.:_-]*""")
 FEW = 4  # ids are named where several are meant
 ROUND = timedelta(minutes=5)  # the broker's consumer_timeout is 30 by default
@@ -172,7 +173,8 @@ def parked(
     message: Message, routing_key: str, reason: Reason, error: BaseException, at: datetime
 ) -> Message:
     """The message as it is put into a failed queue."""
-    frames = traceback.format_exception(error) if error.__traceback__ else []
+    lines = traceback.format_exception(error) if error.__traceback__ else []
+    frames = [_shortened(each) for each in lines]  # a long message leaves room for them
     added = {
         "loop": one_line(_loop_of(routing_key)),
         "reason": reason.value,
@@ -182,6 +184,10 @@ def parked(
     }
     headers = own_headers(message.headers) | {PARKED + name: text for name, text in added.items()}
     return replace(message, headers=headers, expiration=None)
+
+
+def _shortened(part: str) -> str:
+    return part if len(part) <= 2 * HALF else f"{part[:HALF]} … {part[-HALF:]}"
 
 
 def record_of(parked: Message) -> Message:
