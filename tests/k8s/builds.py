@@ -21,6 +21,7 @@ K8S = ROOT / "k8s"
 OVERLAYS = tuple(sorted(path.name for path in (K8S / "overlays").iterdir()))
 # keda brings scaling for the Deployment of dedicated.
 COMPONENTS = {
+    "dashboard": ("dashboard",),
     "dedicated": ("dedicated",),
     "hpa": ("hpa",),
     "keda": ("dedicated", "keda"),
@@ -82,7 +83,12 @@ def pods(name: str) -> Iterator[tuple[str, Manifest]]:
 
 def processors(name: str) -> list[Manifest]:
     """The Deployments whose pods run tasks."""
-    return of_kind(name, "Deployment")
+    return [each for each in of_kind(name, "Deployment") if _runs_tasks(each)]
+
+
+def _runs_tasks(deployment: Manifest) -> bool:
+    component: str = deployment["metadata"]["labels"]["app.kubernetes.io/component"]
+    return component.startswith("processor")
 
 
 def container(manifest: Manifest) -> Manifest:

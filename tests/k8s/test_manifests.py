@@ -61,6 +61,25 @@ def test_containers_run_commands_that_there_are(name: str) -> None:
     assert set(run.values()) == {"run"}
 
 
+def test_the_dashboard_is_reached_by_users_alone() -> None:
+    deployment = one("dashboard", "Deployment", "scheduler-dashboard")
+    only, spec = container(deployment), deployment["spec"]["template"]
+    chosen = options(only["args"])
+    assert (chosen["command"], chosen["host"]) == ("dashboard", "0.0.0.0")
+    mounts = {each["name"]: each["mountPath"] for each in only["volumeMounts"]}
+    assert str(chosen["basic_auth"]).startswith(mounts["users"])
+    assert [port["containerPort"] for port in only["ports"]] == [chosen["port"]]
+    labels = spec["metadata"]["labels"]
+    service = one("dashboard", "Service", "scheduler-dashboard")["spec"]
+    policy = one("dashboard", "NetworkPolicy", "scheduler-dashboard")["spec"]
+    for selector in ({"matchLabels": service["selector"]}, policy["podSelector"]):
+        assert selects(selector, labels)
+        assert not any(
+            selects(selector, each["spec"]["template"]["metadata"]["labels"])
+            for each in processors("dashboard")
+        )
+
+
 @pytest.mark.parametrize("name", BUILDS)
 def test_variables_are_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {f"SCHEDULER_{field.upper()}" for field in Settings.model_fields}
