@@ -2,6 +2,8 @@
 
 import asyncio
 import inspect
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -24,8 +26,8 @@ def show(
     host: Annotated[
         str,
         typer.Option(
-            help="The address to answer at. Where others reach it, --access or --read-only is "
-            "needed."
+            help="The address to answer at. Where others reach it, --access, --basic-auth, "
+            "--user-header or --read-only is needed."
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -42,6 +44,37 @@ def show(
             help="A function of the request that returns a scheduler.dashboard.Visitor, or None.",
         ),
     ] = None,
+    basic_auth: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file of users, a NAME:PASSWORD or NAME:PASSWORD:MAY a line. MAY is all, "
+            "read-only, or actions such as pause,resume.",
+        ),
+    ] = None,
+    user_header: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The header in which an authenticating proxy names the user. Needs --trust.",
+        ),
+    ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS", help="An address or a network of that proxy. Can be repeated."
+        ),
+    ] = None,
+    root_path: Annotated[
+        str, typer.Option(metavar="PREFIX", help="The path at which a proxy shows the dashboard.")
+    ] = "",
+    redact: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="A function of a task's name and a value that returns what visitors are shown.",
+        ),
+    ] = None,
     log_format: LogFormat = None,
 ) -> None:
     """Show what runs in a browser.
@@ -52,17 +85,41 @@ def show(
     dashboard.require()
     app = ready_app(reference, log_format=log_format)
     remote_broker(app)  # refuses the embedded one
-    asyncio.run(_serve(app, host, port, read_only, _access(access, host, read_only)))
+    if sum(each is not None for each in (access, basic_auth, user_header)) > 1:
+        raise UsageError("Give one of --access, --basic-auth and --user-header.")
+    if (user_header is None) != (not trust):
+        raise UsageError("--user-header and --trust belong together: give both, or none.")
+    pages = dashboard.dashboard(
+        app,
+        access=_access(access, basic_auth, user_header, trust or (), host, read_only),
+        read_only=read_only,
+        redact=None if redact is None else cast("dashboard.Redact", object_named(redact)),
+    )
+    asyncio.run(_serve(app, pages, host, port, root_path))
 
 
-def _access(reference: str | None, host: str, read_only: bool) -> "dashboard.Access | None":
+def _access(
+    reference: str | None,
+    users: Path | None,
+    header: str | None,
+    trusted: Sequence[str],
+    host: str,
+    read_only: bool,
+) -> "dashboard.Access | None":
     """Return who may look, if that is not this machine alone.
 
     Raises:
         UsageError: others reach it, and nobody said what they may do.
     """
-    from scheduler.dashboard.access import Visitor, is_local
+    from scheduler.dashboard.access import Visitor, basic_access, header_access, is_local
 
+    if header is not None:
+        return header_access(header, trusted)
+    if users is not None:
+        try:
+            return basic_access(users.read_text().splitlines())
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--basic-auth: {users} cannot be read: {error}.") from None
     if reference is not None:
         found: Any = object_named(reference)
         if not callable(found) or inspect.isclass(found):
@@ -73,24 +130,19 @@ def _access(reference: str | None, host: str, read_only: bool) -> "dashboard.Acc
     if not read_only:
         raise UsageError(
             f"Others than this machine reach {host!r}, and could do all that you can. Nothing was "
-            "started: say who may do what by --access MODULE:FUNCTION, or give --read-only, or "
-            "leave --host out."
+            "started: say who may do what by --access, --basic-auth or --user-header, or give "
+            "--read-only, or leave --host out."
         )
     return lambda _: Visitor("anybody", "read-only")
 
 
-async def _serve(
-    app: Scheduler,
-    host: str,
-    port: int,
-    read_only: bool,
-    access: "dashboard.Access | None",
-) -> None:
-    from scheduler.dashboard.serving import serving
+async def _serve(app: Scheduler, pages: Any, host: str, port: int, root_path: str) -> None:
+    from scheduler.dashboard.serving import prefixed, serving
 
     stopped = asyncio.Event()
     on_signal(lambda _: stopped.set())
-    pages = dashboard.dashboard(app, access=access, read_only=read_only)
+    if prefix := f"/{root_path.strip('/')}".rstrip("/"):
+        pages = prefixed(pages, prefix)
     async with serving(pages, host, port) as address:
         print_line(f"the dashboard of {app.namespace}: {address}")
         await stopped.wait()

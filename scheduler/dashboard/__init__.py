@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from scheduler.app import Scheduler
     from scheduler.brokers.contract import Broker
-    from scheduler.dashboard.access import Access, Visitor
+    from scheduler.dashboard.access import Access, Redact, Visitor
 else:
 
     def __getattr__(name):
-        if name not in ("Access", "Visitor"):
+        if name not in ("Access", "Redact", "Visitor"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         require()
         from scheduler.dashboard import access
@@ -51,6 +51,7 @@ def dashboard(
     access: "Access | None" = None,
     read_only: bool = False,
     connect: "Callable[[], Broker] | None" = None,
+    redact: "Redact | None" = None,
 ) -> Any:
     """An ASGI application that shows an app, to be run alone or mounted in another one.
 
@@ -61,6 +62,9 @@ def dashboard(
             for who may not look. Without it, only this machine may look, directly; and do all.
         read_only: nobody may do anything.
         connect: makes the connection, which is not open yet; by default that of the settings.
+        redact: a function of the name of a task and a value, that returns what visitors are shown
+            of it: of arguments and headers (by name), of carried values, and of the text of a
+            message that the scheduler did not send. Errors and tracebacks are shown as they are.
 
     Raises:
         SettingsError: the extra `dashboard` is not installed; or the broker is the embedded one,
@@ -69,4 +73,4 @@ def dashboard(
     require()
     from scheduler.dashboard.routes import build
 
-    return build(app, access=access, read_only=read_only, connect=connect)
+    return build(app, access=access, read_only=read_only, connect=connect, redact=redact)

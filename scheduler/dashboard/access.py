@@ -1,14 +1,15 @@
 """Who may look at the dashboard, and do what; and whether a request is theirs. Pure."""
 
-import hashlib
 import hmac
 import ipaddress
-import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from scheduler.errors import UsageError
@@ -18,6 +19,7 @@ ACTIONS = (
     "pause",
     "resume",
     "trigger",
+    "send",
     "remove",
     "start",
     "schedule",
@@ -31,6 +33,13 @@ ACTIONS = (
     "cancel",
 )
 """All that can be done from the dashboard."""
+RIGHTS = {
+    "now": "resume",
+    "run": "trigger",
+    "schedule-set": "schedule",
+    "schedule-clear": "schedule",
+}
+"""The right that an action needs, where that is another one's."""
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
@@ -57,26 +66,104 @@ class Visitor:
                 raise UsageError(no_such("action", str(action), ACTIONS))
 
     def can(self, action: str) -> bool:
-        return self.may == "all" or (self.may != "read-only" and action in self.may)
+        return self.may == "all" or (self.may != "read-only" and right_of(action) in self.may)
 
+
+def right_of(action: str) -> str:
+    """Return the right that an action needs."""
+    return RIGHTS.get(action, action)
+
+
+NO_ONE = Visitor("")
 
 Access = Callable[[Request], Visitor | None | Awaitable[Visitor | None]]
 """Who asks: a function of the request; None: nobody who may look."""
+
+Redact = Callable[[str, Any], Any]
+"""What is shown of a value: a function of the task, and of arguments, carry, headers or a body."""
 
 
 def local_access(request: Request) -> Visitor | None:
     """Whoever asks from this machine, under its own name, and not through a proxy."""
     client = request.client.host if request.client else ""
-    is_direct = not any(name in request.headers for name in FORWARDED)
-    if is_direct and _is_loopback(client) and host_of(request.headers) in LOCAL_NAMES:
+    headers = request.headers
+    is_direct = not any(name in headers for name in FORWARDED)
+    names = {_host_of(f"//{headers.get('host', '')}")}
+    if "origin" in headers:  # a proxy at this machine may have rewritten the host
+        names.add(_host_of(headers["origin"]))
+    if is_direct and _is_loopback(client) and names.issubset(LOCAL_NAMES):
         return Visitor(NOBODY_KNOWN, "all")
     return None
 
 
-def host_of(headers: Mapping[str, str]) -> str:
-    """The name by which a request knows us, without the port."""
+def header_access(header: str, trusted: Sequence[str]) -> Access:
+    """Return the access of the users that a proxy names in a header.
+
+    Args:
+        trusted: the addresses of the proxy, or networks; a request from elsewhere is refused.
+
+    Raises:
+        UsageError: one is no address.
+    """
     try:
-        return urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        networks = [ipaddress.ip_network(each, strict=False) for each in trusted]
+    except ValueError as error:
+        raise UsageError(f"--trust: expected an address such as 10.0.0.0/8: {error}.") from None
+
+    def access(request: Request) -> Visitor | None:
+        name = request.headers.get(header, "").strip()
+        try:
+            client = ipaddress.ip_address(request.client.host if request.client else "")
+        except ValueError:
+            return None
+        is_trusted = any(client in network for network in networks)
+        return Visitor(name, "all") if name and is_trusted else None
+
+    return access
+
+
+def basic_access(lines: Iterable[str]) -> Access:
+    """Return the access of users with passwords: lines of `NAME:PASSWORD` or `NAME:PASSWORD:MAY`.
+
+    MAY is "all", "read-only", or actions with commas between them.
+
+    Raises:
+        UsageError: a line is none of this.
+    """
+    users = dict[str, tuple[bytes, Visitor]]()
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, _, rest = line.strip().partition(":")
+        password, _, may = rest.partition(":")
+        if not name or not password or password.startswith(("$", "{")):
+            raise UsageError(
+                f"Line {number} of the file of users: expected NAME:PASSWORD, or "
+                "NAME:PASSWORD:MAY. A password stands there itself, not hashed."
+            )
+        rights = may or "all"
+        whole = {"all": Visitor(name, "all"), "read-only": Visitor(name, "read-only")}
+        visitor = whole.get(rights) or Visitor(name, rights.split(","))
+        users[name] = password.encode(), visitor
+
+    def access(request: Request) -> Visitor:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        with suppress(ValueError):
+            name, _, password = b64decode(given).decode().partition(":")
+            known, visitor = users.get(name, (b"", NO_ONE))
+            is_right = hmac.compare_digest(known, password.encode())
+            if scheme.lower() == "basic" and known and is_right:
+                return visitor
+        challenge = {"WWW-Authenticate": 'Basic realm="scheduler", charset="UTF-8"'}
+        raise HTTPException(401, "A name and a password are needed.", challenge)
+
+    return access
+
+
+def _host_of(url: str) -> str:
+    """Return the host that a URL names, without the port."""
+    try:
+        return urlsplit(url).hostname or ""
     except ValueError:
         return ""
 
@@ -93,25 +180,23 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-class FormTokens:
-    """The tokens by which forms of our own pages are known."""
+def refusal_of(headers: Mapping[str, str]) -> str | None:
+    """Return why a form was not sent from one of our own pages; None: it was.
 
-    def __init__(self) -> None:
-        self._secret = secrets.token_bytes(32)
-
-    def token(self, visitor: Visitor) -> str:
-        return hmac.new(self._secret, visitor.name.encode(), hashlib.sha256).hexdigest()
-
-    def refusal(self, headers: Mapping[str, str], token: str, visitor: Visitor) -> str | None:
-        """Why a form is not taken for one of ours; None: it is one."""
-        if headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return "The form was sent from the page of another site."
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
-            return "The form was sent from the page of another site."
-        if not hmac.compare_digest(token.encode(), self.token(visitor).encode()):
-            return "The form is older than this dashboard, or somebody else's."
+    A browser says which site a request comes from, whatever a proxy makes of the host. Over plain
+    HTTP it says the origin only. What says neither is no browser, and has nobody's login.
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site == "same-origin" or (site is None and origin is None):
         return None
+    if site is None and origin is not None:
+        sent_from = urlsplit(origin).netloc
+        if sent_from and sent_from in (headers.get("host"), headers.get("x-forwarded-host")):
+            return None
+    return (
+        "The form was sent from the page of another site. Behind a proxy without TLS, have it "
+        "forward the Host header."
+    )
 
 
 def visitor_of(told: object) -> Visitor | None:

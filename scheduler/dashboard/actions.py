@@ -1,46 +1,71 @@
-"""What visitors can do: what is asked before, and what is begun then, as the commands do it."""
+"""The actions of visitors: the question before, and the work, as the commands do it."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from scheduler.control.reports import Report
+from scheduler.control.loops import loops_of, orphans_of
+from scheduler.control.reports import Did, Report
 from scheduler.dashboard import wording
-from scheduler.dashboard.answers import look_at, roll_of, told_of, words_of
+from scheduler.dashboard.access import right_of
+from scheduler.dashboard.answers import Look, Shown, look_at, roll_of, told_of, words_of
 from scheduler.dashboard.forms import Form
 from scheduler.dashboard.operations import Operation, Work
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import AT_REST
-from scheduler.errors import InvalidArguments, UsageError
+from scheduler.errors import (
+    BrokerError,
+    InvalidArguments,
+    QueueNotFound,
+    SchedulerError,
+    UnknownLoop,
+    UsageError,
+)
 from scheduler.program import Program
+from scheduler.queues.concurrency import AT_ONCE, side_by_side
 from scheduler.queues.failed import FailedQueues, Parked, Selection
-from scheduler.spelling import counted
+from scheduler.queues.outbox import Outbox
+from scheduler.spelling import counted, listed
 from scheduler.tasks.loops import Loop
-from scheduler.timing.schedules import Schedule
+from scheduler.timing.once import Once
+from scheduler.timing.schedules import Schedule, options_of
 
 MANY = 2
+IN_BULK = 250
 MOST_TOLD = 100
 TICKS = 3
-RIGHT_OF = {"now": "resume", "schedule-set": "schedule", "schedule-clear": "schedule"}
+BY_DEFAULT = "paused from the dashboard"
+
+_Act = Callable[[Program, Loop, str], Awaitable[Report]]
+_ActOnAll = Callable[[Program, Sequence[Loop], str], Awaitable[Sequence[Report]]]
 
 
 @dataclass(frozen=True, slots=True)
 class LoopVerb:
-    """Something that is done to loops.
+    """An action on loops.
 
     Attributes:
-        says: what it will do, for people who have not done it yet.
-        ends: whether it cannot be taken back, so that it is asked for twice.
-        of_tasks: whether it is done to whole tasks as well.
+        says: its effect, for people who have not used it yet.
+        do_all: acts on many loops in bulk, on all or none; None: they are done side by side.
+        undone_by: the verb that reverts it.
+        of_tasks: whether it acts on whole tasks as well.
     """
 
     name: str
     says: str
-    do: Callable[[Program, Loop, str], Awaitable[Report]]
-    ends: bool = False
+    do: _Act
+    do_all: _ActOnAll | None = None
+    undone_by: str = ""
     of_tasks: bool = False
+
+    @property
+    def ends(self) -> bool:
+        """Return whether it cannot be reverted, and needs a question for one loop, too."""
+        return self.name == "remove"
 
 
 LOOP_VERBS = {
@@ -49,19 +74,25 @@ LOOP_VERBS = {
         LoopVerb(
             "pause",
             "No run of it begins any more until it is resumed. A run that is going on ends.",
-            lambda it, loop, why: it.verbs.pause(loop, why or "paused from the dashboard"),
+            lambda it, loop, why: it.verbs.pause(loop, why or BY_DEFAULT),
+            lambda it, loops, why: it.verbs.pause_all(loops, why or BY_DEFAULT),
+            undone_by="resume",
             of_tasks=True,
         ),
         LoopVerb(
             "resume",
             "If it is paused, it goes on at its next nominal time.",
             lambda it, loop, _: it.verbs.resume(loop),
+            lambda it, loops, _: it.verbs.resume_all(loops),
+            undone_by="pause",
             of_tasks=True,
         ),
         LoopVerb(
             "now",
             "If it is paused, it goes on, and runs at once.",
             lambda it, loop, _: it.verbs.resume(loop, at_once=True),
+            lambda it, loops, _: it.verbs.resume_all(loops, at_once=True),
+            undone_by="pause",
         ),
         LoopVerb(
             "trigger",
@@ -73,10 +104,10 @@ LOOP_VERBS = {
             "It ends for good, with its place in the schedule and what it carries. A run that is "
             "going on is its last. Only loops that the code does not start can be removed.",
             lambda it, loop, _: it.removal.remove(loop),
-            ends=True,
         ),
     )
 }
+UNDOABLE = (Did.PAUSED, Did.RESUMED, Did.TRIGGERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +116,18 @@ class Question:
 
     Attributes:
         about: what it is about, or what will be, in a line each; count: how many lines there are.
+        yes: the button that confirms it: the verb and how many there are.
+        frozen: the set that was counted, as fields: what is confirmed is done to exactly these.
         doubt: what may not have been meant.
-        is_grave: whether it cannot be taken back.
+        is_grave: whether it cannot be reverted.
     """
 
     title: str
     says: str
     about: Sequence[str]
     count: int
+    yes: str
+    frozen: Mapping[str, str] = field(default_factory=dict[str, str])
     doubt: str = ""
     is_grave: bool = True
 
@@ -112,6 +147,8 @@ class Actions:
         self._site = site
         self._acts: Mapping[str, Callable[[Form], Begun]] = {
             **dict.fromkeys(LOOP_VERBS, self._on_loops),
+            "run": self._run_beside,
+            "send": self._send,
             "start": self._start,
             "schedule-set": self._set_schedule,
             "schedule-clear": self._clear_schedule,
@@ -133,7 +170,10 @@ class Actions:
         }
 
     def are_allowed(self, form: Form) -> bool:
-        return self._site.can(form.visitor, RIGHT_OF.get(form.action, form.action))
+        if form.action == "stop":
+            running = self._site.operations.get(form.text("operation"))
+            return running is None or self._site.can(form.visitor, running.right)
+        return self._site.can(form.visitor, form.action)
 
     def question(self, form: Form) -> Question | None:
         """Return what to ask before; None: nothing.
@@ -145,57 +185,88 @@ class Actions:
         return None if ask is None or form.is_sure else ask(form)
 
     async def do(self, form: Form) -> str:
-        """Do it; returns the page that tells what came of it.
+        """Do it; returns the page that shows the result.
 
         Raises:
             UsageError: the form says nothing that could be done.
         """
+        if form.action == "stop":
+            return await self._stop(form)
         if (act := self._acts.get(form.action)) is None:
             raise UsageError(f"There is no action {form.action!r}.")
         begun = act(form)
-        operation = await self._site.operations.begin(begun.what, form.visitor.name, begun.work)
-        return form.back(operation.id, to=begun.to)
+        operation = await self._site.operations.begin(
+            begun.what, form.visitor.name, right_of(form.action), begun.work
+        )
+        return form.back(operation.id, to="" if operation.is_bad else begun.to)
+
+    async def _stop(self, form: Form) -> str:
+        if (operation := self._site.operations.get(form.text("operation"))) is None:
+            raise UsageError("This process of the dashboard does not run that operation.")
+        await self._site.operations.stop(operation)
+        return form.back(operation.id)
 
     # Loops
 
     def _on_loops(self, form: Form) -> Begun:
         names, verb = form.loops(self._site.standings()), LOOP_VERBS[form.action]
+        changes = form.changes(self._site.standings())
+        reasons = {each.name: each.loop.reason for each in self._site.standings()}
 
         async def work(operation: Operation) -> None:
+            operation.lines += changes
+            operation.expect(len(names))
             program = self._site.program
-            find = program.loops.find_or_whole if verb.of_tasks else program.loops.find
-            for name in names:
-                try:
-                    loop = await find(name)
-                    operation.tell(_told(await verb.do(program, loop, form.text("reason"))))
-                except UsageError as error:
-                    if len(names) == 1:
-                        raise
-                    operation.tell(f"{name}: {error}")
+            found = await self._found(program, names, verb)
+            done = list[str]()
+            step = IN_BULK if verb.do_all is not None else AT_ONCE
+            for begin in range(0, len(names), step):
+                operation.check()
+                some = names[begin : begin + step]
+                reports = await _do(program, verb, [found[name] for name in some], form)
+                for name, report in zip(some, reports, strict=True):
+                    if isinstance(report, Report):
+                        operation.tell(_told(report))
+                        done += [name] if report.did in UNDOABLE else []
+                    elif len(names) == 1:
+                        raise report
+                    else:
+                        operation.fail(f"{name}: {report}")
+                if verb.undone_by and done:
+                    operation.undo = verb.undone_by, _undone(verb, done, reasons)
 
         is_one = len(names) == 1
         what = "resume and run now:" if verb.name == "now" else verb.name
         return Begun(
             f"{what} {names[0] if is_one else counted(len(names), 'loop')}",
-            self._with_undo(verb.name, names[0], work) if is_one else work,
+            self._with_reason(verb.name, names[0], work) if is_one else work,
             "/loops" if verb.ends else "",  # its page is gone with it
         )
 
-    def _with_undo(self, verb: str, name: str, work: Work) -> Work:
-        """Offer to take a pause or a resumption back; tell who had paused the loop, and why."""
-        if (found := self._site.standing(name)) is None:
+    async def _found(
+        self, program: Program, names: Sequence[str], verb: LoopVerb
+    ) -> dict[str, Loop | UnknownLoop]:
+        """Find the loops of these names; of one that is gone, say so."""
+        if len(names) == 1:
+            find = program.loops.find_or_whole if verb.of_tasks else program.loops.find
+            return {names[0]: await find(names[0])}
+        listing, app = await program.survey.listing(), self._site.app
+        there = (*app.loops.values(), *loops_of(app, listing), *orphans_of(app, listing))
+        known: dict[str, Loop | UnknownLoop] = {str(loop): loop for loop in there}
+        return {name: known.get(name, UnknownLoop("The loop is gone.")) for name in names}
+
+    def _with_reason(self, verb: str, name: str, work: Work) -> Work:
+        """Say of a loop that is resumed who had paused it, and why."""
+        found = self._site.standing(name)
+        if found is None or not found.loop.is_paused or verb not in ("resume", "now"):
             return work
         loop = found.loop
-        was_paused, reason = loop.is_paused, loop.reason or ""
         by = f" by {loop.listed.by}" if loop.listed and loop.listed.by else ""
+        line = f"It was paused{by}: {loop.reason}"
 
         async def act(operation: Operation) -> None:
             await work(operation)
-            if verb == "pause" and not was_paused:
-                operation.undo = "resume", {"loop": name}
-            elif verb in ("resume", "now") and was_paused:
-                operation.undo = "pause", {"loop": name, "reason": reason}
-                operation.lines.append(f"It was paused{by}: {reason}")
+            operation.lines.append(line)
 
         return act
 
@@ -203,9 +274,54 @@ class Actions:
         verb, names = LOOP_VERBS[form.action], form.loops(self._site.standings())
         if not verb.ends and len(names) < MANY:
             return None
-        title = f"{verb.name.capitalize()} {counted(len(names), 'loop')}?"
-        says, about = f"Of each: {verb.says}", names[:MOST_TOLD]
-        return Question(title, says, about, len(names), is_grave=verb.ends)
+        what = f"{verb.name.capitalize()} {counted(len(names), 'loop')}"
+        states = Counter(
+            found.state.value for name in names if (found := self._site.standing(name))
+        )
+        says = f"Of each: {verb.says}"
+        if len(names) >= MANY:
+            says += f" Now {listed([f'{n} {state}' for state, n in states.items()])}."
+        return Question(
+            f"{what}?",
+            says,
+            names[:MOST_TOLD],
+            len(names),
+            what,
+            {"loops": "\n".join(names)},
+            is_grave=verb.ends,
+        )
+
+    def _run_beside(self, form: Form) -> Begun:
+        name = form.text("loop")
+        if (found := self._site.standing(name)) is None:
+            raise UsageError(f"There is no loop {name!r} any more.")
+        if (spec := self._site.app.tasks.get(found.loop.id.task)) is None:
+            raise UsageError(f"The task of {name} is not in this code, which would not run it.")
+        args = form.arguments(spec)
+        own: Mapping[str, Any] = found.loop.listed.args if found.loop.listed else {}
+        spec.arguments.load({**own, **args})
+
+        async def work(operation: Operation) -> None:
+            program = self._site.program
+            report = await program.verbs.run_beside(await program.loops.find(name), args)
+            operation.tell(f"{name}: {report.did.value} once, with {', '.join(args) or 'its own'}")
+
+        return Begun(f"run {name} once", work)
+
+    def _send(self, form: Form) -> Begun:
+        name, app = form.text("task"), self._site.app
+        if (spec := app.tasks.get(name)) is None or not spec.called:
+            raise UsageError(f"{name!r} is no task that accepts calls.")
+        wire, posting = spec.arguments.dump(spec.arguments.load(form.arguments(spec))), form.time()
+
+        async def work(operation: Operation) -> None:
+            broker, clock = self._site.program.broker, self._site.clock
+            outbox = Outbox(app.names, clock, lambda: broker, app.events.emit)
+            outbox.use(broker, clock)
+            id = await outbox.send(name, wire, posting)
+            operation.tell(f"{id} sent, and confirmed by the broker")
+
+        return Begun(f"send {name}", work)
 
     def _start(self, form: Form) -> Begun:
         loop = form.loop(self._site.app)
@@ -229,7 +345,7 @@ class Actions:
             loop = await program.loops.find(name)
             return await program.verbs.set_schedule(loop, schedule, by=form.visitor.name)
 
-        return Begun(f"reschedule {name}", self._rescheduled(do))
+        return Begun(f"reschedule {name}", self._rescheduled(do, name))
 
     def _ask_of_schedule(self, form: Form) -> Question:
         name, schedule = form.text("loop"), form.schedule()
@@ -247,15 +363,29 @@ class Actions:
         async def do(program: Program) -> Report:
             return await program.verbs.clear_schedule(await program.loops.find(name))
 
-        return Begun(f"clear the schedule of {name}", self._rescheduled(do))
+        return Begun(f"clear the schedule of {name}", self._rescheduled(do, name))
 
-    def _rescheduled(self, do: Callable[[Program], Awaitable[Report]]) -> Work:
+    def _rescheduled(self, do: Callable[[Program], Awaitable[Report]], name: str = "") -> Work:
+        undo = self._earlier_schedule(name)
+
         async def work(operation: Operation) -> None:
             report = await do(self._site.program)
+            operation.undo = undo if report.did is Did.RESCHEDULED else None
             words = wording.schedule_in_words(report.loop.schedule)
             operation.tell(f"{_told(report)}; it goes by: {words}")
 
         return work
+
+    def _earlier_schedule(self, name: str) -> tuple[str, Mapping[str, str]] | None:
+        """Return the action that sets the schedule that a loop has now, and its fields."""
+        if (found := self._site.standing(name)) is None or isinstance(found.schedule, Once):
+            return None
+        if found.loop.id in self._site.app.loops and not (
+            found.loop.listed and found.loop.listed.override
+        ):
+            return "schedule-clear", {"loop": name}
+        options = {option: str(value) for option, value in options_of(found.schedule).items()}
+        return "schedule-set", {"loop": name, "sure": "yes", **options}
 
     def _of_schedule(self, title: str, says: str, schedule: Schedule, *more: str) -> Question:
         zone = wording.zone_name(schedule)
@@ -264,45 +394,67 @@ class Actions:
         about = [f"from now on: {wording.schedule_in_words(schedule)}"]
         about += [*([f"next: {'; '.join(times)}"] if times else []), *more]
         doubt = wording.doubt_of(schedule)
-        return Question(title, says, about, len(about), doubt, is_grave=False)
+        yes = title.removesuffix("?")
+        return Question(title, says, about, len(about), yes, doubt=doubt, is_grave=False)
 
     # Parked messages
 
     def _replay(self, form: Form) -> Begun:
         which = form.messages()
         replay = partial(FailedQueues.replay, rate=form.rate())
-        return Begun(f"replay {told_of(which)}", self._on_parked(which, replay, "replayed"))
+        return Begun(f"replay {told_of(which)}", self._on_parked(which, replay, "replayed", form))
 
     def _edit(self, form: Form) -> Begun:
-        which = form.messages()
-        replay = partial(FailedQueues.replay, args=form.args(), check=self._check)
-        work = self._on_parked(which, replay, "replayed")
-        return Begun(f"replay {told_of(which)} with other arguments", work)
+        which, args = form.messages(), form.args()
+        self._check(form.text("task"), args)  # before anything typed could be lost
+        replay = partial(FailedQueues.replay, args=args, check=self._check)
+        work = self._on_parked(which, replay, "replayed", form)
+        return Begun(f"replay {told_of(which)} with other arguments", work, "/failed")
 
     def _purge(self, form: Form) -> Begun:
         which = form.messages()
-        work = self._on_parked(which, FailedQueues.purge, "deleted")
-        return Begun(f"delete {told_of(which)}", work)
+        work = self._on_parked(which, FailedQueues.purge, "deleted", form)
+
+        async def wait_and_purge(operation: Operation) -> None:
+            await operation.hold(self._site.clock.now())
+            await work(operation)
+
+        return Begun(f"delete {told_of(which)}", wait_and_purge)
 
     def _ask_of_purge(self, form: Form) -> Question:
-        which = form.messages()
+        which, count = form.messages(), form.text("count") or "1"
         about = [*(which.ids or ()), *words_of(which)]
         says = "They are deleted for good, with their arguments and tracebacks."
-        return Question("Delete parked messages?", says, about[:MOST_TOLD], len(about))
+        if which.until is not None:
+            says += f" Those parked after {wording.brief(which.until)} stay."
+        what = f"Delete {count} message{'' if count == '1' else 's'}"
+        return Question(f"{what}?", says, about[:MOST_TOLD], len(about), what)
 
     def _on_parked(
-        self, which: Selection, verb: Callable[..., Awaitable[object]], done: str
+        self, which: Shown, verb: Callable[..., Awaitable[object]], done: str, form: Form
     ) -> Work:
-        tasks = [*self._site.app.tasks] if which.task is None else [which.task]
+        app, count = self._site.app, form.text("count")
+        tasks = [which.task] if which.task in app.tasks else [*app.tasks]
 
         async def work(operation: Operation) -> None:
             def tell(parked: Parked) -> None:
                 operation.tell(f"{done} {parked.id}")
+                operation.check()
 
+            if count.isdecimal():
+                operation.expect(int(count))
             try:
                 await verb(self._site.program.failed, tasks, which, tell=tell)
             finally:
-                self._site.looks.clear()  # which are not so any more
+                with suppress(BrokerError):  # what is shown then is older
+                    for task in self._site.looks:
+                        await self._look_again(task)
+            if operation.count != operation.total and operation.total is not None:
+                operation.lines.insert(
+                    0, f"{operation.count} of the {count} shown: the others had gone before."
+                )
+            elif not operation.count:
+                raise UsageError("It is not parked any more: another visitor was faster.")
 
         return work
 
@@ -316,16 +468,21 @@ class Actions:
 
     def _look(self, form: Form) -> Begun:
         site, task = self._site, form.text("task")
-        which = Selection(task=task or None)
-        tasks = [task] if task in site.app.tasks else [*site.app.tasks]
 
         async def work(operation: Operation) -> None:
-            look = await look_at(site.program.failed, tasks, which, site.clock.now())
-            site.looks[task if task in site.app.tasks else ""] = look
+            look = await self._look_again(task if task in site.app.tasks else "")
             more = "" if look.is_whole else ", and there are more"
             operation.tell(f"{counted(look.count, 'message')} in {len(look.groups)} groups{more}")
 
         return Begun("look at what is parked", work)
+
+    async def _look_again(self, task: str) -> Look:
+        site = self._site
+        tasks = [task] if task else [*site.app.tasks]
+        which = Selection(task=task or None)
+        look = await look_at(site.program.failed, tasks, which, site.clock.now())
+        site.looks[task] = look
+        return look
 
     # The broker and its processors
 
@@ -381,7 +538,41 @@ class Actions:
 
     def _ask_of_cancel(self, form: Form) -> Question:
         says = "It is not tried again; a loop goes on with its next tick. What it had done stays."
-        return Question("End this run?", says, [form.text("run")], 1)
+        return Question("End this run?", says, [form.text("run")], 1, "End the run")
+
+
+def _undone(verb: LoopVerb, names: Sequence[str], reasons: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the fields of the form that reverts a verb.
+
+    Args:
+        reasons: why each loop was paused before.
+    """
+    fields = {"loops": "\n".join(names), "sure": "yes"}
+    if verb.undone_by != "pause":
+        return fields
+    before = {reasons.get(name, "") for name in names}
+    again = "paused again: the resumption was undone"
+    return fields | {"reason": before.pop() if len(before) == 1 else again}
+
+
+async def _do(
+    program: Program, verb: LoopVerb, loops: Sequence[Loop | UnknownLoop], form: Form
+) -> list[Report | SchedulerError]:
+    """Do something to loops, in bulk if all of them can be done; a failure is that of its loop."""
+    reason, there = form.text("reason"), [each for each in loops if isinstance(each, Loop)]
+    if verb.do_all is not None and len(there) == len(loops):
+        with suppress(UsageError, QueueNotFound):
+            return [*await verb.do_all(program, there, reason)]
+
+    async def attempt(loop: Loop | UnknownLoop) -> Report | SchedulerError:
+        if isinstance(loop, UnknownLoop):
+            return loop
+        try:
+            return await verb.do(program, loop, reason)
+        except (UsageError, QueueNotFound) as error:
+            return error
+
+    return await side_by_side(attempt, loops)
 
 
 def _told(report: Report) -> str:

@@ -3,7 +3,6 @@
 A look takes them in hand for a moment, so that it is done when somebody asks for it only.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -13,12 +12,26 @@ from scheduler.errors import NotAllSeen
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.about import NOTHING_TOLD, About
 from scheduler.queues.failed import FailedQueues, Parked, Selection
-from scheduler.queues.journal import PARKED, JournalEntry
 from scheduler.queues.roll_call import Answers, InHand
 from scheduler.queues.running import Running, RunningRun
 
 MOST_OF_A_GROUP, MOST_KEPT = 200, 1_000
 MOST_LOOKED_AT = 10_000
+
+
+@dataclass(frozen=True)
+class Shown(Selection):
+    """Parked messages as they were shown: none that was parked since.
+
+    Attributes:
+        until: when they were looked at; None: they are named.
+    """
+
+    until: datetime | None = None
+
+    def has(self, parked: Parked) -> bool:
+        is_later = self.until and parked.parked_at and parked.parked_at > self.until
+        return not is_later and Selection.has(self, parked)
 
 
 @dataclass(slots=True)
@@ -63,10 +76,6 @@ class Look:
     def count(self) -> int:
         return sum(group.count for group in self.groups)
 
-    def find(self, name: str) -> Parked | None:
-        messages = (each for group in self.groups for each in group.messages)
-        return next((each for each in messages if each.id == name), None)
-
 
 async def look_at(
     failed: FailedQueues, tasks: Iterable[str], which: Selection, now: datetime
@@ -89,13 +98,6 @@ async def look_at(
                 is_whole = True
     found = sorted(groups.values(), key=lambda group: -group.count)
     return Look(now, found, is_whole)
-
-
-def heard_of(entries: Iterable[JournalEntry]) -> Counter[tuple[str, str]]:
-    """What the journal tells was parked lately: how many, by task and note."""
-    return Counter(
-        (entry.loop.partition(".")[0], entry.note) for entry in entries if entry.what == PARKED
-    )
 
 
 def told_of(which: Selection) -> str:

@@ -101,6 +101,7 @@ class Feed:
             await asyncio.sleep(pause)
 
     async def _follow_journal(self) -> None:
+        self._picture.parked.clear()  # it is counted again
         await self._broker.follow(self._names.journal, self._hear)
 
     async def _follow_roster(self) -> None:
@@ -199,4 +200,9 @@ class Feed:
             depths = await side_by_side(self._broker.depth, queues)
         except BrokerError:
             return  # the next beat tells whether it is away
-        self._picture.measure(dict(zip(queues, depths, strict=True)))
+        picture, ours = self._picture, self._names.processor_queue("")
+        picture.measure(dict(zip(queues, depths, strict=True)))
+        ready = sum(
+            each.ready for name, each in picture.depths.items() if each and name.startswith(ours)
+        )
+        picture.minutes.note_backlog(ready, self._clock.now())

@@ -2,21 +2,29 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import FormData
 
 from scheduler.control.keyed import checked_key
 from scheduler.control.where import Where
 from scheduler.dashboard.access import Visitor
+from scheduler.dashboard.answers import Shown, words_of
 from scheduler.dashboard.standing import Standing
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.queues.failed import Parked, Selection
+from scheduler.queues.failed import Parked
+from scheduler.queues.outbox import Posting
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.registry import App
+from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.durations import parse_duration
+from scheduler.timing.moments import moment_of
 from scheduler.timing.rates import Rate, parse_rate
 from scheduler.timing.schedules import Recurring, schedule_of
 
@@ -160,7 +168,7 @@ class Form:
     @property
     def kept(self) -> list[tuple[str, str]]:
         """What is sent again by a visitor who is sure."""
-        left_out = ("token", "sure", "change")
+        left_out = ("sure", "change")
         return [(k, str(v)) for k, v in self.fields.multi_items() if k not in left_out]
 
     def back(self, done: str = "", *, to: str = "") -> str:
@@ -172,29 +180,77 @@ class Form:
             query.append(("done", done))
         return f"{path}?{urlencode(query)}" if query else path
 
-    def loops(self, standings: Iterable[Standing]) -> list[str]:
+    @property
+    def names(self) -> list[str]:
+        """The loops that are named: each in a field, or all in one."""
+        return self.texts("loop") or self.text("loops").splitlines()
+
+    def loops(self, standings: Sequence[Standing]) -> list[str]:
         """Return the loops that are named, or all that a filter has."""
-        if names := self.texts("loop"):
+        if names := [*dict.fromkeys(self.names)]:
             return names
         if "filter" not in self.fields:
             raise UsageError("No loop was named.")
-        chosen = Filter.of(dict(parse_qsl(self.text("filter"))))
-        found = [each.name for each in chosen.choose(list(standings))]
-        if not found:
+        if not (found := self._chosen(standings)):
             raise UsageError("No loop fits this filter any more.")
         return found
 
-    def messages(self) -> Selection:
-        ids = self.texts("id")
-        which = Selection(
+    def changes(self, standings: Sequence[Standing]) -> list[str]:
+        """Return in words what has changed since the loops of a filter were counted."""
+        if "filter" not in self.fields or not (names := self.names):
+            return []
+        more = [each for each in self._chosen(standings) if each not in {*names}]
+        if not more:
+            return []
+        few = ", ".join(more[:3]) + (", …" if len(more) > 3 else "")
+        return [f"{len(more)} more fit the filter since, and were left alone: {few}"]
+
+    def _chosen(self, standings: Sequence[Standing]) -> list[str]:
+        chosen = Filter.of(dict(parse_qsl(self.text("filter"))))
+        return [each.name for each in chosen.choose(standings)]
+
+    def messages(self) -> Shown:
+        ids, until = self.texts("id"), self.text("until")
+        which = Shown(
             ids=frozenset(ids) if ids else None,
             reason=self.text("reason") or None,
             task=self.text("task") or None,
             kind=self.text("kind") if "kind" in self.fields else None,
+            until=moment_of(int(until)) if until.isdecimal() and len(until) < 15 else None,
         )
-        if which == Selection() and self.text("all") != "yes":
+        if not words_of(which) and ids == [] and self.text("all") != "yes":
             raise UsageError("No message was named.")
         return which
+
+    def arguments(self, spec: TaskSpec) -> dict[str, Any]:
+        """Return the arguments that are written field by field; an empty one has its default."""
+        found = dict[str, Any]()
+        for name, kind in spec.arguments.parameters.items():
+            text = str(self.fields.get(f"arg.{name}", ""))
+            if text or (kind is str and name in spec.arguments.required):
+                found[name] = _value(text, kind)
+        return found
+
+    def time(self) -> Posting:
+        """Return when a call is to run.
+
+        Raises:
+            UsageError: two times are given, or one that cannot be read.
+        """
+        delay, at = self.text("in"), self.text("at")
+        if delay and at:
+            raise UsageError("A call has one time: write a delay or a moment, not both.")
+        if delay:
+            return Posting(delay=parse_duration(delay, "In"), given=delay)
+        if not at:
+            return Posting()
+        try:
+            moment = datetime.fromisoformat(at)
+        except ValueError:
+            raise UsageError(
+                f"At: expected a moment such as 2026-06-01T09:00+02:00, got: {at!r}."
+            ) from None
+        return Posting(at=moment if moment.tzinfo else moment.replace(tzinfo=UTC), given=at)
 
     def rate(self) -> Rate | None:
         return parse_rate(self.text("rate")) if self.text("rate") else None
@@ -235,6 +291,17 @@ def arguments_in(parked: Parked) -> dict[str, Any] | None:
         return None
     args = cast(dict[str, Any], body).get("args") if isinstance(body, dict) else None
     return cast(dict[str, Any], args) if isinstance(args, dict) else None
+
+
+def _value(text: str, kind: Any) -> Any:
+    """Return what is written for a parameter: text where that is meant, else JSON."""
+    if kind is not Any:
+        with suppress(ValidationError):
+            TypeAdapter[Any](kind).validate_json(json.dumps(text))
+            return text
+    with suppress(ValueError):
+        return json.loads(text)
+    return text
 
 
 def _in_words_of_form(text: str) -> str:

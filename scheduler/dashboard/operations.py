@@ -1,10 +1,11 @@
-"""What visitors have had done: each as it goes on, and what came of it."""
+"""Operations of visitors: their progress, results and undo."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from secrets import token_urlsafe
 from typing import Any
 
@@ -14,85 +15,180 @@ from scheduler.timing.clock import Clock
 
 REMEMBERED = 50
 LINES = 50
+LONG = 100  # loops, after which progress is shown
 PATIENCE_S = 5.0
+HOLD = timedelta(seconds=10)
+
+
+class Stopped(Exception):
+    """A visitor has stopped an operation."""
 
 
 @dataclass(slots=True)
 class Operation:
-    """Something that was begun.
+    """An action in progress, or one that has ended.
 
     Attributes:
         what: in words, such as "pause 3 loops".
-        count: of how many messages or loops it is done.
-        lines: what came of the first of them.
-        error: why it came to no end.
-        undo: the action that takes it back, and its fields; None: there is none.
-        version: grows with whatever changes.
+        right: the action that its visitor needed a right for.
+        total: how many messages or loops it is for; None: not known before.
+        count: how many of them are done, failures included.
+        failed: how many of them failed.
+        lines: the results of the first of them, failures first.
+        error: why it ended early.
+        undo: the action that reverts it, and its fields; None: there is none.
+        starts_at: when it begins to act, if it can be withdrawn until then.
+        version: grows with each change.
     """
 
     id: str
     what: str
     by: str
+    right: str
     begun_at: datetime
     ended_at: datetime | None = None
+    total: int | None = None
     count: int = 0
+    failed: int = 0
     lines: list[str] = field(default_factory=list[str])
     error: str = ""
     undo: tuple[str, Mapping[str, str]] | None = None
+    starts_at: datetime | None = None
+    is_stopped: bool = False
     version: int = 0
+    _shown: asyncio.Event = field(default_factory=asyncio.Event)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def title(self) -> str:
+        """Return the action with a capital; names stay as they are."""
+        return self.what[:1].upper() + self.what[1:]
+
+    @property
+    def state(self) -> str:
+        """Return in words how far it is, or how it has ended."""
+        done = f"{self.count:,}" + (f" of {self.total:,}" if self.total is not None else "")
+        if self.starts_at is not None:
+            return f"starts in {HOLD.seconds} s"
+        if self.ended_at is None:
+            return f"{done} done"
+        if self.is_stopped:
+            return f"stopped after {done}" if self.count else "withdrawn, nothing was done"
+        if self.error:
+            return f"failed after {self.count:,}" if self.count else "failed"
+        return f"{self.failed:,} of {self.count:,} failed" if self.failed else "done"
 
     @property
     def left_out(self) -> int:
         return max(self.count - len(self.lines), 0)
 
+    @property
+    def is_bad(self) -> bool:
+        return bool(self.error or self.failed)
+
+    def expect(self, total: int) -> None:
+        """Set how many there are; where they are many, the visitor watches the progress."""
+        self.total = total
+        if total > LONG:
+            self._shown.set()
+
     def tell(self, line: str) -> None:
-        """Add what came of one more."""
+        """Add the result of one more."""
+        self._add(len(self.lines), line)
+
+    def fail(self, line: str) -> None:
+        """Add the failure of one more."""
+        self._add(self.failed, line)
+        self.failed += 1
+
+    def _add(self, place: int, line: str) -> None:
         self.count += 1
         self.version += 1
-        if len(self.lines) < LINES:
-            self.lines.append(line)
+        self.lines.insert(place, line)
+        del self.lines[LINES:]
+
+    async def hold(self, now: datetime) -> None:
+        """Wait for a while, in which the operation can be withdrawn.
+
+        Raises:
+            Stopped: it was withdrawn.
+        """
+        self.starts_at = now + HOLD
+        self.version += 1
+        self._shown.set()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), HOLD.total_seconds())
+        self.starts_at = None
+        self.check()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def check(self) -> None:
+        """Continue.
+
+        Raises:
+            Stopped: it is to end here.
+        """
+        if self._stopping.is_set():
+            raise Stopped
+
+    async def shown(self) -> None:
+        """Wait until there is something to look at before the end."""
+        await self._shown.wait()
 
 
 Work = Callable[[Operation], Coroutine[Any, Any, None]]
 
 
 class Operations:
-    """What is being done, and was done last."""
+    """The operations in progress, and the last ones that have ended."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[str, Operation] = {}
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def get(self, name: str) -> Operation | None:
         return self._known.get(name)
 
     @property
     def version(self) -> int:
-        """Grows with whatever changes."""
+        """Grows with each change."""
         return sum(operation.version + 1 for operation in self._known.values())
 
-    async def begin(self, what: str, by: str, work: Work) -> Operation:
+    async def begin(self, what: str, by: str, right: str, work: Work) -> Operation:
         """Begin something, and wait a while for its end."""
-        operation = Operation(token_urlsafe(8), what, by, self._clock.now())
+        operation = Operation(token_urlsafe(8), what, by, right, self._clock.now())
         self._known[operation.id] = operation
         while len(self._known) > REMEMBERED:
             del self._known[next(iter(self._known))]
         task = asyncio.create_task(self._carry_out(operation, work), name=what)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        await asyncio.wait([task], timeout=PATIENCE_S)
+        self._tasks[operation.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(operation.id))
+        shown = asyncio.create_task(operation.shown())
+        await asyncio.wait([task, shown], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+        shown.cancel()
         return operation
 
+    async def stop(self, operation: Operation) -> None:
+        """Have an operation end before its next loop or message."""
+        operation.stop()
+        if (task := self._tasks.get(operation.id)) is not None:
+            await asyncio.wait([task], timeout=PATIENCE_S)
+
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _carry_out(self, operation: Operation, work: Work) -> None:
         try:
             with acting_as(operation.by):
                 await work(operation)
+        except Stopped:
+            operation.is_stopped = True
         except SchedulerError as error:
             operation.error = str(error)
         except Exception as error:

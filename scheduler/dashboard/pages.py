@@ -1,30 +1,34 @@
 """What each page shows: the words and numbers that its template is given."""
 
+import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from inspect import isawaitable
 from itertools import dropwhile
 from typing import Any
 from zoneinfo import available_timezones
 
-from markupsafe import Markup
-
 from scheduler.control.where import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.actions import LOOP_VERBS
-from scheduler.dashboard.answers import heard_of
+from scheduler.dashboard.charts import Chart, Mark, Series
 from scheduler.dashboard.forms import FIELDS, Filter, TaskFilter, arguments_in, pages_of
 from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import MARKS, MEANINGS, Workload, delayed
-from scheduler.dashboard.ticks import past_ticks
+from scheduler.dashboard.ticks import Agenda, past_ticks
+from scheduler.errors import NotAllSeen
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending, LoopId
-from scheduler.queues.failed import REASONS
+from scheduler.queues.failed import REASONS, Parked, Selection
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.running import RunningRun
 from scheduler.tasks.registry import resting
+from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import options_of
@@ -32,11 +36,19 @@ from scheduler.timing.schedules import options_of
 Query = Mapping[str, str]
 Context = dict[str, Any]
 HOUR = 60
+SPANS = {"1h": (60, 1), "24h": (96, 15), "7d": (84, 120)}
+"""How many columns of how many minutes a chart has."""
+STACK = (
+    *(Ending.ESCALATED, Ending.STOPPED, Ending.RETRIED),
+    *(Ending.CANCELLED, Ending.SUCCEEDED),
+)
+MOST_MARKS = 50
 TICKS = 10
 TAIL = 100
 LATELY = 10
 ROUTINE = (Ending.SUCCEEDED, Ending.RETRIED, Verb.START)
 MOST_DUE = 50
+PAUSES_S = (0.3, 1.0)
 WORST = 5
 IDLE = Workload()
 NOTHING_WRITTEN = dict.fromkeys(FIELDS, "")
@@ -55,40 +67,85 @@ class Page:
     path: str
     title: str
     template: str
-    context: Callable[[Site, Query], Context | None]
+    context: Callable[[Site, Query], Context | None | Awaitable[Context | None]]
     in_menu: bool = True
     is_live: bool = True
 
+    async def seen(self, site: Site, query: Query) -> Context | None:
+        """Return what its template is given; None: there is no such page.
 
-def overview(site: Site, _: Query) -> Context:
+        Raises:
+            BrokerError: the broker has to be asked, and does not answer.
+        """
+        context = self.context(site, query)
+        return await context if isawaitable(context) else context
+
+
+def overview(site: Site, query: Query) -> Context:
     now = site.clock.now()
-    minutes = list(site.picture.minutes.last(HOUR, now))
-    runs = sum(minute.runs for _, minute in minutes)
-    worst = max((minute.latest for _, minute in minutes), default=timedelta(0))
+    minutes = [minute for _, minute in site.picture.minutes.last(HOUR, now)]
+    span = query.get("span", "") if query.get("span") in SPANS else next(iter(SPANS))
     return {
         "verdict": site.verdict(),
         "worst": WORST,
-        "runs": runs,
-        "failed": sum(minute.failed for _, minute in minutes),
-        "per_second": _per_second([minute for _, minute in minutes]),
+        "runs": sum(minute.runs for minute in minutes),
+        "failed": sum(minute.failed for minute in minutes),
+        "per_second": _per_second(minutes),
         "lately": _not_routine(site.picture.entries),
-        "latest": worst,
+        "latest": max((minute.latest for minute in minutes), default=timedelta(0)),
         "parked": site.parked,
         "processors": site.processors,
-        "charts": _charts(minutes),
+        "charts": _charts(site, span, now),
+        "span": span,
+        "spans": [*SPANS],
     }
 
 
-def _charts(minutes: Sequence[tuple[datetime, Minute]]) -> list[tuple[str, Markup]]:
-    """By title, what is drawn of each minute."""
-    ms = timedelta(milliseconds=1)
-    runs = [(at, float(minute.runs)) for at, minute in minutes]
-    late = [(at, minute.mean_late / ms) for at, minute in minutes]
-    failures = [(at, float(minute.failed)) for at, minute in minutes]
+def _charts(site: Site, span: str, now: datetime) -> Sequence[Chart]:
+    count, width = SPANS[span]
+    moments, each = zip(*site.picture.minutes.last(count, now, width), strict=True)
+    step = "minute" if width == 1 else wording.span(timedelta(minutes=width))
+    outcomes = [
+        Series(ending.value, [minute.outcomes[ending] for minute in each])
+        for ending in STACK
+        if ending is Ending.SUCCEEDED or any(minute.outcomes[ending] for minute in each)
+    ]
+    late = [
+        Series(
+            name,
+            [late / MILLISECOND if (late := m.late_at(share)) is not None else None for m in each],
+        )
+        for name, share in (("p50", 0.5), ("p99", 0.99))
+    ]
+    backlog = [Series("", [minute.backlog for minute in each])]
+    marks = _marks(site)
     return [
-        ("Runs", wording.bars(runs, "runs in a minute")),
-        ("Lateness", wording.bars(late, "ms late on average")),
-        ("Failures", wording.bars(failures, "failures in a minute", "bad")),
+        Chart(f"Runs of loops in each {step}", "runs", moments, outcomes, marks=marks),
+        Chart(f"Lateness in each {step}", "ms", moments, late, are_lines=True, marks=marks),
+        Chart(
+            "Ready messages, asked while a page is open", "messages", moments, backlog, marks=marks
+        ),
+    ]
+
+
+def _marks(site: Site) -> Sequence[Mark]:
+    """Return the pauses of operators, and the starts of processors that the last roll call told."""
+    pauses = [
+        Mark(entry.at, "pause", f"{entry.loop} paused by {entry.by}")
+        for entry in site.picture.entries
+        if entry.what == Verb.PAUSE and entry.by and entry.at is not None
+    ]
+    starts: dict[datetime, list[str]] = {}
+    for pod in site.roll.pods if site.roll is not None else ():
+        if pod.about.since is not None:
+            minute = pod.about.since.replace(second=0, microsecond=0)
+            starts.setdefault(minute, []).append(pod.about.version or "unknown version")
+    return [
+        *pauses[-MOST_MARKS:],
+        *(
+            Mark(at, "deployment", f"{len(found)} processors started: {', '.join({*found})}")
+            for at, found in starts.items()
+        ),
     ]
 
 
@@ -138,8 +195,7 @@ def loop(site: Site, query: Query) -> Context | None:
         "task": task,
         "of_code": of_code.schedule if (of_code := site.app.loops.get(picture.id)) else None,
         "can_reschedule": task is not None and not isinstance(found.schedule, Once),
-        "args": picture.listed.args if picture.listed else {},
-        "show_args": bool(query.get("args")),
+        "values": _values(site, picture) if query.get("args") else None,
         "past": past_ticks(
             found,
             now,
@@ -148,6 +204,14 @@ def loop(site: Site, query: Query) -> Context | None:
         ),
         "timeline": wording.timeline(picture.runs, now),
         "events": _events(picture),
+    }
+
+
+def _values(site: Site, loop: LoopPicture) -> Context:
+    args = dict(loop.listed.args) if loop.listed else {}
+    carry = loop.token.carry if loop.token else None
+    return {
+        name: site.redact(loop.id.task, value) for name, value in (("args", args), ("carry", carry))
     }
 
 
@@ -205,6 +269,49 @@ def start(site: Site, query: Query) -> Context | None:
     }
 
 
+def send(site: Site, query: Query) -> Context | None:
+    task = site.app.tasks.get(query.get("task", ""))
+    if task is None or not task.called:
+        return None
+    signature = inspect.signature(task.function).parameters
+    defaults = {
+        name: f"default: {signature[name].default!r}"
+        for name in task.arguments.parameters
+        if name not in task.arguments.required
+    }
+    return _call(task, query, defaults) | {"loop": ""}
+
+
+def run_once(site: Site, query: Query) -> Context | None:
+    found = site.standing(query.get("loop", ""))
+    task = site.app.tasks.get(found.loop.id.task) if found is not None else None
+    if found is None or task is None:
+        return None
+    own = site.redact(task.name, dict(found.loop.listed.args) if found.loop.listed else {})
+    defaults = {name: f"as the loop has it: {json.dumps(value)}" for name, value in own.items()}
+    return _call(task, query, defaults) | {"loop": found.name}
+
+
+def _call(task: TaskSpec, query: Query, defaults: Mapping[str, str]) -> Context:
+    """Return what a form for the arguments of a task is given.
+
+    Args:
+        defaults: for each argument that may be left out, what it is then.
+    """
+    kinds = task.arguments.parameters
+    return {
+        "task": task,
+        "parameters": [
+            (name, inspect.formatannotation(kind), kind is bool, defaults.get(name))
+            for name, kind in kinds.items()
+        ],
+        "values": {"in": "", "at": ""}
+        | dict.fromkeys([f"arg.{name}" for name in kinds], "")
+        | dict(query),
+        "error": "",
+    }
+
+
 def tasks(site: Site, query: Query) -> Context:
     names, depths, work = site.app.names, site.picture.depths, site.workloads()
     chosen = TaskFilter.of(query)
@@ -236,6 +343,9 @@ def failed(site: Site, query: Query) -> Context:
     names, depths = site.app.names, site.picture.depths
     task = query.get("task", "") if query.get("task", "") in site.app.tasks else ""
     look = site.looks.get(task)
+    parked = site.picture.parked.items() if look is None else ()
+    heard = [item for item in parked if task in ("", item[0][0])]
+    heard.sort(key=lambda item: -item[1].count)
     return {
         "task": task,
         "look": look,
@@ -245,27 +355,56 @@ def failed(site: Site, query: Query) -> Context:
         ],
         "unknown": depth.ready if (depth := depths.get(names.failed)) else 0,
         "parked": site.parked,
-        "heard": heard_of(site.picture.entries).most_common(20) if look is None else [],
+        "heard": heard,
         "reasons": REASONS,
     }
 
 
-def message(site: Site, query: Query) -> Context | None:
-    looks = site.looks.values()
-    found = next((each for look in looks if (each := look.find(query.get("id", "")))), None)
-    if found is None:
+async def message(site: Site, query: Query) -> Context | None:
+    if (found := await _parked(site, query.get("id", ""), query.get("task", ""))) is None:
         return None
-    return {
+    args = arguments_in(found)
+    shown = None if args is None else site.redact(found.task, args)
+    page: Context = {
         "parked": found,
-        "args": arguments_in(found),
-        "show": bool(query.get("show")),
-        "body": found.message.body.decode(errors="replace"),
+        "task": found.task if found.task in site.app.tasks else "",
+        "can_edit": args is not None and shown == args,
+        "show": bool(query.get("show") or query.get("args")),
+        "error": "",
     }
+    if not page["show"]:
+        return page
+    return page | {
+        "args": query.get("args") or wording.readable_json(shown),
+        "body": wording.body(site.redacted_body(found)),
+        "headers": site.redact(found.task, dict(found.headers)),
+    }
+
+
+async def _parked(site: Site, id: str, task: str) -> Parked | None:
+    """Read a parked message from the broker, waiting a while for others who look at the same."""
+    which = Selection(ids=frozenset([id]))
+    tasks = [task] if task in site.app.tasks else [*site.app.tasks]
+    for pause in (*PAUSES_S, None):
+        async with aclosing(site.program.failed.look(tasks, which)) as found:
+            try:
+                return await anext(found, None)
+            except NotAllSeen:
+                if pause is None:
+                    raise
+        await asyncio.sleep(pause)
+    return None
+
+
+def _planned(agenda: Agenda) -> Chart:
+    moments, counts = zip(*agenda.columns, strict=True)
+    title = "Runs that are planned, in each quarter of the next 24 hours"
+    return Chart(title, "runs", moments, [Series("", counts)])
 
 
 def calendar(site: Site, _: Query) -> Context:
     planned = site.agenda()
-    return {"agenda": planned, "chart": wording.bars(planned.columns, "runs in 15 minutes")}
+    return {"agenda": planned, "chart": _planned(planned)}
 
 
 def processors(site: Site, _: Query) -> Context:
@@ -350,6 +489,8 @@ PAGES = (
     Page("/running", "Running", "running.html", running),
     Page("/tasks", "Tasks", "tasks.html", tasks),
     Page("/tasks/start", "Start a loop", "start.html", start, in_menu=False, is_live=False),
+    Page("/tasks/send", "Send a call", "send.html", send, in_menu=False, is_live=False),
+    Page("/loop/run", "Run once", "send.html", run_once, in_menu=False, is_live=False),
     Page("/failed", "Failed", "failed.html", failed),
     Page(
         "/failed/message", "Parked message", "message.html", message, in_menu=False, is_live=False
@@ -357,12 +498,18 @@ PAGES = (
     Page("/calendar", "Calendar", "calendar.html", calendar),
     Page("/processors", "Processors", "processors.html", processors),
     Page("/journal", "Journal", "journal.html", journal),
-    Page("/doctor", "Doctor", "doctor.html", doctor, is_live=False),
+    Page("/doctor", "Doctor", "doctor.html", doctor),
 )
 
 PAGE_OF_FORM: Mapping[str, Page] = {
     action: page
-    for action, path in (("start", "/tasks/start"), ("schedule-set", "/loop/schedule"))
+    for action, path in (
+        ("start", "/tasks/start"),
+        ("schedule-set", "/loop/schedule"),
+        ("send", "/tasks/send"),
+        ("run", "/loop/run"),
+        ("edit", "/failed/message"),
+    )
     for page in PAGES
     if page.path == path
 }

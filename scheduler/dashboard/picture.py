@@ -5,9 +5,11 @@ loops, so many runs of each.
 """
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from math import log2
 from typing import NamedTuple
 
 from scheduler.brokers.contract import Depth
@@ -16,20 +18,37 @@ from scheduler.errors import MessageError
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token, decode
-from scheduler.queues.failed import is_record
+from scheduler.queues.failed import Parked, is_record, read_parked
 from scheduler.queues.history import Summary, Totals, told_by, totals_of
 from scheduler.queues.journal import JournalEntry, entry_of_record, entry_of_token, with_progress_of
 from scheduler.queues.listing import Listed, Listing
 from scheduler.tasks.tasks import SUPERVISION
+from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.moments import UNIX_EPOCH
 
 MOST_LOOPS = 20_000
 RUNS_KEPT = 30
 ACTS_KEPT = 10
 ENTRIES_KEPT = 1_000
-MINUTES_KEPT = 24 * 60
+GROUPS_KEPT = 1_000
+MINUTES_KEPT = 7 * 24 * 60
+BUCKETS = 4  # for each doubling of a delay
 LARGE = 4_096  # bytes
 DAY = timedelta(days=1)
+
+
+@dataclass(slots=True)
+class ParkedGroup:
+    """The messages of one task that were parked for one kind of error, as the journal tells.
+
+    Attributes:
+        error: of the last of them.
+    """
+
+    error: str
+    count: int
+    first_at: datetime
+    last_at: datetime
 
 
 class Run(NamedTuple):
@@ -55,6 +74,7 @@ class LoopPicture:
         runs: the last of them, oldest first.
         acts: what was done to it, or parked of it, oldest first.
         latest: the run of the last day that began latest after its time.
+        succeeded_at: when the last run that succeeded began.
     """
 
     id: LoopId
@@ -64,6 +84,7 @@ class LoopPicture:
     runs: list[Run] = field(default_factory=list[Run])
     acts: list[JournalEntry] = field(default_factory=list[JournalEntry])
     latest: Run | None = None
+    succeeded_at: datetime | None = None
 
     @property
     def last(self) -> LastRun | None:
@@ -106,6 +127,8 @@ class LoopPicture:
         if run in self.runs:
             return False
         insort(self.runs, run, key=lambda each: each.started_at)
+        if run.last.ending is Ending.SUCCEEDED:
+            self.succeeded_at = max(self.succeeded_at or run.started_at, run.started_at)
         del self.runs[:-RUNS_KEPT]
         if run.attempt == 1 and run.last.ending is not Ending.SKIPPED:
             self._note_lateness(run)
@@ -132,6 +155,8 @@ class Picture:
         heard_back_to: the journal has been read from here on; None: not at all yet.
         is_reading_back: whether it is being read further back.
         depths: how full queues are, as they were asked last.
+        parked: what was parked, by task and kind of error.
+        calls_succeeded_at: when a call of each task succeeded last, to ten seconds.
     """
 
     def __init__(self, namespace: str) -> None:
@@ -140,6 +165,8 @@ class Picture:
         self.entries: list[JournalEntry] = []
         self.listing = Listing()
         self.depths: dict[str, Depth | None] = {}
+        self.parked: dict[tuple[str, str], ParkedGroup] = {}
+        self.calls_succeeded_at: dict[str, datetime] = {}
         self.version = 0
         self.connected = False
         self.trouble = ""
@@ -171,6 +198,10 @@ class Picture:
         if told and message.offset not in self._summaries:
             self._summaries[message.offset] = told
             self.version += 1
+            for each in told:
+                if each.succeeded:
+                    known = self.calls_succeeded_at.get(each.task, each.until)
+                    self.calls_succeeded_at[each.task] = max(known, each.until)
 
     def calls(self, now: datetime) -> dict[str, Totals]:
         """Return what became of the calls of each task in the last quarter of an hour."""
@@ -185,6 +216,7 @@ class Picture:
         if is_record(message):
             entry = entry_of_record(message)
             self._note(entry, self.loops.get(_named(entry.loop)))
+            self._count(read_parked(message, queue="", routing_key=""))
             return entry.at
         try:
             token = decode(message, self._namespace)
@@ -262,6 +294,16 @@ class Picture:
             insort(loop.acts, entry, key=_moment)
             del loop.acts[:-ACTS_KEPT]
 
+    def _count(self, parked: Parked) -> None:
+        key, at = (parked.task, parked.kind), parked.parked_at
+        if at is None or (len(self.parked) >= GROUPS_KEPT and key not in self.parked):
+            return
+        group = self.parked.setdefault(key, ParkedGroup(parked.error, 0, at, at))
+        group.count += 1
+        group.first_at = min(group.first_at, at)
+        if at >= group.last_at:
+            group.last_at, group.error = at, parked.error
+
     def _enter(self, entry: JournalEntry) -> None:
         if entry.at is None:
             return
@@ -296,22 +338,39 @@ class Minute:
     """The runs that started in a minute.
 
     Attributes:
-        runs: how many were made, of all endings but "skipped".
-        failed: how many of them raised.
-        ticks: how many of them were first attempts.
-        late: the sum of the delays of these.
-        latest: the longest of them.
+        outcomes: how many were made, of all endings but "skipped".
+        late: how many first attempts there were, by the bucket of their delay.
+        latest: the longest delay.
+        backlog: how many messages were ready at most; None: that was not asked.
     """
 
-    runs: int = 0
-    failed: int = 0
-    ticks: int = 0
-    late: timedelta = timedelta(0)
+    outcomes: Counter[Ending] = field(default_factory=Counter[Ending])
+    late: Counter[int] = field(default_factory=Counter[int])
     latest: timedelta = timedelta(0)
+    backlog: int | None = None
 
     @property
-    def mean_late(self) -> timedelta:
-        return self.late / self.ticks if self.ticks else timedelta(0)
+    def runs(self) -> int:
+        return self.outcomes.total()
+
+    @property
+    def failed(self) -> int:
+        return sum(self.outcomes[ending] for ending in FAILED)
+
+    def add(self, other: "Minute") -> None:
+        self.outcomes += other.outcomes
+        self.late += other.late
+        self.latest = max(self.latest, other.latest)
+        if other.backlog is not None:
+            self.backlog = max(self.backlog or 0, other.backlog)
+
+    def late_at(self, share: float) -> timedelta | None:
+        """Return the delay that this share of the first attempts does not exceed, to a fifth."""
+        rank, seen = share * self.late.total(), 0
+        for bucket in sorted(self.late):
+            if (seen := seen + self.late[bucket]) >= rank:
+                return timedelta(milliseconds=2 ** (bucket / BUCKETS) - 1)
+        return None
 
 
 class Minutes:
@@ -329,28 +388,38 @@ class Minutes:
         """Count a run; one that is not the first attempt at its tick is late because it had to."""
         if run.ending is Ending.SKIPPED:
             return
-        number = _number(run.started_at)
+        minute = self._at(_number(run.started_at))
+        minute.outcomes[run.ending] += 1
+        if run.attempt == 1:
+            late = max(run.late, timedelta(0))
+            minute.late[round(BUCKETS * log2(late / MILLISECOND + 1))] += 1
+            minute.latest = max(minute.latest, late)
+
+    def note_backlog(self, ready: int, now: datetime) -> None:
+        minute = self._at(_number(now))
+        minute.backlog = max(minute.backlog or 0, ready)
+
+    def last(self, count: int, now: datetime, width: int = 1) -> Iterator[tuple[datetime, Minute]]:
+        """Add up the last minutes that are over, so many at a time; oldest first.
+
+        Args:
+            width: how many minutes are one: its beginning is a multiple of it.
+        """
+        end = (_number(now) - 1) // width
+        for number in range(end - count + 1, end + 1):
+            whole = Minute()
+            for each in range(number * width, (number + 1) * width):
+                if (minute := self._minutes.get(each)) is not None:
+                    whole.add(minute)
+            yield UNIX_EPOCH + number * width * MINUTE, whole
+
+    def _at(self, number: int) -> Minute:
         minute = self._minutes.get(number)
         if minute is None:
             minute = self._minutes[number] = Minute()
-            self._forget()
-        minute.runs += 1
-        minute.failed += run.ending in FAILED
-        if run.attempt == 1:
-            late = max(run.late, timedelta(0))
-            minute.ticks += 1
-            minute.late += late
-            minute.latest = max(minute.latest, late)
-
-    def last(self, count: int, now: datetime) -> Iterator[tuple[datetime, Minute]]:
-        """The last minutes that are over, each with its beginning, oldest first."""
-        end = _number(now) - 1
-        for number in range(end - count + 1, end + 1):
-            yield UNIX_EPOCH + number * MINUTE, self._minutes.get(number) or Minute()
-
-    def _forget(self) -> None:
-        while len(self._minutes) > self._kept:
-            del self._minutes[min(self._minutes)]
+            while len(self._minutes) > self._kept:
+                del self._minutes[min(self._minutes)]
+        return minute
 
 
 def _number(moment: datetime) -> int:

@@ -23,9 +23,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from scheduler.dashboard import wording
-from scheduler.dashboard.access import ACTIONS, FormTokens, Visitor
+from scheduler.dashboard.access import ACTIONS, Visitor
+from scheduler.dashboard.charts import amount
 from scheduler.dashboard.pages import PAGES, Context, common
 from scheduler.dashboard.site import Site
+from scheduler.queues.failed import kind_of
 from scheduler.timing.moments import milliseconds_since_epoch
 
 PLACE = re.compile("\x00([^\x00]+)\x00")
@@ -124,9 +126,8 @@ class _Parts:
 class Documents:
     """What the pages of a site are made of."""
 
-    def __init__(self, site: Site, forms: FormTokens) -> None:
+    def __init__(self, site: Site) -> None:
         self._site = site
-        self._forms = forms
         self._environment = Environment(
             loader=PackageLoader("scheduler.dashboard"),
             autoescape=True,
@@ -144,6 +145,8 @@ class Documents:
             json=wording.readable_json,
             line=wording.first_line,
             key=key,
+            kind=kind_of,
+            amount=amount,
         )
         cast("dict[str, Any]", self._environment.globals).update(strip=wording.strip)
 
@@ -207,7 +210,6 @@ class Documents:
             "now": site.clock.now(),
             "here": f"{here}?{urlencode(kept)}" if kept else here,
             "query": query,
-            "token": self._forms.token(visitor),
             "can": partial(site.can, visitor),
             "operation": site.operations.get(query.get("done", "")),
         }

@@ -8,28 +8,37 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any
 
+from markupsafe import escape
 from starlette.applications import Starlette
 from starlette.datastructures import FormData
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from scheduler.app import Scheduler
 from scheduler.brokers.contract import Broker
 from scheduler.brokers.credentials import is_embedded
 from scheduler.brokers.opening import broker_of
-from scheduler.dashboard.access import Access, FormTokens, Visitor, local_access, visitor_of
+from scheduler.dashboard.access import Access, Redact, Visitor, local_access, refusal_of, visitor_of
 from scheduler.dashboard.actions import Actions
+from scheduler.dashboard.data import plain
 from scheduler.dashboard.forms import Form
 from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
 from scheduler.dashboard.rendering import HEADERS, Documents, Rendered, answer_asset, base_of
 from scheduler.dashboard.site import Site
-from scheduler.errors import SettingsError, UsageError
+from scheduler.errors import BrokerError, SettingsError, UsageError
 from scheduler.timing.clock import SystemClock
 
 PACE_S = 1.0
 STILL_S = 15.0
 LONGEST_VISIT_S = 600.0  # then it is asked again who may look
+UNBUFFERED = {**HEADERS, "X-Accel-Buffering": "no"}  # nginx would hold news back
 NOBODY = "You may not look at this dashboard. "
 LOCAL_ONLY = (
     "Without access=, only this machine may, directly and under its own name. Give "
@@ -65,10 +74,9 @@ class Routes:
         refusal: what is said to nobody.
     """
 
-    def __init__(self, site: Site, forms: FormTokens, *, refusal: str = "") -> None:
+    def __init__(self, site: Site, *, refusal: str = "") -> None:
         self._site = site
-        self._forms = forms
-        self._documents = Documents(site, forms)
+        self._documents = Documents(site)
         self._actions = Actions(site)
         self._refusal = refusal
         self._seen: dict[tuple[Any, ...], Seen] = {}
@@ -115,19 +123,30 @@ class Routes:
 
     async def _page(self, page: Page, request: Request, visitor: Visitor) -> Response:
         self._site.view(page.path)
-        rendered = self._rendered(page, request, visitor)
+        try:
+            if request.headers.get("accept", "").startswith("application/json"):
+                return await self._as_data(page, request)
+            rendered = await self._rendered(page, request, visitor)
+        except BrokerError as error:
+            why = f"<h1>Try again</h1><p>{escape(str(error))}</p>"
+            return self._documents.whole(request, visitor, "Try again", why, "", 503)
         if rendered is None:
-            of_message = page.path == "/failed/message"
-            what = "message that was looked at" if of_message else "loop of this name"
-            told = f"<h1>Not found</h1><p>There is no {what}, or no longer.</p>"
+            gone = "message parked under this ID" if "message" in page.path else "loop of this name"
+            told = f"<h1>Not found</h1><p>There is no {gone}, or no longer.</p>"
             return await self._not_found(told, request, visitor)
         live = f"/live/{rendered.digest}{page.path}" if page.is_live else ""
         return self._documents.whole(request, visitor, page.title, rendered.html, live)
 
+    async def _as_data(self, page: Page, request: Request) -> Response:
+        context = await page.seen(self._site, dict(request.query_params))
+        if context is None:
+            return JSONResponse({"error": "not found"}, 404, headers=HEADERS)
+        return JSONResponse(plain(context), headers=HEADERS)
+
     async def _not_found(self, html: str, request: Request, visitor: Visitor) -> Response:
         return self._documents.whole(request, visitor, "Not found", html, "", 404)
 
-    def _rendered(
+    async def _rendered(
         self, page: Page, request: Request, visitor: Visitor, *, is_followed: bool = False
     ) -> Rendered | None:
         """The page, as it was rendered a moment ago if somebody has seen it then.
@@ -142,7 +161,7 @@ class Routes:
         if seen is not None and seen.holds(now, versions, is_followed=is_followed):
             return seen.rendered
         query = dict(request.query_params)
-        context = page.context(site, query)
+        context = await page.seen(site, query)
         if context is None:
             return None
         common_to_all = self._documents.for_all(request, visitor, query)
@@ -157,7 +176,7 @@ class Routes:
         if page is None:
             return PlainTextResponse("There is no such page.", 404)
         news = self.news(page, request, visitor)
-        return StreamingResponse(news, media_type="text/event-stream", headers=HEADERS)
+        return StreamingResponse(news, media_type="text/event-stream", headers=UNBUFFERED)
 
     async def news(self, page: Page, request: Request, visitor: Visitor) -> AsyncGenerator[str]:
         """What is new of a page, for as long as somebody looks.
@@ -169,7 +188,7 @@ class Routes:
         yield "retry: 2000\n\n"
         while now - began < LONGEST_VISIT_S:
             self._site.view(page.path)
-            rendered = self._rendered(page, request, visitor, is_followed=True)
+            rendered = await self._rendered(page, request, visitor, is_followed=True)
             news = rendered and rendered.news(seen)
             seen = rendered or seen
             if news:
@@ -187,14 +206,13 @@ class Routes:
 
     async def _act(self, request: Request, visitor: Visitor, fields: FormData) -> Response:
         action, base = request.path_params["action"], base_of(request)
-        refusal = self._forms.refusal(request.headers, str(fields.get("token", "")), visitor)
-        if refusal is not None:
-            return PlainTextResponse(f"{refusal} Nothing was done: load the page anew.", 403)
+        if (refusal := refusal_of(request.headers)) is not None:
+            return PlainTextResponse(f"{refusal} Nothing was done.", 403)
         form = Form(action, visitor, fields)
         if not self._actions.are_allowed(form):
             return PlainTextResponse(f"{visitor.name} may not do this here. Nothing was done.", 403)
         if form.is_changing:
-            return self._not_done(request, form, "", 200)
+            return await self._not_done(request, form, "", 200)
         try:
             if (question := self._actions.question(form)) is not None:
                 told: Context = {"question": question, "form": form}
@@ -203,13 +221,13 @@ class Routes:
                 return self._documents.answer(request, visitor, title, "confirm.html", told)
             back = await self._actions.do(form)
         except UsageError as error:
-            return self._not_done(request, form, f"{error} Nothing was done.", 400)
+            return await self._not_done(request, form, f"{error} Nothing was done.", 400)
         return RedirectResponse(f"{base}{back}", 303)
 
-    def _not_done(self, request: Request, form: Form, error: str, code: int) -> Response:
+    async def _not_done(self, request: Request, form: Form, error: str, code: int) -> Response:
         """Say why; where something was written, with the form as it was."""
         page, answer = PAGE_OF_FORM.get(form.action), self._documents.answer
-        context = page.context(self._site, dict(form.kept)) if page is not None else None
+        context = await page.seen(self._site, dict(form.kept)) if page is not None else None
         if page is None or context is None:
             told = {"error": error, "form": form}
             return answer(request, form.visitor, "Nothing was done", "refused.html", told, code)
@@ -223,6 +241,7 @@ def build(
     access: Access | None,
     read_only: bool,
     connect: Callable[[], Broker] | None = None,
+    redact: Redact | None = None,
 ) -> Starlette:
     if connect is None and is_embedded(app.settings):
         raise SettingsError(
@@ -230,5 +249,5 @@ def build(
             "use `scheduler dev --dashboard`, or set SCHEDULER_BROKER_URL to a RabbitMQ."
         )
     connect = connect or partial(broker_of, app.settings, emit=app.events.emit, patient=True)
-    site = Site(app, connect, SystemClock(), access or local_access, read_only)
-    return Routes(site, FormTokens(), refusal="" if access else LOCAL_ONLY).app()
+    site = Site(app, connect, SystemClock(), access or local_access, read_only, redact)
+    return Routes(site, refusal="" if access else LOCAL_ONLY).app()

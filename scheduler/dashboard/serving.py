@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scheduler.errors import PortUnavailable
 
@@ -46,6 +46,20 @@ async def serving(application: ASGIApp, host: str, port: int) -> AsyncGenerator[
     finally:
         server.should_exit = True
         await answering
+
+
+def prefixed(application: ASGIApp, prefix: str) -> ASGIApp:
+    """Return the application under a prefix of its paths, which a proxy may strip or keep."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path: str = scope["path"]
+            if path != prefix and not path.startswith(f"{prefix}/"):
+                path = prefix + path
+            scope = {**scope, "root_path": prefix, "path": path}
+        await application(scope, receive, send)
+
+    return answer
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -1,15 +1,18 @@
 """One dashboard: its connection, its picture, and what visitors have had done."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, cast
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.doctor import Finding
-from scheduler.dashboard.access import Access, Visitor
+from scheduler.dashboard import wording
+from scheduler.dashboard.access import Access, Redact, Visitor
 from scheduler.dashboard.answers import Look, Roll
 from scheduler.dashboard.feed import Feed
 from scheduler.dashboard.operations import Operations
@@ -18,6 +21,7 @@ from scheduler.dashboard.standing import (
     Standing,
     Verdict,
     Workload,
+    failures_of,
     pauses_in_words,
     standings_of,
     verdict_of,
@@ -27,6 +31,7 @@ from scheduler.dashboard.ticks import Agenda, planned
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
+from scheduler.queues.failed import Parked
 from scheduler.queues.running import Running
 from scheduler.tasks.registry import App
 from scheduler.timing.backoff import backoff
@@ -38,6 +43,7 @@ MANY = 2_000  # loops, that take long to be judged
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 VIEWED = timedelta(seconds=30)
 TASKS = "/tasks"
+DATA = ("args", "carry")
 
 
 class _Judgement:
@@ -50,14 +56,19 @@ class _Judgement:
         self._heard_back_to = picture.heard_back_to
         self._calls = picture.calls(now)
         self._pauses = pauses_in_words(app, picture)
+        self._failures = partial(failures_of, self.standings, picture, app.names, now)
 
     @cached_property
     def verdict(self) -> Verdict:
-        return verdict_of(self.standings, self._calls, self._pauses)
+        return verdict_of(self.standings, self._calls, self._failures(), self._pauses)
 
     @cached_property
     def workloads(self) -> dict[str, Workload]:
         return workloads(self.standings, self.at, self._heard_back_to)
+
+    @cached_property
+    def by_name(self) -> dict[str, Standing]:
+        return {standing.name: standing for standing in self.standings}
 
     def holds(self, version: int, now: datetime) -> bool:
         """Whether it is good enough; of many loops, for longer."""
@@ -73,6 +84,7 @@ class Site:
     Args:
         connect: makes the broker's connection, which is not open yet.
         read_only: whether nobody may do anything.
+        redact: what of values is shown; None: all.
 
     Attributes:
         looks: what was found parked, by task; under "", of all tasks.
@@ -82,7 +94,13 @@ class Site:
     """
 
     def __init__(
-        self, app: App, connect: Callable[[], Broker], clock: Clock, access: Access, read_only: bool
+        self,
+        app: App,
+        connect: Callable[[], Broker],
+        clock: Clock,
+        access: Access,
+        read_only: bool,
+        redact: Redact | None = None,
     ) -> None:
         self.app = app
         self.clock = clock
@@ -94,6 +112,7 @@ class Site:
         self.findings: tuple[datetime, Sequence[Finding]] | None = None
         self.roll: Roll | None = None
         self.running: tuple[datetime, Running] | None = None
+        self._redact = redact
         self._connect = connect
         self._judged: _Judgement | None = None
         self._planned: tuple[datetime, Agenda] | None = None
@@ -111,6 +130,24 @@ class Site:
         if self._program is None:
             raise BrokerUnavailable("The broker was not reached yet. Nothing was done.")
         return self._program
+
+    def redact(self, task: str, value: Any) -> Any:
+        """Return what of the arguments of a task, or of other data in its messages, is shown."""
+        return value if self._redact is None else self._redact(task, value)
+
+    def redacted_body(self, parked: Parked) -> bytes:
+        """Return what of the body of a message is shown."""
+        body = parked.message.body
+        if self._redact is None:
+            return body
+        content: Any = None
+        with suppress(ValueError, RecursionError):
+            content = json.loads(body)
+        if not isinstance(content, dict) or "args" not in content:
+            return str(self.redact(parked.task, body.decode(errors="replace"))).encode()
+        shown = cast(dict[str, Any], content)
+        shown |= {name: self.redact(parked.task, shown[name]) for name in DATA if name in shown}
+        return wording.readable_json(shown).encode()
 
     def start(self) -> None:
         """Begin to follow, in this event loop, unless it has begun."""
@@ -168,7 +205,7 @@ class Site:
         return self._judgement().standings
 
     def standing(self, name: str) -> Standing | None:
-        return next((each for each in self.standings() if each.name == name), None)
+        return self._judgement().by_name.get(name)
 
     def verdict(self) -> Verdict:
         return self._judgement().verdict

@@ -14,6 +14,7 @@ from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import Ending
 from scheduler.protocol.topology import Names
+from scheduler.queues.failed import kind_of
 from scheduler.queues.history import Totals
 from scheduler.queues.listing import Listed
 from scheduler.spelling import counted, listed
@@ -68,6 +69,11 @@ class Standing:
     failures: int
     was_late: timedelta | None = None
     task_pause: Listed | None = None
+
+    @property
+    def failed_attempts(self) -> str:
+        """Return how many attempts have failed in a row: "30+" where no more are remembered."""
+        return _capped(self.failures, self.failures >= RUNS_KEPT)
 
     @property
     def mark(self) -> str:
@@ -172,6 +178,92 @@ class Trouble:
     query: str
 
 
+@dataclass(slots=True)
+class Failure:
+    """The failures of one task with one kind of error.
+
+    Attributes:
+        error: of the last of them.
+        loops: those that fail so, the worst first.
+        attempts: how many of their attempts have failed in a row.
+        is_capped: whether there may be more of these.
+        parked: how many messages were parked, as the journal tells.
+        first_at, last_at: when it was seen first and last.
+        succeeded_at: when a run or a call of the task succeeded last, as far as was heard.
+    """
+
+    task: str
+    error: str
+    loops: list[Standing] = field(default_factory=list[Standing])
+    attempts: int = 0
+    is_capped: bool = False
+    parked: int = 0
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+    succeeded_at: datetime | None = None
+
+    @property
+    def facts(self) -> str:
+        """Return in words how many there are."""
+        is_one = (self.attempts, self.is_capped) == (1, False)
+        attempts = (
+            f"{_capped(self.attempts, self.is_capped)} attempt{'' if is_one else 's'} in a row"
+        )
+        of_loops = [f"{counted(len(self.loops), 'loop')} failing, {attempts}"] if self.loops else []
+        parked = [f"{self.parked:,} parked"] if self.parked else []
+        return "; ".join(of_loops + parked)
+
+    def see(self, first_at: datetime, last_at: datetime, error: str) -> None:
+        if self.last_at is None or last_at >= self.last_at:
+            self.last_at, self.error = last_at, error or self.error
+        self.first_at = min(self.first_at or first_at, first_at)
+
+
+def failures_of(
+    standings: Sequence[Standing], picture: Picture, names: Names, now: datetime
+) -> list[Failure]:
+    """Group by task and error what fails: loops, and what was parked without a success since."""
+    found: dict[tuple[str, str], Failure] = {}
+    succeeded = dict(picture.calls_succeeded_at)
+    for each in standings:
+        task, at = each.loop.id.task, each.loop.succeeded_at
+        if at is not None:
+            succeeded[task] = max(succeeded.get(task, at), at)
+        if each.is_failing:
+            failed = each.loop.runs[-max(each.failures, 1) :]
+            error = each.loop.last.error or "" if each.loop.last else ""
+            group = found.setdefault((task, kind_of(error)), Failure(task, error))
+            group.loops.append(each)
+            group.attempts += each.failures
+            group.is_capped |= each.failures >= RUNS_KEPT
+            if failed:
+                group.see(failed[0].started_at, failed[-1].started_at, error)
+    for (task, kind), parked in picture.parked.items():
+        is_over = (task, kind) not in found and (
+            parked.last_at < now - DAY
+            or _is_empty(picture, names, task)
+            or succeeded.get(task, parked.first_at) > parked.last_at
+        )
+        if not is_over:
+            group = found.setdefault((task, kind), Failure(task, parked.error))
+            group.parked = parked.count
+            group.see(parked.first_at, parked.last_at, parked.error)
+    for group in found.values():
+        group.succeeded_at = succeeded.get(group.task)
+        group.loops.sort(key=lambda each: -each.failures)
+    return sorted(found.values(), key=lambda each: (-len(each.loops), -each.parked, each.task))
+
+
+def _is_empty(picture: Picture, names: Names, task: str) -> bool:
+    """Return whether nothing is parked of a task, as far as was asked."""
+    depth = picture.depths.get(names.failed_queue(task))
+    return depth is not None and depth.ready == 0
+
+
+def _capped(count: int, is_capped: bool) -> str:
+    return f"{count:,}+" if is_capped else f"{count:,}"
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """How all loops stand: a sentence, what is wrong, and how many there are of each state.
@@ -179,6 +271,7 @@ class Verdict:
     Attributes:
         late: of how many a run of the last day began very late.
         calls: what became of the calls of the tasks of which at least as many fail as succeed.
+        failures: what fails, by task and error.
     """
 
     sentence: str
@@ -186,36 +279,48 @@ class Verdict:
     counts: Mapping[Where, int]
     late: int = 0
     calls: Mapping[str, Totals] = field(default_factory=dict[str, Totals])
+    failures: Sequence[Failure] = ()
 
     @property
     def is_fine(self) -> bool:
-        return not self.troubles and not self.calls
+        return not self.troubles and not self.calls and not self.failures
 
 
 def verdict_of(
     standings: Sequence[Standing],
     calls: Mapping[str, Totals] = MappingProxyType({}),
+    failures: Sequence[Failure] = (),
     pauses: Iterable[str] = (),
 ) -> Verdict:
     """Judge loops and calls.
 
     Args:
         calls: what became of the calls of each task lately.
+        failures: what fails, by task and error.
         pauses: a sentence on each task that is paused.
     """
     troubles = list(_troubles(standings))
     counts = Counter(standing.state for standing in standings)
     late = sum(standing.was_late is not None for standing in standings)
     failing = {task: totals for task, totals in calls.items() if totals.is_failing}
+    parked = Counter[str]()
+    for each in failures:
+        if not each.loops and each.task not in failing:
+            parked[each.task] += each.parked
     sentences = [
         _sentence(standings, troubles, counts),
         *(
             f"{counted(totals.lost, 'call')} of {task} failed in the last 15 minutes."
             for task, totals in failing.items()
         ),
+        *(
+            f"{counted(count, 'message')} of {task} {'is' if count == 1 else 'are'} parked, and no "
+            "run has succeeded since."
+            for task, count in parked.items()
+        ),
         *pauses,
     ]
-    return Verdict(" ".join(sentences), troubles, counts, late, failing)
+    return Verdict(" ".join(sentences), troubles, counts, late, failing, failures)
 
 
 def _troubles(standings: Sequence[Standing]) -> Iterator[Trouble]:

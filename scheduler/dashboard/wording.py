@@ -5,6 +5,7 @@ Drawings are part of the page, and need no script.
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from math import log1p
@@ -23,7 +24,7 @@ from scheduler.timing.schedules import Cron, Every, Schedule, describe, ticks_af
 
 BAR, GAP, HEIGHT = 4, 1, 22
 SHORTEST = 4
-CHART_WIDTH, CHART_HEIGHT = 600, 96
+CHART_WIDTH = 600
 # State is told by shape as well: what failed hangs down from the line, in its colour.
 HANGING = (Ending.RETRIED, Ending.ESCALATED, Ending.STOPPED)
 LONGEST_LINE = 200
@@ -107,6 +108,20 @@ def readable_json(value: Any) -> str:
     )
 
 
+def body(content: bytes) -> str:
+    """Return the body of a message as text, or where it is none, in hexadecimal."""
+    with suppress(UnicodeDecodeError):
+        text = content.decode()
+        if all(each.isprintable() or each in "\n\r\t" for each in text):
+            return text
+    rows = range(0, len(content), 16)
+    return "\n".join(
+        f"{at:08x}  {content[at : at + 16].hex(' '):<47}  "
+        + "".join(chr(each) if 32 <= each < 127 else "." for each in content[at : at + 16])
+        for at in rows
+    )
+
+
 def first_line(text: str) -> str:
     """As much of a text as fits into a row."""
     line = text.strip().partition("\n")[0]
@@ -165,44 +180,6 @@ def _stroke(run: Run, at: int, longest: timedelta) -> str:
     if run.last.ending in HANGING:
         return f"M{middle:g} {HEIGHT + 1}v{max(SHORTEST, height * 2 // 3)}"
     return f"M{middle:g} {HEIGHT}v-{height}"
-
-
-def bars(values: Sequence[tuple[datetime, float]], unit: str, classes: str = "") -> Markup:
-    """A chart: a bar for each moment, its value to be seen on hover."""
-    top = max((value for _, value in values), default=0.0)
-    width = CHART_WIDTH / max(len(values), 1)
-    drawn = [
-        _column(at, value, index, width, top, unit) for index, (at, value) in enumerate(values)
-    ]
-    told = f"at most {_number(top)} {unit}"
-    return Markup(
-        '<svg class="chart {}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
-        'aria-label="{}">{}</svg><p class="note">{}</p>'
-    ).format(classes, CHART_WIDTH, CHART_HEIGHT, told, Markup("").join(drawn), told)
-
-
-def _column(at: datetime, value: float, index: int, width: float, top: float, unit: str) -> Markup:
-    height = 0.0 if not top else value / top * (CHART_HEIGHT - 2)
-    if value:
-        height = max(height, 2.0)
-    title = f"{at:%H:%M} UTC: {_number(value)} {unit}"
-    return Markup(
-        '<g><rect class="hover" x="{x}" y="0" width="{w}" height="{whole}"></rect>'
-        '<rect class="column" x="{x}" y="{y}" width="{bar}" height="{h}"></rect>'
-        "<title>{title}</title></g>"
-    ).format(
-        x=round(index * width, 2),
-        w=round(width, 2),
-        bar=round(width * 0.8, 2),
-        whole=CHART_HEIGHT,
-        y=round(CHART_HEIGHT - height, 1),
-        h=round(height, 1),
-        title=title,
-    )
-
-
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.2f}"
 
 
 def timeline(runs: Sequence[Run], now: datetime) -> Markup:

@@ -23,6 +23,7 @@ PAGES = {
     "running": "/running",
     "tasks": "/tasks",
     "start": "/tasks/start?task=send_sms",
+    "send": "/tasks/send?task=send_sms",
     "failed": "/failed",
     "calendar": "/calendar",
     "processors": "/processors",

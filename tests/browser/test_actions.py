@@ -1,13 +1,14 @@
 """Each action of each page, in a real browser, with what it does in the broker: on both brokers."""
 
-import re
 from datetime import timedelta
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from scheduler import Every
 from scheduler.control.where import Where
+from scheduler.dashboard import operations
 from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.listing import Listed
@@ -41,6 +42,13 @@ def listed(ward: Ward, loop: LoopId) -> Listed | None:
 
 def endings(ward: Ward, loop: str) -> list[str]:
     return [entry.what for entry in ward.history(loop)]
+
+
+def asked(page: Page, title: str) -> Locator:
+    """The page asks over itself."""
+    question = page.locator("dialog[open]")
+    expect(question.locator("h1")).to_have_text(title)
+    return question
 
 
 def refused(visitor: Reader, told: str) -> None:
@@ -124,18 +132,63 @@ def test_all_that_a_filter_has_after_a_question(
 ) -> None:
     was_paused = told == "resumed"
     page = visitor.open("/loops?q=bed-")
+    page.evaluate("window.loadedOnce = true")
     button(page, name).click()
-    expect(page.locator("h1")).to_have_text(title)
-    expect(page.locator("main")).to_contain_text("bed-north")
-    page.get_by_role("link", name="No, go back").click()
-    expect(page).to_have_url(re.compile(r"/loops\?q=bed-$"))
+    question = asked(page, title)
+    expect(question).to_contain_text("bed-north")
+    question.get_by_role("link", name="No, go back").click()
+    expect(question).to_be_hidden()
     assert ward.is_paused("bed-north") is was_paused
     button(page, name).click()
-    button(page, "Yes, do it").click()
+    button(asked(page, title), title.removesuffix("?")).click()
     done(page, f"bed-north: {told}")
     done(page, f"bed-south: {told}")
     assert [ward.is_paused(each) for each in ("bed-north", "bed-south")] == [not was_paused] * 2
     assert not ward.is_paused("library")
+    assert page.evaluate("window.loadedOnce")
+
+
+def test_rows_are_selected_and_done_by_keys(visitor: Reader, ward: Ward) -> None:
+    page = visitor.open("/loops?q=bed-")
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_contain_text("pause or resume")
+    page.keyboard.press("Escape")
+    for key in "jjk":
+        page.keyboard.press(key)
+    expect(row(page, "bed-north").get_by_role("link")).to_be_focused()
+    page.keyboard.press("p")
+    done(page, "bed-north: paused")
+    expect(row(page, "bed-north")).to_contain_text("paused from the dashboard")
+    page.keyboard.press("z")
+    done(page, "bed-north: resumed")
+    assert not ward.is_paused("bed-north")
+    page.evaluate("document.activeElement.blur()")
+    expect(page.locator("#picked")).to_be_hidden()
+    for key in "jxjx":
+        page.keyboard.press(key)
+    expect(page.locator("#picked")).to_be_visible()
+    button(page.locator("#picked"), "Pause").click()
+    button(asked(page, "Pause 2 loops?"), "Pause 2 loops").click()
+    done(page, "bed-south: paused")
+    assert ward.is_paused("bed-north")
+    expect(page.locator("#picked")).to_be_hidden()
+    button(page.locator("#doing"), "Undo").click()
+    done(page, "bed-south: resumed")
+    assert not ward.is_paused("bed-south")
+
+
+def test_a_call_is_sent_by_hand(visitor: Reader, ward: Ward) -> None:
+    page = visitor.open("/tasks")
+    page.locator("[id='task-visit']").get_by_role("link", name="Send a call").click()
+    page.get_by_label("ward").fill("north")
+    page.get_by_label("beds").fill("many")
+    button(page, "Send").click()
+    refused(visitor, "beds")
+    expect(page.get_by_label("beds")).to_have_value("many")
+    page.get_by_label("beds").fill("3")
+    button(page, "Send").click()
+    done(page, "sent, and confirmed by the broker")
+    expect(page.get_by_label("beds")).to_have_value("3")
 
 
 def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
@@ -152,13 +205,13 @@ def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
     expect(page.get_by_label("Arguments")).to_have_value('{"ward": "north"}')
     page.get_by_label("Key").fill("north.1")
     button(page, "Start…").click()
-    expect(page.locator("h1")).to_have_text("Start visit.north.1?")
-    expect(page.locator("main")).to_contain_text("every 1m30s, from the end of a run")
-    button(page, "No, change it").click()
+    question = asked(page, "Start visit.north.1?")
+    expect(question).to_contain_text("every 1m30s, from the end of a run")
+    button(question, "No, change it").click()
     page.get_by_label("Every", exact=True).fill("1h")
     button(page, "Start…").click()
     assert listed(ward, loop) is None
-    button(page, "Yes, do it").click()
+    button(page, "Start visit.north.1").click()
     done(page, "visit.north.1: created")
     found = listed(ward, loop)
     assert found is not None
@@ -167,9 +220,9 @@ def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
     assert ward.history("visit.north.1")[0].by.startswith(BY)
     row(page, "visit.north.1").get_by_role("link").click()
     button(page, "Remove…").click()
-    expect(page.locator("h1")).to_have_text("Remove 1 loop?")
+    question = asked(page, "Remove 1 loop?")
     assert ward.tokens(loop) == 1
-    button(page, "Yes, do it").click()
+    button(question, "Remove 1 loop").click()
     done(page, "visit.north.1: removed")
     assert ward.tokens(loop) == 0
     gone = listed(ward, loop)
@@ -192,8 +245,7 @@ def test_a_keyed_loop_is_given_other_arguments(visitor: Reader, ward: Ward) -> N
     page.get_by_label("by the clock of").fill("Europe/Berlin")
     page.get_by_label("Arguments").fill('{"ward": "south", "beds": 3}')
     button(page, "Start…").click()
-    expect(page.locator("h1")).to_have_text("Change visit.s?")
-    button(page, "Yes, do it").click()
+    button(asked(page, "Change visit.s?"), "Change visit.s").click()
     done(page, "visit.s: rescheduled")
     found = listed(ward, LoopId("visit", "s"))
     assert found is not None
@@ -212,12 +264,13 @@ def test_set_the_schedule_of_a_loop_and_clear_it(visitor: Reader, ward: Ward) ->
     page.get_by_label("Cron").fill("0 9 * * MON-FRI")
     page.get_by_label("by the clock of").fill("Europe/Berlin")
     button(page, "Set…").click()
-    expect(page.locator("main")).to_contain_text("at 09:00, Monday to Friday")
-    expect(page.locator("main")).to_contain_text("until now: every 1h")
+    question = asked(page, "Reschedule library?")
+    expect(question).to_contain_text("at 09:00, Monday to Friday")
+    expect(question).to_contain_text("until now: every 1h")
     before = listed(ward, loop)
     assert before is not None
     assert before.schedule == Every("1h")
-    button(page, "Yes, do it").click()
+    button(question, "Reschedule library").click()
     done(page, "library: rescheduled")
     found = listed(ward, loop)
     assert found is not None
@@ -247,7 +300,6 @@ def test_look_and_replay_all_of_an_error(visitor: Reader, ward: Ward) -> None:
     button(group, "Replay all 3").click()
     refused(visitor, "A rate is a number per s, m or h")
     assert len(ward.parked("letter")) == 3
-    page.get_by_role("link", name="Go back").click()
     group.get_by_label("at most").fill("100/s")
     button(group, "Replay all 3").click()
     done(page, "replayed")
@@ -256,7 +308,7 @@ def test_look_and_replay_all_of_an_error(visitor: Reader, ward: Ward) -> None:
 
 
 def test_replay_one_with_other_arguments_one_as_it_is_and_delete_the_others(
-    visitor: Reader, ward: Ward
+    visitor: Reader, ward: Ward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ward.mended = False
     send(ward, "bill", "dora", "emil", "fritz", "gerda")
@@ -267,37 +319,34 @@ def test_replay_one_with_other_arguments_one_as_it_is_and_delete_the_others(
     page.get_by_text("The messages").click()
     page.get_by_role("link", name=ids[0]).click()
     page.get_by_role("link", name="Show them").click()
-    page.get_by_label("Arguments").fill('{"to": 7}')
-    button(page, "Replay with these").click()
-    done(page, "stays parked")
+    for typed, told in (('{"to": 7', "JSON object"), ('{"to": 7}', "stays parked")):
+        page.get_by_label("Arguments").fill(typed)
+        button(page, "Replay with these").click()
+        refused(visitor, told)
+        expect(page.get_by_label("Arguments")).to_have_value(typed)
     assert {each.id for each in ward.parked("bill")} == set(ids)
-    button(page, "Look at them").click()
-    page.get_by_text("The messages").click()
-    page.get_by_role("link", name=ids[0]).click()
-    page.get_by_role("link", name="Show them").click()
     page.get_by_label("Arguments").fill('{"to": "dora@example.org"}')
     button(page, "Replay with these").click()
     done(page, "replayed")
     assert {each.id for each in ward.parked("bill")} == set(ids[1:])
-    button(page, "Look at them").click()
-    page.get_by_text("The messages").click()
-    page.get_by_role("link", name=ids[1]).click()
+    # The address of another one is the same, though there was a replay.
     ward.mended = True
+    page = visitor.open(f"/failed/message?id={quote(ids[1])}")
     button(page, "Replay").click()
     done(page, "replayed")
     assert {each.id for each in ward.parked("bill")} == set(ids[2:])
-    button(page, "Look at them").click()
-    page.get_by_text("The messages").click()
-    page.get_by_role("link", name=ids[2]).click()
+    page = visitor.open(f"/failed/message?id={quote(ids[2])}")
     button(page, "Delete…").click()
-    expect(page.locator("h1")).to_have_text("Delete parked messages?")
-    button(page, "Yes, do it").click()
-    done(page, "deleted")
-    assert [each.id for each in ward.parked("bill")] == ids[3:]
-    button(page, "Look at them").click()
-    button(page.locator("article", has_text="bill"), "Delete all 1…").click()
-    assert len(ward.parked("bill")) == 1
-    button(page, "Yes, do it").click()
+    button(asked(page, "Delete 1 message?"), "Delete 1 message").click()
+    done(page, "starts in 10 s")
+    button(page.locator("#doing"), "Undo").click()
+    done(page, "withdrawn, nothing was done")
+    assert {each.id for each in ward.parked("bill")} == set(ids[2:])
+    monkeypatch.setattr(operations, "HOLD", timedelta(milliseconds=100))
+    page = visitor.open("/failed?task=bill")
+    button(page.locator("article", has_text="bill"), "Delete all 2…").click()
+    assert len(ward.parked("bill")) == 2
+    button(asked(page, "Delete 2 messages?"), "Delete 2 messages").click()
     done(page, "deleted")
     assert ward.parked("bill") == []
 
@@ -322,9 +371,9 @@ def test_ask_what_runs_where_it_is_and_end_it(visitor: Reader, ward: Ward) -> No
     button(found, "Stack").click()
     expect(page.locator("#runs pre")).to_contain_text("await asyncio.sleep(3600)")
     button(found, "End…").click()
-    expect(page.locator("h1")).to_have_text("End this run?")
+    question = asked(page, "End this run?")
     assert [each.id for each in ward.ask(lambda it: it.cancellation.running()).runs] == [run]
-    button(page, "Yes, do it").click()
+    button(question, "End the run").click()
     done(page, "cancelled")
     assert run not in [each.id for each in ward.ask(lambda it: it.cancellation.running()).runs]
 

@@ -12,10 +12,11 @@ from tests.browser.conftest import Dashboard, Reader, reading
 PATHS = (
     *("/", "/loops", "/loop?name=lab", "/loop?name=night_round&args=1", "/tasks", "/failed"),
     *("/running", "/calendar", "/processors", "/journal", "/doctor"),
-    *("/loop/schedule?loop=drill", "/tasks/start?task=letter"),
+    *("/loop/schedule?loop=drill", "/tasks/start?task=letter", "/tasks/send?task=letter"),
+    "/loop/run?loop=night_round",
 )
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
-WIDTHS = (360, 1600)
+WIDTHS = (390, 1600)
 LATER = """before => {
     const tick = document.getElementById("facts").innerText.match(/#(\\d+)/);
     return Number(tick[1]) > before + 1;

@@ -1,11 +1,14 @@
 """What is new on a page moves nothing under a hand: in a real browser, on the embedded broker."""
 
 import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.browser.conftest import Reader
+from tests.browser.conftest import APPS, Dashboard, Reader, reading, shown
 from tests.browser.test_dashboard import LATER, tick_of
 
 NAMES = "[...document.querySelectorAll('tbody tr')].map(row => row.id)"
@@ -81,6 +84,57 @@ def test_what_was_opened_or_selected_stays_that_of_its_run(reader: Reader) -> No
     assert page.evaluate("String(getSelection())") == "Schedule"
 
 
+COUNT_UPDATES = """() => {
+    window.updates = 0;
+    for (const each of ["parts", "page"]) news.addEventListener(each, () => ++window.updates);
+}"""
+HOLD_A_ROW = """() => {
+    const rows = document.querySelectorAll("tbody tr");
+    rows[1].querySelector(".pick input").click();
+    rows[2].querySelector(".do button").focus();
+    getSelection().selectAllChildren(rows[3].querySelector("th a"));
+    scrollTo(0, 120);
+}"""
+HELD_ROWS = f"""[
+    {NAMES}, document.activeElement.closest("tr").id, String(getSelection()), scrollY,
+    document.querySelector(":checked[form=picked]").value,
+]"""
+UPDATES = 8
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[Dashboard]:
+    """Ten loops that run each second: 600 runs in a minute."""
+    with shown("dev", f"{APPS}/clinic.py:app", "--port", "0", CLINIC_WARDS="9") as dashboard:
+        yield dashboard
+
+
+def test_nothing_moves_under_a_hand_at_600_runs_in_a_minute(
+    chromium: Browser, busy: Dashboard
+) -> None:
+    size: Any = {"width": 1000, "height": 400}
+    with reading(chromium, busy, viewport=size) as reader:
+        page = reader.open("/loops?sort=due")
+        page.wait_for_function("() => document.querySelectorAll('.strip[data-runs]').length > 9")
+        page.evaluate(HOLD_A_ROW)
+        before = page.evaluate(HELD_ROWS)
+        page.evaluate(COUNT_UPDATES)
+        page.wait_for_function("most => updates >= most", arg=UPDATES, timeout=30_000)
+        assert page.evaluate(HELD_ROWS) == before
+        page = reader.open("/loop?name=lab")
+        page.wait_for_function("() => document.querySelectorAll('#events details').length > 1")
+        page.evaluate(OPEN)
+        (opened,) = page.evaluate(OPENED)
+        page.get_by_label("Why").focus()
+        page.evaluate(COUNT_UPDATES)
+        for number in range(UPDATES):
+            page.keyboard.type(f"{number} ")
+            page.wait_for_function("was => updates > was", arg=number)
+        expect(page.get_by_label("Why")).to_be_focused()
+        expect(page.get_by_label("Why")).to_have_value("0 1 2 3 4 5 6 7 ")
+        assert page.evaluate(OPENED) == [opened]
+
+
 def test_a_slow_answer_to_a_search_is_dropped(reader: Reader) -> None:
     page = reader.open("/loops")
     slow: list[Route] = []
@@ -99,6 +153,9 @@ def test_a_slow_answer_to_a_search_is_dropped(reader: Reader) -> None:
 
 def test_updates_are_switched_off_until_they_are_switched_on(reader: Reader) -> None:
     page = reader.open("/loop?name=pulse")
+    news = page.locator("main").get_attribute("data-live")
+    with urlopen(page.url.partition("/loop")[0] + str(news)) as stream:
+        assert stream.headers["X-Accel-Buffering"] == "no"
     page.wait_for_function(LATER, arg=tick_of(page))
     page.get_by_label("Live").uncheck()
     before = tick_of(page)

@@ -2,7 +2,6 @@
 
 import re
 import threading
-import urllib.request
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,11 +11,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.working import Ward
 
-# The worst case: somebody has come to know the token that stands in our forms.
-FORM = """<form method="post" action="{address}/do/pause"><input name="token" value="{token}">
-<input name="loop" value="chapel"><button>You have won</button></form>"""
+FORM = """<form method="post" action="{address}/do/pause"><input name="loop" value="chapel">
+<button>You have won</button></form>"""
 FETCH = """<script>
-const body = new URLSearchParams({{token: "{token}", loop: "chapel"}});
+const body = new URLSearchParams({{loop: "chapel"}});
 fetch("{address}/do/pause", {{method: "POST", mode: "no-cors", credentials: "include", body}})
   .then(() => "sent", String).then((said) => (document.title = said));
 </script>"""
@@ -88,11 +86,8 @@ def victim(chromium: Browser) -> Iterator[Page]:
 
 
 def filled(html: str, ward: Ward) -> str:
-    """The page of somebody who knows our address, and the token of our forms."""
-    with urllib.request.urlopen(f"{ward.address}loops") as answer:
-        token = re.search(r'name="token" value="(\w+)"', answer.read().decode())
-    assert token
-    return html.format(address=ward.address.rstrip("/"), token=token[1])
+    """The page of somebody who knows our address."""
+    return html.format(address=ward.address.rstrip("/"))
 
 
 def has_been_left_alone(ward: Ward) -> bool:

@@ -66,7 +66,9 @@ let waiting = 0;
 function hasHand(list) {
   const selection = getSelection();
   const isSelected = !selection.isCollapsed && selection.containsNode(list, true);
-  return isSelected || list.matches(":hover") || list.contains(document.activeElement);
+  const active = document.activeElement;
+  const isTyping = main.contains(active) && active.matches("input:not([type=checkbox]), textarea");
+  return isSelected || isTyping || list.matches(":hover, :has(:checked)") || list.contains(active);
 }
 
 function morph(before, after, hold) {
@@ -95,19 +97,22 @@ function morphHeld(list, after) {
   waiting += there.size + next.size - 2 * kept.length + kept.filter((key, at) => key !== order[at]).length;
 }
 
+// A form with a field named "id" has that field as its property.
+const idOf = (node) => node.getAttribute?.("id");
+
 function morphChildren(before, after, hold) {
-  const known = new Map([...before.children].filter((each) => each.id).map((each) => [each.id, each]));
-  const wanted = new Set([...after.children].map((each) => each.id).filter(Boolean));
+  const known = new Map([...before.children].filter(idOf).map((each) => [idOf(each), each]));
+  const wanted = new Set([...after.children].map(idOf).filter(Boolean));
   let at = before.firstChild;
   for (const next of [...after.childNodes]) {
-    let found = next.id ? known.get(next.id) : at;
-    if (next.nodeType === Node.ELEMENT_NODE && !next.id)
-      while (found && (found.id || found.nodeName !== next.nodeName)) found = found.nextSibling;
+    let found = idOf(next) ? known.get(idOf(next)) : at;
+    if (next.nodeType === Node.ELEMENT_NODE && !idOf(next))
+      while (found && (idOf(found) || found.nodeName !== next.nodeName)) found = found.nextSibling;
     if (found?.nodeName !== next.nodeName) {
       before.insertBefore(next, at);
       continue;
     }
-    while (at !== found && at && !wanted.has(at.id)) at = drop(at);
+    while (at !== found && at && !wanted.has(idOf(at))) at = drop(at);
     if (at === found) at = at.nextSibling;
     else before.insertBefore(found, at);
     morph(found, next, hold);
@@ -284,17 +289,20 @@ const mainOf = (html) => new DOMParser().parseFromString(html, "text/html").getE
 function enter(page, address, hold) {
   latest = page;
   history.replaceState(null, "", address);
-  main.dataset.live = page.dataset.live;
+  if (page.dataset.live) main.dataset.live = page.dataset.live;
   show(hold);
   listen();
 }
 
-// Acting in place: what came of it is told where the reader is, and the row shows it.
+// Acting in place: the result is shown where the reader is, and in the row; a question is asked
+// over the page, which stays as it is.
 
 const UNKNOWN = "The dashboard cannot be reached: it is not known whether this was done.";
+const question = document.createElement("dialog");
+document.body.append(question);
 
 function tell(part) {
-  latest.querySelector("#doing")?.replaceWith(part);
+  if (part) latest.querySelector("#doing")?.replaceWith(part);
   show();
 }
 
@@ -304,26 +312,50 @@ function refuse(why) {
   tell(part);
 }
 
-async function act(form) {
+function ask(asked) {
+  question.replaceChildren(asked);
+  question.setAttribute("aria-label", asked.querySelector("h1").textContent);
+  question.showModal();
+}
+
+// What leads back, leaves the page as it was written.
+question.addEventListener("click", (event) => {
+  if (!event.target.closest("a, [name=change]")) return;
+  event.preventDefault();
+  question.close();
+});
+
+async function act(form, button) {
   const mine = ++asked;
-  const body = new URLSearchParams(new FormData(form));
+  const address = button?.hasAttribute("formaction") ? button.formAction : form.action;
+  const body = new URLSearchParams(new FormData(form, button));
   const row = form.closest("tr, section")?.id;
+  const busy = [form, form.closest("tr")].filter(Boolean);
+  for (const each of busy) each.setAttribute("aria-busy", "true");
   document.documentElement.classList.add("acted");
   try {
-    const answer = await fetch(form.action, { method: "POST", body });
+    const answer = await fetch(address, { method: "POST", body });
     const html = await answer.text();
     const page = mainOf(html);
-    if (!answer.ok) refuse(page?.textContent.trim() ?? html);
-    else if (!answer.redirected) form.submit(); // it is asked whether that is meant
-    else if (mine === asked) enter(page, answer.url, true);
-    else tell(page.querySelector("#doing"));
+    if (question.contains(form)) question.close();
+    if (!answer.ok) refuse((page?.querySelector("[role=alert]") ?? page)?.textContent.trim() ?? html);
+    else if (!answer.redirected) ask(page.querySelector("#question"));
+    else arrive(page, answer.url, mine);
   } catch {
+    if (question.open) question.close();
     refuse(UNKNOWN);
   }
   delete form.dataset.sent;
-  for (const button of form.querySelectorAll("button")) button.removeAttribute("aria-busy");
+  for (const each of busy) each.removeAttribute("aria-busy");
   if (document.activeElement === document.body)
     document.getElementById(row)?.querySelector("button")?.focus({ preventScroll: true });
+}
+
+function arrive(page, address, mine) {
+  for (const each of main.querySelectorAll("#picked, [form=picked]:checked")) each.checked = false;
+  if (new URL(address).pathname !== location.pathname) location.assign(address);
+  else if (mine === asked) enter(page, address, true);
+  else tell(page.querySelector("#doing"));
 }
 
 document.addEventListener("input", (event) => {
@@ -333,27 +365,53 @@ document.addEventListener("input", (event) => {
   typing = setTimeout(() => search(form), event.target.type === "search" ? 200 : 0);
 });
 
+const keys = document.getElementById("keys");
+const current = () => document.activeElement.closest("main tbody tr[id]");
+
+function step(by) {
+  const rows = [...main.querySelectorAll("tbody tr[id]")];
+  const at = rows.indexOf(current());
+  const next = rows[at < 0 ? 0 : Math.min(Math.max(at + by, 0), rows.length - 1)];
+  next?.querySelector("th a, a, button")?.focus();
+}
+
+// In a row, of that row; on the page of a loop, of the loop.
+function press(...actions) {
+  const place = current() ?? document.getElementById("head");
+  place?.querySelector(actions.map((each) => `form[action$="/do/${each}"]`).join())?.requestSubmit();
+}
+
+const KEYS = {
+  j: () => step(1),
+  k: () => step(-1),
+  x: () => current()?.querySelector(".pick input")?.click(),
+  p: () => press("pause", "resume"),
+  r: () => press("trigger", "now"),
+  z: () => main.querySelector("#doing .undo")?.click(),
+  u: () => live.click(),
+  "?": () => keys.showModal(),
+};
+
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.target.closest("input, textarea, select")) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("dialog")) return;
+  if (event.target.closest("input:not([type=checkbox]), textarea, select")) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
   const field = main.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
-  if (field) {
-    event.preventDefault();
-    field.focus();
-  }
+  if (!field && !Object.hasOwn(KEYS, event.key)) return;
+  event.preventDefault();
+  if (field) field.focus();
+  else KEYS[event.key]();
 });
 
 document.addEventListener("submit", (event) => {
-  // Not twice: what is done shows on the page that comes.
-  for (const button of event.target.querySelectorAll("button")) button.setAttribute("aria-busy", "true");
-  const isFirst = !event.target.dataset.sent;
-  const isInPlace = "inPlace" in event.target.dataset;
-  if (isInPlace || (!isFirst && event.target.method === "post")) event.preventDefault();
-  event.target.dataset.sent = "yes";
-  if (isInPlace && isFirst) act(event.target);
+  const form = event.target;
+  if (form.method !== "post") return;
+  event.preventDefault();
+  if (form.dataset.sent) return; // not twice
+  form.dataset.sent = "yes";
+  act(form, event.submitter);
 });
 
 // Nobody looks at a hidden tab; and a browser holds six connections to a place, which tabs share.

@@ -12,6 +12,12 @@ async def pulse(ctx: Context) -> None:
     ctx.carry({"beats": ctx.seq})
 
 
+for number in range(int(os.environ.get("CLINIC_WARDS", "0"))):
+
+    @app.periodic(name=f"ward-{number}", every="1s")
+    async def ward() -> None: ...
+
+
 @app.periodic(every="2s", retry=Retry(0))
 async def lab() -> None:
     raise RuntimeError("the centrifuge is out of balance")

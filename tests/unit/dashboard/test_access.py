@@ -1,11 +1,21 @@
 """Who may look, and whose a form is."""
 
+from base64 import b64encode
 from collections.abc import Mapping
 
 import pytest
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from scheduler.dashboard.access import FormTokens, Visitor, is_local, local_access, visitor_of
+from scheduler.dashboard.access import (
+    Visitor,
+    basic_access,
+    header_access,
+    is_local,
+    local_access,
+    refusal_of,
+    visitor_of,
+)
 from scheduler.errors import UsageError
 
 ALICE, BOB = Visitor("alice", "all"), Visitor("bob", {"pause"})
@@ -31,6 +41,7 @@ def test_this_machine_may_do_all(host: str) -> None:
         ("127.0.0.1", {"host": "evil.example"}),  # a name that was bent to this machine
         ("127.0.0.1", {"host": "localhost", "x-forwarded-for": "10.0.0.7"}),
         ("127.0.0.1", {"host": "localhost", "forwarded": "for=10.0.0.7"}),
+        ("127.0.0.1", {"host": "localhost", "origin": "https://ops.example"}),  # behind a proxy
         ("127.0.0.1", {"host": "[bad"}),
         ("127.0.0.1", {}),
         ("testclient", {"host": "localhost"}),
@@ -60,40 +71,88 @@ def test_access_returns_a_visitor_or_nobody(told: object) -> None:
         visitor_of(told)
 
 
-OURS = {
-    "host": "localhost:8088",
-    "origin": "http://localhost:8088",
-    "sec-fetch-site": "same-origin",
-}
-
-
-def test_a_form_of_ours_is_taken() -> None:
-    forms = FormTokens()
-    assert forms.refusal(OURS, forms.token(ALICE), ALICE) is None
-    assert forms.refusal({"host": "localhost:8088"}, forms.token(ALICE), ALICE) is None
+HERE = {"host": "ops.example:8088"}
 
 
 @pytest.mark.parametrize(
     "headers",
     [
-        {**OURS, "origin": "http://evil.example"},
-        {**OURS, "origin": "null"},
-        {**OURS, "origin": "http://localhost:9999"},
-        {**OURS, "sec-fetch-site": "cross-site"},
-        {**OURS, "sec-fetch-site": "same-site"},
-        {**OURS, "sec-fetch-site": "none"},
+        {"sec-fetch-site": "same-origin"},
+        # A proxy that rewrites the host, as nginx does by default.
+        {
+            "host": "127.0.0.1:8088",
+            "origin": "https://ops.example",
+            "sec-fetch-site": "same-origin",
+        },
+        {**HERE, "origin": "http://ops.example:8088"},  # plain HTTP: no Sec-Fetch-Site
+        {**HERE, "host": "app", "origin": "http://ops.example", "x-forwarded-host": "ops.example"},
+        HERE,  # no browser
     ],
 )
-def test_a_form_of_another_site_is_not(headers: Mapping[str, str]) -> None:
-    forms = FormTokens()
-    assert "another site" in str(forms.refusal(headers, forms.token(ALICE), ALICE))
+def test_a_form_of_ours_is_accepted(headers: Mapping[str, str]) -> None:
+    assert refusal_of(headers) is None
 
 
-@pytest.mark.parametrize("token", ["", "ä", "f" * 64])
-def test_nor_is_one_without_the_token_that_this_visitor_was_given(token: str) -> None:
-    forms = FormTokens()
-    assert forms.refusal(OURS, token, ALICE) is not None
-    assert forms.refusal(OURS, forms.token(BOB), ALICE) is not None
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {**HERE, "origin": "http://evil.example"},
+        {**HERE, "origin": "null"},
+        {"origin": "null"},
+        {**HERE, "origin": "http://ops.example:9999"},
+        {**HERE, "origin": "http://ops.example:8088", "sec-fetch-site": "cross-site"},
+        {**HERE, "sec-fetch-site": "same-site"},
+        {**HERE, "sec-fetch-site": "none"},
+    ],
+)
+def test_a_form_of_another_site_is_refused(headers: Mapping[str, str]) -> None:
+    assert "another site" in str(refusal_of(headers))
+
+
+@pytest.mark.parametrize(
+    ("client", "name", "who"),
+    [
+        ("10.1.2.3", "alice", "alice"),
+        ("::1", "alice", "alice"),
+        ("10.1.2.3", " ", None),
+        ("192.168.0.1", "alice", None),
+        ("testclient", "alice", None),
+    ],
+)
+def test_a_trusted_proxy_names_the_user(client: str, name: str, who: str | None) -> None:
+    access = header_access("X-Remote-User", ["10.0.0.0/8", "::1"])
+    told = access(request(client, {"x-remote-user": name}))
+    assert told == (who and Visitor(who, "all"))
+
+
+def test_what_is_trusted_is_an_address() -> None:
+    with pytest.raises(UsageError, match="expected an address"):
+        header_access("X-Remote-User", ["proxy"])
+
+
+def login(name: str, password: str) -> Request:
+    told = b64encode(f"{name}:{password}".encode()).decode()
+    return request("10.0.0.7", {"authorization": f"Basic {told}"})
+
+
+def test_users_have_passwords_and_rights() -> None:
+    lines = ["# ours", "", "alice:wonder", "bob:builder:pause,resume", "eve:drop:read-only"]
+    access = basic_access(lines)
+    assert access(login("alice", "wonder")) == Visitor("alice", "all")
+    assert access(login("bob", "builder")) == Visitor("bob", ["pause", "resume"])
+    assert access(login("eve", "drop")) == Visitor("eve", "read-only")
+    others = (login("alice", "wünder"), login("carol", ""), login("", ""), request("::1", {}))
+    for other in (*others, request("::1", {"authorization": "Basic ?"})):
+        with pytest.raises(HTTPException) as refused:
+            access(other)
+        assert refused.value.status_code == 401
+        assert "Basic" in (refused.value.headers or {})["WWW-Authenticate"]
+
+
+@pytest.mark.parametrize("line", ["alice", ":wonder", "alice:", "alice:$2y$05$c4", "bob:b:fly"])
+def test_a_line_that_names_no_user_is_refused(line: str) -> None:
+    with pytest.raises(UsageError, match=r"Line 2|fly"):
+        basic_access(["alice:wonder", line])
 
 
 @pytest.mark.parametrize(

@@ -3,31 +3,39 @@
 import asyncio
 import json
 import re
+from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from html import unescape
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
+from starlette.types import ASGIApp
 
-from scheduler import Context, Retry, Scheduler
+from scheduler import Context, Cron, Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control.where import Where
-from scheduler.dashboard.access import Access, FormTokens, Visitor
+from scheduler.dashboard.access import Access, Redact, Visitor, basic_access
 from scheduler.dashboard.pages import PAGES
 from scheduler.dashboard.routes import Routes
+from scheduler.dashboard.serving import prefixed
 from scheduler.dashboard.site import Site
 from scheduler.errors import AccessRefused
+from scheduler.protocol.calls import task_key
+from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from tests.stage import Stage, new_app
 
 HOST = "http://localhost:8088"
-OF_ONE = ("/loop", "/loop/schedule", "/tasks/start", "/failed/message")
+OF_ONE = (
+    *("/loop", "/loop/schedule", "/loop/run"),
+    *("/tasks/start", "/tasks/send", "/failed/message"),
+)
 PATHS = [page.path for page in PAGES if page.path not in OF_ONE]
 ALICE = Visitor("alice", "all")
 REPORT = LoopId("report")
@@ -55,11 +63,9 @@ def a_shop() -> Scheduler:
 class Browser:
     """Somebody who looks at the dashboard of a stage."""
 
-    def __init__(self, client: httpx.AsyncClient, site: Site, forms: FormTokens) -> None:
+    def __init__(self, client: httpx.AsyncClient, site: Site) -> None:
         self._client = client
         self.site = site
-        self.forms = forms
-        self.visitor = ALICE
 
     async def see(self, path: str, code: int = 200) -> str:
         """The text of a page."""
@@ -67,12 +73,12 @@ class Browser:
         assert answer.status_code == code, answer.text
         return unescape(answer.text)
 
-    async def get(self, path: str) -> httpx.Response:
-        return await self._client.get(path)
+    async def get(self, path: str, **headers: str) -> httpx.Response:
+        return await self._client.get(path, headers=headers)
 
-    async def press(self, action: str, code: int = 200, **fields: Any) -> str:
+    async def press(self, action: str, code: int = 200, /, **fields: Any) -> str:
         """Send a form, and go where that leads to."""
-        form = {"token": self.forms.token(self.visitor), "back": "/loops", **fields}
+        form = {"back": "/loops", **fields}
         answer = await self._client.post(f"/do/{action}", data=form, follow_redirects=True)
         assert answer.status_code == code, answer.text
         return unescape(answer.text)
@@ -88,17 +94,17 @@ async def browsing(
     access: Access = lambda _: ALICE,
     read_only: bool = False,
     connect: Callable[[], MemoryBroker] | None = None,
+    redact: Redact | None = None,
 ) -> AsyncGenerator[Browser]:
     connect = connect or (lambda: MemoryBroker(stage.server))
-    site = Site(stage.app, connect, stage.clock, access, read_only)
-    forms = FormTokens()
-    pages = Routes(site, forms).app()
+    site = Site(stage.app, connect, stage.clock, access, read_only, redact)
+    pages = Routes(site).app()
     transport = httpx.ASGITransport(pages)
     async with httpx.AsyncClient(transport=transport, base_url=HOST) as client:
         try:
             await client.get("/")
             await asyncio.sleep(3)  # of virtual time
-            yield Browser(client, site, forms)
+            yield Browser(client, site)
         finally:
             await site.stop()
 
@@ -154,13 +160,25 @@ async def test_calls_that_fail_are_in_the_verdict(shop: Stage, looks_before: boo
         await send()
     async with browsing(shop) as browser:
         if looks_before:
-            assert "calls of send_sms" not in await browser.see("/")
+            assert "send_sms" not in await browser.see("/")
             await send()
         page = await browser.see("/")
         assert "3 calls of send_sms failed in the last 15 minutes." in page
-        assert "RuntimeError: no provider takes '+49 0'" in page
-        await asyncio.sleep(960)
-        assert "calls of send_sms" not in await browser.see("/")
+        (group,) = re.findall(
+            r'<section class="card trouble" id="failure/.*?</section>', page, re.S
+        )
+        told = re.sub(r"<[^>]+>", "", group)
+        assert "RuntimeError: no provider takes '+49 2'" in told
+        assert "3 parked. First seen" in told
+        assert "No success was heard of." in told
+        await asyncio.sleep(960)  # they wait for an operator still
+        page = await browser.see("/")
+        assert "3 messages of send_sms are parked, and no run has succeeded since." in page
+        assert '<h1 class="trouble">' in page
+        await shop.app.senders["send_sms"].send("+1")
+        async with shop.processor():
+            await asyncio.sleep(12)
+        assert 'id="failure/' not in await browser.see("/")
 
 
 async def test_what_happened_before_is_read_back(shop: Stage) -> None:
@@ -203,7 +221,7 @@ async def test_a_task_is_paused_and_resumed_with_its_calls_and_loops(shop: Stage
 async def test_a_loop_that_has_failed_is_found_from_the_overview(shop: Stage) -> None:
     async with browsing(shop) as browser, shop.processor():
         await asyncio.sleep(3700)
-        assert "1 failing" in await browser.see("/")
+        assert "1 loop failing, 1 attempt in a row" in await browser.see("/")
         loops = (await browser.get("/loops?failing=1")).text
         assert "import_orders" in loops
         assert "name=report" not in loops
@@ -255,9 +273,26 @@ async def test_all_loops_of_a_filter_are_done_after_a_question(shop: Stage) -> N
         page = await browser.press("pause", filter="")
         assert "Pause 2 loops?" in page
         assert await shop.history("report") == ["seeded"]
-        page = await browser.press("pause", filter="", sure="yes")
+        assert "Now 2 waiting." in page
+        (names,) = re.findall(r'name="loops" value="([^"]+)"', page)
+        await browser.press(
+            "start", task="send_sms", key="anna", every="5m", args='{"phone": "+1"}', sure="yes"
+        )
+        await asyncio.sleep(1)
+        page = await browser.press("pause", filter="", loops=names, sure="yes")
         assert "import_orders: paused" in page
         assert "report: paused" in page
+        assert "1 more fit the filter since, and were left alone: send_sms.anna" in page
+        assert await shop.where(LoopId("send_sms", "anna")) is Where.WAITING
+        undo = re.search(r'id="do/resume/[^>]*>(.*?)</form>', page, re.S)
+        assert undo
+        fields = dict(re.findall(r'name="(\w+)" value="([^"]+)"', undo[1]))
+        page = await browser.press("resume", **fields)
+        assert page.count(": resumed") == 2
+        page = await browser.press("pause", loops="report\nnobody", sure="yes")
+        assert "1 of 2 failed" in page
+        assert "nobody: The loop is gone." in page
+        assert '<section class="done bad"' in page
 
 
 async def test_a_loop_of_the_code_cannot_be_removed_and_a_keyed_one_can(shop: Stage) -> None:
@@ -338,7 +373,13 @@ async def test_a_schedule_is_set_after_a_question_and_cleared(shop: Stage) -> No
         page = await browser.press("schedule-clear", loop="report")
         assert "report: rescheduled; it goes by: every 10s" in page
         assert (await shop.listing())[REPORT].override is None
-    assert await shop.history("report") == ["seeded", "rescheduled", "rescheduled"]
+        undo = re.search(r'id="do/schedule-set/[^>]*>(.*?)</form>', page, re.S)
+        assert undo
+        fields = dict(re.findall(r'name="(\w+)" value="([^"]+)"', undo[1]))
+        await asyncio.sleep(1)
+        assert "rescheduled" in await browser.press("schedule-set", **fields)
+        assert str((await shop.listing())[REPORT].schedule) == str(override_of(wanted))
+    assert await shop.history("report") == ["seeded", *["rescheduled"] * 3]
 
 
 async def test_seconds_that_stand_first_are_doubted_before_they_are_set(shop: Stage) -> None:
@@ -349,6 +390,98 @@ async def test_seconds_that_stand_first_are_doubted_before_they_are_set(shop: St
         assert "Nothing was done." in page
         assert 'value="0 9 * *"' in page
         assert "any more" in await browser.press("schedule-set", 400, loop="other", every="5m")
+
+
+def override_of(wanted: dict[str, Any]) -> Cron:
+    return Cron(wanted["cron"], tz=wanted["tz"])
+
+
+async def test_a_call_is_sent_from_a_form_of_its_signature(shop: Stage) -> None:
+    sent: list[Any] = []
+
+    @shop.app.task
+    async def visit(ward: str, beds: int = 2, tags: list[str] = [], urgent: bool = False) -> None:  # noqa: B006
+        sent.append((ward, beds, tags, urgent))
+
+    await shop.seeding.seed()
+    async with browsing(shop) as browser, shop.processor():
+        assert "/tasks/send?task=visit" in await browser.see("/tasks")
+        page = await browser.see("/tasks/send?task=visit")
+        for each in ("<b>ward</b> <code>str</code>", "list[str]", 'placeholder="default: 2"'):
+            assert each in page
+        wrong = {"task": "visit", "arg.ward": "7", "arg.beds": "many"}
+        page = await browser.press("send", 400, **wrong)
+        assert "beds" in page
+        assert 'name="arg.ward" value="7"' in page
+        late = {"task": "visit", "arg.ward": "7", "in": "1h", "at": "2026-01-01T00:00"}
+        assert "not both" in await browser.press("send", 400, **late)
+        assert "At: expected" in await browser.press("send", 400, **{**late, "in": "", "at": "x"})
+        fields = {"arg.ward": "7", "arg.beds": "3", "arg.tags": '["a"]', "arg.urgent": "true"}
+        page = await browser.press("send", task="visit", **fields)
+        assert "sent, and confirmed by the broker" in page
+        await asyncio.sleep(1)
+        assert sent.pop() == ("7", 3, ["a"], True)
+        await browser.press("send", task="visit", **{"arg.ward": "8", "in": "1m"})
+        at = (shop.clock.now() + timedelta(minutes=2)).isoformat()
+        await browser.press("send", task="visit", **{"arg.ward": "9", "at": at})
+        await asyncio.sleep(50)
+        assert sent == []
+        await asyncio.sleep(80)
+        assert [ward for ward, *_ in sent] == ["8", "9"]
+        assert "is no task that accepts calls" in await browser.press("send", 400, task="report")
+
+
+async def test_a_loop_is_run_once_with_other_arguments(shop: Stage) -> None:
+    cities: list[str] = []
+
+    @shop.app.periodic(every="1h", args={"city": "Oslo", "days": 1})
+    async def weather(city: str, days: int) -> None:
+        cities.append(f"{city} {days}")
+
+    await shop.seeding.seed()
+    async with browsing(shop) as browser, shop.processor():
+        assert "/loop/run?loop=weather" in await browser.see("/loop?name=weather")
+        assert 'placeholder="as the loop has it: "Oslo""' in await browser.see(
+            "/loop/run?loop=weather"
+        )
+        assert "days" in await browser.press("run", 400, loop="weather", **{"arg.days": "x"})
+        page = await browser.press("run", loop="weather", **{"arg.city": "Rome"})
+        assert "weather: triggered once, with city" in page
+        await asyncio.sleep(1)
+        assert cities == ["Rome 1"]
+        await asyncio.sleep(3600)
+        assert cities == ["Rome 1", "Oslo 1"]
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/loop?name=report", "/tasks/send?task=send_sms"])
+async def test_each_page_is_data_where_that_is_accepted(shop: Stage, path: str) -> None:
+    async with browsing(shop) as browser, shop.processor():
+        await asyncio.sleep(15)
+        answer = await browser.get(path, accept="application/json")
+        assert answer.headers["content-type"] == "application/json"
+        assert isinstance(answer.json(), dict)
+        assert "Oslo" not in answer.text
+        if path == "/loops":
+            (report,) = [each for each in answer.json()["rows"] if each["name"] == "report"]
+            assert report["state"] == "waiting"
+            assert report["schedule"] == {"every": "10s"}
+            assert report["runs"][0]["last"]["ending"] == "succeeded"
+        missing = await browser.get("/loop?name=nobody", accept="application/json")
+        assert missing.status_code == 404
+
+
+async def test_a_chart_has_axes_units_and_marks(shop: Stage) -> None:
+    async with browsing(shop) as browser, shop.processor():
+        await browser.press("pause", loop="import_orders")
+        await asyncio.sleep(200)
+        for span, step in (("1h", "minute"), ("24h", "15"), ("7d", "2")):
+            page = await browser.see(f"/?span={span}")
+            assert re.search(rf"Runs of loops in each {step}", page)
+        page = await browser.see("/")
+        assert re.search(r'<p class="scale"[^>]*><span>10 runs</span><span>5</span>', page)
+        assert '<span class="key p99">p99</span>' in page
+        assert "import_orders paused by alice at " in page
+        assert re.search(r"UTC, 6 runs succeeded", page)
 
 
 async def test_tasks_tell_how_much_there_is_to_do(shop: Stage) -> None:
@@ -399,40 +532,88 @@ async def test_what_is_parked_is_looked_at_in_groups_and_sent_back(shop: Stage) 
         assert "3 × send_sms" in page
         kind = re.search(r'name="kind" value="([^"]+)"', page)
         assert kind
-        page = await browser.press(
-            "replay", back="/failed", task="send_sms", reason="exhausted", kind=kind[1]
-        )
+        until = re.search(r'name="until" value="([^"]+)"', page)
+        assert until
+        await parked(shop, "+4944")  # since: it stays
+        shown = {"task": "send_sms", "reason": "exhausted", "kind": kind[1]}
+        page = await browser.press("replay", back="/failed", count="4", until=until[1], **shown)
         assert page.count("replayed ") == 3
-        assert await shop.parked() == []
+        assert "3 of the 4 shown: the others had gone before." in page
+        assert len(await shop.parked()) == 1
+        assert "1 × send_sms" in page  # the page shows what is left
 
 
 async def test_one_is_sent_back_with_other_arguments(shop: Stage) -> None:
     await parked(shop, "+491")
     async with browsing(shop) as browser:
-        await browser.press("look")
         (one,) = await shop.parked()
         page = await browser.see(f"/failed/message?id={one.id}")
         assert "no provider takes" in page
         assert '"phone"' not in page
         assert '"phone"' in await browser.see(f"/failed/message?id={one.id}&show=1")
         assert "JSON object" in await browser.press("edit", 400, id=one.id, args="[]")
-        page = await browser.press("edit", id=one.id, args='{"telephone": 1}')
+        typed = {"id": one.id, "task": "send_sms", "args": '{"telephone": 1}'}
+        page = await browser.press("edit", 400, **typed)
         assert "stays parked" in page
+        assert '{"telephone": 1}</textarea>' in page
         assert len(await shop.parked()) == 1
         await browser.press("edit", id=one.id, args='{"phone": "+1"}')
         assert await shop.parked() == []
+        await browser.see(f"/failed/message?id={one.id}", 404)
+        assert "another visitor was faster" in await browser.press("replay", id=one.id)
     async with shop.processor():
         await asyncio.sleep(1)
     assert await shop.parked() == []
 
 
-async def test_what_is_deleted_is_asked_for_twice(shop: Stage) -> None:
+async def test_what_is_deleted_is_asked_for_and_can_be_kept_for_a_moment(shop: Stage) -> None:
     await parked(shop, "+491", "+492")
     async with browsing(shop) as browser:
-        assert "Delete parked messages?" in await browser.press("purge", task="send_sms")
+        page = await browser.press("purge", task="send_sms", count="2")
+        assert "Delete 2 messages?" in page
+        assert len(await shop.parked()) == 2
+        page = await browser.press("purge", task="send_sms", count="2", sure="yes")
+        assert "starts in 10 s" in page
+        (operation,) = re.findall(r'name="operation" value="([^"]+)"', page)
+        assert "withdrawn, nothing was done" in await browser.press("stop", operation=operation)
+        await asyncio.sleep(20)
         assert len(await shop.parked()) == 2
         await browser.press("purge", task="send_sms", sure="yes")
+        await asyncio.sleep(11)
     assert await shop.parked() == []
+
+
+async def test_a_body_that_is_no_text_is_shown_in_hexadecimal(shop: Stage) -> None:
+    from scheduler.queues.failed import Reason
+
+    message = Message(b"\x89PNG\r\n\xff", message_id="picture")
+    key = task_key("send_sms")
+    await shop.failed.park(message, key, Reason.UNDECODABLE, ValueError("no JSON"))
+    async with browsing(shop) as browser:
+        (one,) = await shop.parked()
+        page = await browser.see(f"/failed/message?id={one.id}&task=send_sms&show=1")
+    assert "00000000  89 50 4e 47 0d 0a ff" in page
+    assert ".PNG..." in page
+
+
+async def test_values_are_redacted(shop: Stage) -> None:
+    def redact(task: str, value: Any) -> Any:
+        by_name = cast("dict[str, Any]", value)
+        return dict.fromkeys(by_name, f"{task}: secret") if isinstance(value, dict) else "secret"
+
+    await parked(shop, "+491")
+    async with browsing(shop, redact=redact) as browser, shop.processor():
+        await asyncio.sleep(15)
+        page = await browser.see("/loop?name=report&args=1")
+        assert '"city": "report: secret"' in page
+        assert "Oslo" not in page
+        assert "4711" not in page
+        assert "Oslo" not in await browser.see("/loop/run?loop=report")
+        (one,) = await shop.parked()
+        page = await browser.see(f"/failed/message?id={one.id}&show=1")
+        assert '"phone": "send_sms: secret"' in page
+        assert '"+491"' not in page
+        assert "<textarea" not in page  # what is not shown cannot be edited
 
 
 @pytest.mark.parametrize("action", ["replay", "purge", "edit"])
@@ -486,15 +667,14 @@ READ_ONLY = Visitor("eve", "read-only")
     "action",
     [
         *("pause", "resume", "now", "trigger", "remove", "purge", "look", "cancel"),
-        *("start", "schedule-set", "schedule-clear"),
+        *("start", "schedule-set", "schedule-clear", "send", "run"),
     ],
 )
 async def test_who_may_only_look_is_shown_no_button_and_refused(shop: Stage, action: str) -> None:
     async with browsing(shop, access=lambda _: READ_ONLY) as browser:
-        assert "<button" not in (await browser.see("/loop?name=report"))
-        assert 'name="token"' not in await browser.see("/loops")
-        forms = {"token": browser.forms.token(READ_ONLY), "loop": "report", "sure": "yes"}
-        answer = await browser.post(action, forms)
+        for path in ("/loop?name=report", "/loops"):
+            assert 'method="post"' not in await browser.see(path)
+        answer = await browser.post(action, {"loop": "report", "sure": "yes"})
         assert answer.status_code == 403
     assert await shop.history("report") == ["seeded"]
 
@@ -508,7 +688,6 @@ async def test_a_dashboard_that_is_read_only_is_so_for_everybody(shop: Stage) ->
 async def test_who_may_do_some_things_does_these(shop: Stage) -> None:
     bob = Visitor("bob", {"pause"})
     async with browsing(shop, access=lambda _: bob) as browser:
-        browser.visitor = bob
         await browser.press("pause", loop="report")
         await browser.press("resume", 403, loop="report")
     assert await shop.history("report") == ["seeded", "paused"]
@@ -534,11 +713,8 @@ async def test_access_may_be_a_coroutine(shop: Stage) -> None:
 )
 async def test_a_form_of_another_site_does_nothing(shop: Stage, headers: dict[str, str]) -> None:
     async with browsing(shop) as browser:
-        token = re.search(r'name="token" value="(\w+)"', await browser.see("/loops"))
-        assert token
-        answer = await browser.post("pause", {"token": token[1], "loop": "report"}, **headers)
+        answer = await browser.post("pause", {"loop": "report"}, **headers)
         assert answer.status_code == 403
-        assert (await browser.post("pause", {"loop": "report"})).status_code == 403
         assert (await browser.get("/do/pause")).status_code == 405
     assert await shop.history("report") == ["seeded"]
 
@@ -578,26 +754,47 @@ async def test_a_broker_that_lets_nobody_in_is_told_and_tried_again(shop: Stage)
     assert not refused
 
 
-async def test_it_is_mounted_in_an_application(shop: Stage) -> None:
+def mounted(pages: ASGIApp, prefix: str) -> ASGIApp:
+    return Starlette(routes=[Mount(prefix, pages)])
+
+
+@pytest.mark.parametrize(
+    ("under", "asked"),
+    [(mounted, "/ops"), (prefixed, "/ops"), (prefixed, "")],
+    ids=["mounted", "prefix kept", "prefix stripped"],
+)
+async def test_it_is_found_under_a_path(
+    shop: Stage, under: Callable[[ASGIApp, str], ASGIApp], asked: str
+) -> None:
     site = Site(shop.app, lambda: MemoryBroker(shop.server), shop.clock, lambda _: ALICE, False)
-    whole = Starlette(routes=[Mount("/ops", Routes(site, FormTokens()).app())])
-    transport = httpx.ASGITransport(whole)
+    transport = httpx.ASGITransport(under(Routes(site).app(), "/ops"))
     async with httpx.AsyncClient(transport=transport, base_url=HOST) as client:
         try:
-            await client.get("/ops/loops")
+            await client.get(f"{asked}/loops")
             await asyncio.sleep(3)
-            page = (await client.get("/ops/loops")).text
+            page = (await client.get(f"{asked}/loops")).text
             links = re.findall(r'(?:href|action|src|data-live)="(/[^"]*)"', page)
             assert "/ops/do/pause" in links
             assert all(link.startswith("/ops/") for link in links), links
-            assert (await client.get("/ops/static/dashboard.css")).status_code == 200
+            assert (await client.get(f"{asked}/static/dashboard.css")).status_code == 200
+            form = {"loop": "report", "back": "/loops"}
+            answer = await client.post(f"{asked}/do/pause", data=form)
+            assert answer.headers["location"].startswith("/ops/loops?done=")
         finally:
             await site.stop()
 
 
+async def test_who_has_no_password_is_asked_for_one(shop: Stage) -> None:
+    async with browsing(shop, access=basic_access(["alice:wonder"])) as browser:
+        answer = await browser.get("/loops")
+        assert (answer.status_code, answer.headers["www-authenticate"][:5]) == (401, "Basic")
+        told = b64encode(b"alice:wonder").decode()
+        assert "report" in (await browser.get("/loops", authorization=f"Basic {told}")).text
+
+
 async def news_of(browser: Browser, path: str, seen: str) -> AsyncGenerator[tuple[str, Any]]:
     """What a viewer is told, as events and their data."""
-    routes = Routes(browser.site, browser.forms)
+    routes = Routes(browser.site)
     scope: dict[str, Any] = {
         "type": "http",
         "method": "GET",

@@ -152,8 +152,13 @@ def test_minutes_count_first_attempts_alone_as_late() -> None:
     picture.minutes.count(skipped)
     ((begin, minute),) = picture.minutes.last(1, at(119))
     assert begin == START
-    assert (minute.runs, minute.failed, minute.ticks) == (2, 2, 1)
-    assert minute.mean_late == timedelta(seconds=0.1)
+    assert (minute.runs, minute.failed, minute.late.total()) == (2, 2, 1)
+    late = minute.late_at(0.99)
+    assert late is not None
+    assert abs(late / timedelta(seconds=0.1) - 1) < 0.2
+    picture.minutes.note_backlog(3, at(60))
+    ((_, both),) = picture.minutes.last(1, at(300), width=5)
+    assert (both.runs, both.failed, both.backlog) == (2, 2, 3)
 
 
 def test_each_change_has_a_version_and_what_is_the_same_has_none() -> None:
