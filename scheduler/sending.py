@@ -214,11 +214,8 @@ class Sender(Generic[Q]):
 
     def _bound(self, number: int, call: object, posting: Posting) -> OneOfMany:
         try:
-            match call:
-                case tuple((inner, when)):
-                    call, posting = inner, self._when(when)
-                case _:
-                    pass
+            if isinstance(call, tuple) and len(pair := cast("tuple[Any, ...]", call)) == 2:
+                call, posting = pair[0], self._when(pair[1])
             if not isinstance(call, Mapping):
                 told = f"a call is a mapping of arguments by name, got {shown(call)}."
                 raise InvalidArguments(told)

@@ -72,7 +72,6 @@ from scheduler.queues.namespace import Namespace
 from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import served
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.backoff import dice
 from scheduler.timing.durations import SECOND
