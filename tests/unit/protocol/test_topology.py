@@ -139,6 +139,11 @@ async def arrivals(
         (NAMES.scheduler, "loop.gone", "shop.v1.journal"),
         (NAMES.rerouted, "loop.a.k", "shop.v1.processor.a"),
         (NAMES.later_rerouted, "retry.a", "shop.v1.processor.a"),
+        (NAMES.failed, "loop.a.k", "shop.v1.failed.a"),
+        (NAMES.failed, "task.a", "shop.v1.failed.a"),
+        # What still has no queue is parked by none of its keys, of which its sender may add some.
+        (NAMES.rerouted, "task.a", "shop.v1.failed"),
+        (NAMES.later_rerouted, "task.a", "shop.v1.failed"),
         # What no task takes is given time.
         (NAMES.processor, "loop.gone", "shop.v1.unrouted"),
         (NAMES.processor, "loop.gone.k", "shop.v1.unrouted"),
@@ -428,8 +433,22 @@ def test_no_way_leads_from_where_senders_write_to_one_of_tokens(queue_type: Queu
     ends = {f"shop.v1.{end}.{task}" for end in ("processor", "failed") for task in "abc"}
     parked = {NAMES.failed, NAMES.unmatched}
     assert reached(wanted, *SENDERS) == of_calls | ends | parked | {NAMES.delayed}
+    of_tokens = {name for name in names if name.startswith("shop.v1.hatchery.")}
+    of_tokens |= {NAMES.scheduler, NAMES.processor, NAMES.unrouted, NAMES.rerouted, NAMES.journal}
+    assert reached(wanted, NAMES.scheduler) == of_tokens | ends | parked
     # From where both ways end, none leads back.
     assert reached(wanted, *ends) == ends | parked
+
+
+@pytest.mark.parametrize(
+    "source", [NAMES.calls, NAMES.later_sent, NAMES.delayed, NAMES.later_rerouted]
+)
+def test_calls_go_by_whole_keys_and_by_none_of_a_loop(source: str):
+    (type,) = [each.type for each in WHOLE.exchanges if each.name == source]
+    keys = {each.routing_key for each in WHOLE.bindings if each.source == source}
+    retries = set[str]() if source in (NAMES.calls, NAMES.later_sent) else {"a", "b", "c"}
+    wanted = {"task.a", "task.c"} | {f"retry.{task}" for task in retries}
+    assert (type, keys) == ("direct", wanted)
 
 
 def test_what_is_dead_lettered_of_a_task_has_one_key_and_one_end(queue_type: QueueType):
