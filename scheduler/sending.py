@@ -214,10 +214,13 @@ class Sender(Generic[Q]):
 
     def _bound(self, number: int, call: object, posting: Posting) -> OneOfMany:
         try:
-            if isinstance(call, tuple) and len(pair := cast("tuple[Any, ...]", call)) == 2:
+            pair = cast("tuple[Any, ...]", call) if isinstance(call, tuple) else ()
+            if len(pair) == 2:
                 call, posting = pair[0], self._when(pair[1])
             if not isinstance(call, Mapping):
-                told = f"a call is a mapping of arguments by name, got {shown(call)}."
+                told = (
+                    f"a call is a mapping of arguments by name, got {shown(cast('object', call))}."
+                )
                 raise InvalidArguments(told)
             return self._spec.arguments.bind(**cast("Mapping[str, Any]", call)), posting
         except (InvalidArguments, TypeError) as error:  # TypeError: a name is no text
