@@ -151,7 +151,10 @@ def test_the_locked_versions_are_those_that_the_package_allows() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     wanted = {
-        "runtime.txt": [*project["project"]["dependencies"], *extras["metrics"], *extras["uvloop"]],
+        "runtime.txt": [
+            *project["project"]["dependencies"],
+            *(each for extra in ("metrics", "uvloop", "dashboard") for each in extras[extra]),
+        ],
         "build.txt": project["build-system"]["requires"],
     }
     for name, requirements in wanted.items():
