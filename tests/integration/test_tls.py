@@ -120,7 +120,7 @@ async def test_the_port_without_tls_is_told(secured: Secured) -> None:
 
 
 async def test_the_port_with_tls_is_told(secured: Secured) -> None:
-    with pytest.raises(BrokerUnavailable, match=r"one for TLS, write amqps://\."):
+    with pytest.raises(BrokerUnavailable, match=r"for TLS, write amqps://\."):
         await connected(secured.url.replace("amqps", "amqp"), Tls())
 
 
