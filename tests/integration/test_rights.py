@@ -249,7 +249,7 @@ async def test_a_processor_runs_loops_and_retries_them(office: Office) -> None:
     async with office.working():
         await office.until(lambda: len(office.runs_of("beat")) >= 6)
     (first, _), *_ = office.runs_of("beat")
-    assert office.runs_of("beat")[:4] == [(first, 0), (first, 1), (first + 1, 0), (first + 1, 1)]
+    assert office.runs_of("beat")[:4] == [(first, 1), (first, 2), (first + 1, 1), (first + 1, 2)]
 
 
 async def test_a_processor_runs_what_a_client_sends_now_and_later(office: Office) -> None:
@@ -260,7 +260,7 @@ async def test_a_processor_runs_what_a_client_sends_now_and_later(office: Office
         await mail.send("ada")
         await mail.send_later("1.2s", "bob")
         await office.until(lambda: len(office.runs_of("mail")) >= 2)
-    assert office.runs_of("mail") == [("ada", 0), ("bob", 0)]
+    assert office.runs_of("mail") == [("ada", 1), ("bob", 1)]
 
 
 async def test_a_processor_retries_parks_and_replays(office: Office) -> None:
@@ -273,7 +273,7 @@ async def test_a_processor_retries_parks_and_replays(office: Office) -> None:
         assert await failed.replay(["mail"], which) == 1
         await office.until(lambda: office.parked == 2)
         assert await failed.purge(["mail"], which) == 1
-    assert office.runs_of("mail") == [("nobody", 0), ("nobody", 1)] * 2
+    assert office.runs_of("mail") == [("nobody", 1), ("nobody", 2)] * 2
 
 
 async def test_a_processor_gets_and_retries_what_it_subscribes_to(office: Office) -> None:
@@ -281,7 +281,7 @@ async def test_a_processor_gets_and_retries_what_it_subscribes_to(office: Office
         for exchange, body in [(office.theirs, b"1"), (office.declared, b"2")]:
             await somebody.publish(Message(body), exchange=exchange, routing_key="order.paid")
         await office.until(lambda: len(office.runs_of("audit")) >= 4)
-    assert sorted(office.runs_of("audit")) == [(b"1", 0), (b"1", 1), (b"2", 0), (b"2", 1)]
+    assert sorted(office.runs_of("audit")) == [(b"1", 1), (b"1", 2), (b"2", 1), (b"2", 2)]
 
 
 async def test_a_processor_pauses_resumes_and_triggers(office: Office) -> None:
