@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, Listed] = {
     "status": Listed("status", "Show where each loop is, and what waits for tasks."),
     "next": Listed("upcoming", "List the next times of each loop, without asking the broker."),
     "pause": Listed("loops", "Pause a loop, or a task with all its calls and loops."),
-    "resume": Listed("loops", "Resume a paused loop, at its next nominal time, or a paused task."),
+    "resume": Listed("loops", "Resume a loop at its next nominal time, or a whole task."),
     "trigger": Listed("loops", "Run a loop now, besides its schedule."),
     "send": Listed("sending", "Send a call to a task, and print its ID."),
     "remove": Listed("loops", "Remove a loop that the code does not have."),

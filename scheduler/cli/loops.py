@@ -99,7 +99,7 @@ def resume(
     ] = None,
     as_json: Json = False,
 ) -> bool:
-    """Resume a paused loop, at its next nominal time, or a paused task.
+    """Resume a loop at its next nominal time, or a whole task.
 
     A loop that was paused itself stays paused when its task is resumed.
     """

@@ -71,6 +71,7 @@ COMMANDS = {
     "failed show": ("some-id", WRONG, "no parked message 'some-id'"),
     "failed replay": ("--all", FINE, "0 replayed"),
     "failed purge": ("--all --yes", FINE, "0 purged"),
+    "init": (f"{APPS}/quick.py", MISUSE, "cannot be written to"),
     "unsent list": ("", MISUSE, "stores no messages"),
     "unsent send": ("", MISUSE, "stores no messages"),
     "unsent purge": ("--yes", MISUSE, "stores no messages"),
@@ -317,7 +318,12 @@ def test_what_runs_is_told_and_ended(seeded: CommandLine):
         assert "cancelled by" in processor.until("cancelled by")
         processor.signal()
         assert processor.end().code == FINE
-    assert seeded("ps", "--json").json == {"runs": [], "more": 0, "not_answered_by": []}
+    assert seeded("ps", "--json").json == {
+        "runs": [],
+        "more": 0,
+        "not_answered_by": [],
+        "alarm": "",
+    }
     (*_, last) = seeded("history", "wait_for_input", "--json").json
     assert (last["what"], last["note"].startswith("cancelled by ")) == ("cancelled", True)
 

@@ -309,8 +309,8 @@ async def test_a_broker_that_is_away_is_told_within_the_deadline() -> None:
 
     began = asyncio.get_running_loop().time()
     with pytest.raises(NotSent, match=r"Cannot connect to amqp://guest@127\.0\.0\.1:1/") as caught:
-        await task.options(deadline="2s").send()
-    assert asyncio.get_running_loop().time() - began < 4
+        await task.options(deadline="4s").send()
+    assert asyncio.get_running_loop().time() - began < 8
     assert "secret" not in str(caught.value)
 
 

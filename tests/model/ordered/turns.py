@@ -16,6 +16,7 @@ from unittest.mock import patch
 from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Consumer, Delivery, Depth
 from scheduler.errors import BrokerUnavailable, DeliveryLost
+from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.processor import Worker
 from scheduler.protocol.messages import PREFIX, Message
 from scheduler.queues import heads
@@ -92,8 +93,12 @@ def resting(number: int) -> Script:
 @cache
 def turn_of(script: Script, retries: int, limit: int, *, twins: bool) -> Turn:
     """Where a processor stands after all this."""
-    with patch.object(heads, "LOOKS", LOOKS):
+    with patch.object(heads, "LOOKS", LOOKS), patch.object(Knowledge, "soon_current", _at_once):
         return LOOP.run_until_complete(_Replay(LOOP, retries, limit, twins).through(script))
+
+
+async def _at_once(self: Knowledge) -> None:
+    """What the roster says is known: nothing is paused in this model."""
 
 
 class _SteppedLoop(asyncio.SelectorEventLoop):
@@ -347,6 +352,6 @@ def _app(run: Callable[[int], Any], retries: int, limit: int) -> Scheduler:
 
     @app.task(ordered=True, subscribe=[("orders", "#", "topic")], retry=retry, timeout="20h")
     async def book(ctx: Context, order: bytes) -> None:
-        await run(ctx.attempt)
+        await run(ctx.attempt - 1)  # of those that have failed
 
     return app
