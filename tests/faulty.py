@@ -123,7 +123,7 @@ class FaultyBroker(MemoryBroker):
 
     Attributes:
         calls: the operations that were asked for.
-        blocks_for: why it blocks whoever publishes; empty: it does not.
+        blocks_for: why it blocks publishers; empty: it does not.
     """
 
     blocks_for = ""

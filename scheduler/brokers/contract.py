@@ -172,7 +172,7 @@ class Broker(Protocol):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether an alarm of the broker blocks this connection, as something was published."""
+        """Return whether an alarm blocks this connection, because it has published."""
         ...
 
     @property
@@ -188,7 +188,7 @@ class Broker(Protocol):
         """Ask whether the broker accepts messages, without publishing any.
 
         Returns:
-            Why it blocks whoever publishes, as it says: "low on disk"; empty: it does not.
+            Why it blocks publishers, as it says: "low on disk"; empty: it does not.
         """
         ...
 
@@ -265,7 +265,7 @@ class Broker(Protocol):
     def read(
         self, stream: str, *, since: Since = None, timeout: timedelta | None = None
     ) -> AsyncGenerator[Message]:
-        """What this node has of a stream, oldest first, to its last message when that is asked for.
+        """Read what this node has of a stream, oldest first, to the end that it has now.
 
         Needs no right but to read the stream. Nothing is written (statement 7).
 

@@ -194,7 +194,7 @@ def _of_counts(counts: Counts) -> Iterator[str]:
     more = len(counts.orphans) - FEW
     few = ", ".join([*counts.orphans[:FEW], *([f"{more} more"] if more > 0 else [])])
     lines = {
-        "the broker blocks whoever publishes, as it is {}: no run is settled, and no loop goes on, "
+        "the broker blocks publishers, as it is {}: no run is settled, and no loop goes on, "
         "until its alarm ends (`rabbitmqctl status` shows it)": counts.alarm,
         "{} parked: see `scheduler failed list`": counts.parked,
         "{} void tokens: they wait in the broker until they are due, and never run": counts.void,

@@ -500,7 +500,7 @@ def _check_alarm(alarm: str) -> Finding:
     return Finding(
         "messages",
         "problem",
-        f"the broker blocks whoever publishes: it is {alarm}",
+        f"the broker blocks publishers: it is {alarm}",
         "Free memory or disk of its nodes: `rabbitmqctl status` shows what they have, and from "
         "where on they block. Until then no run is settled, and no loop goes on.",
     )

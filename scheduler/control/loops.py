@@ -105,7 +105,7 @@ def _orphan(listed: Listed) -> Loop:
 
 
 def whole_of(task: TaskSpec) -> Loop:
-    """What stands for all messages of a task where it is paused and resumed. It never runs."""
+    """Return the loop that stands for a whole task in pauses and resumes. It never runs."""
     return Loop(LoopId(task.name, WHOLE), task, Once(UNIX_EPOCH), {})
 
 
@@ -145,7 +145,7 @@ class Loops:
         return loops_of(self._app, await self._roster.read())
 
     async def look(self) -> list[Loop]:
-        """The same, without writing anything, as far as this node of the broker has them."""
+        """Read them without writing anything, as far as this node of the broker has them."""
         return loops_of(self._app, await self._roster.look())
 
     async def find(self, name: str) -> Loop:

@@ -104,7 +104,7 @@ class Counts:
         void: the void tokens that wait in the timers of loops until they are due, at least.
         orphans: the loops in the broker that the code does not have.
         leftovers: the tasks in the broker that the code does not have.
-        alarm: why the broker blocks whoever publishes; empty: it does not.
+        alarm: why the broker blocks publishers; empty: it does not.
     """
 
     parked: int = 0

@@ -80,7 +80,7 @@ Access = Callable[[Request], Visitor | None | Awaitable[Visitor | None]]
 """Who asks: a function of the request; None: nobody who may look."""
 
 Redact = Callable[[str, Any], Any]
-"""What is shown of a value: a function of the task, and of arguments, carry, headers or a body."""
+"""Redact a value before it is shown: of the task, and of arguments, carry, headers or a body."""
 
 
 def local_access(request: Request) -> Visitor | None:
@@ -184,7 +184,7 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
     """Return why a form was not sent from one of our own pages; None: it was.
 
     A browser says which site a request comes from, whatever a proxy makes of the host. Over plain
-    HTTP it says the origin only. What says neither is no browser, and has nobody's login.
+    HTTP it says the origin only. A request with neither comes from no browser, and has no login.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site == "same-origin" or (site is None and origin is None):

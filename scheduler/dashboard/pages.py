@@ -129,7 +129,7 @@ def _charts(site: Site, span: str, now: datetime) -> Sequence[Chart]:
 
 
 def _marks(site: Site) -> Sequence[Mark]:
-    """Return the pauses of operators, and the starts of processors that the last roll call told."""
+    """Return the pauses of operators, and the processor starts that the last roll call found."""
     pauses = [
         Mark(entry.at, "pause", f"{entry.loop} paused by {entry.by}")
         for entry in site.picture.entries

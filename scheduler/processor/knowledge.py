@@ -1,4 +1,4 @@
-"""What a processor has to know before it runs a message (P0): which epochs of loops have begun, and
+"""Know what a processor needs before it runs a message (P0): which epochs of loops have begun, and
 which tasks are paused."""
 
 import asyncio

@@ -340,7 +340,7 @@ class Executions:
         self._threads = threads
         self._free = asyncio.Semaphore(concurrency)
         self._free_threads = asyncio.Semaphore(threads.size)
-        self._free_of_tasks: dict[str, asyncio.Semaphore] = {}
+        self._rooms: dict[str, Sequence[asyncio.Semaphore]] = {}
         self._going: set[Execution] = set()
 
     def __len__(self) -> int:
@@ -353,18 +353,22 @@ class Executions:
         """Wait until there is room for a run of a task, and hold it."""
         if task.builtin:  # supervision does not wait for the runs that it supervises
             return
-        # Its messages may come from several queues, or from one that is opened again after a pause,
-        # each as if it were the only one.
-        places = asyncio.Semaphore(task.concurrency)
-        of_task = self._free_of_tasks.setdefault(task.name, places)
-        for room in (of_task, *([self._free_threads] if task.blocks else []), self._free):
+        if (rooms := self._rooms.get(task.name)) is None:
+            # Its messages may come from several queues, or from one that is opened again after a
+            # pause, each as if it were the only one.
+            of_task = asyncio.Semaphore(task.concurrency)
+            rooms = (
+                (of_task, self._free_threads, self._free) if task.blocks else (of_task, self._free)
+            )
+            self._rooms[task.name] = rooms
+        for room in rooms:
             await room.acquire()
             held.callback(room.release)
 
     def let_through(self, waiting: int) -> None:
         """Have as many as may be waiting go on, to find that the processor stops."""
-        for _ in range(waiting):
-            for room in (self._free, self._free_threads, *self._free_of_tasks.values()):
+        for room in {room for rooms in self._rooms.values() for room in rooms}:
+            for _ in range(waiting):
                 room.release()
 
     async def outcome_of(self, run: Run) -> Outcome:

@@ -39,7 +39,7 @@ LIMITS = "message-ttl", "max-length", "max-length-bytes", "delivery-limit"
 OTHERWISE_SET = "dead-letter-exchange", "dead-letter-routing-key"
 """Keys that count only where the queue's arguments do not set them."""
 ALTERNATE = "alternate-exchange"
-"""The same for exchanges. It hides from senders that nothing has taken their message."""
+"""List those of exchanges: they hide from senders that no queue has taken their message."""
 
 # A policy has to set something. This counts when a queue is declared, and spreads the leaders.
 HARMLESS = {"queue-leader-locator": "balanced"}
@@ -64,7 +64,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """What a policy changes of our queues and exchanges.
+    """Describe what a policy changes of our queues and exchanges.
 
     Attributes:
         settings: those that harm.

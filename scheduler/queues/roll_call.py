@@ -91,7 +91,7 @@ class Turnout(Generic[A]):
         said: what each of those said that answered.
         missing: who has answered a question before, but not this one: of those that may be silent,
             who did so last.
-        alarm: why the broker blocks whoever publishes, so that nobody was asked; empty: it did not.
+        alarm: why the broker blocks publishers, so that no processor was asked; empty: it did not.
     """
 
     expected: int
@@ -120,7 +120,7 @@ class Turnout(Generic[A]):
 
     @property
     def silence(self) -> str:
-        """Who has not answered, in words; empty: all have."""
+        """Name who has not answered, in words; empty: all have."""
         if self.complete:
             return ""
         if self.alarm:

@@ -210,7 +210,7 @@ def test_an_alarm_does_not_keep_commands_from_looking(
             while not (status := shop("status", "--json")).json["alarm"]:
                 time.sleep(0.5)
             assert (status.code, status.json["alarm"]) == (1, f"low on {why}")
-            assert f"blocks whoever publishes, as it is low on {why}" in shop("status").out
+            assert f"blocks publishers, as it is low on {why}" in shop("status").out
             for command, done in at_once(shop, LOOKS):
                 assert done.code == 0, (command, done.err)
             doctor = shop("doctor", "--json")

@@ -56,7 +56,7 @@ def prepare(browser: Browser, dashboard: Dashboard, warm: float) -> None:
     page.goto(f"{dashboard.address}/loops?q=poll-&task=poll-oslo")
     page.wait_for_timeout(warm * 1000)
     page.goto(f"{dashboard.address}/loop?name=poll-oslo")
-    page.get_by_label("Why").fill("stocktaking until noon")
+    page.get_by_label("Reason (optional)").fill("stocktaking until noon")
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#doing")).to_contain_text("paused")
     for path, button in (

@@ -81,7 +81,7 @@ def parked(ward: Ward, page: Page, task: str, count: int) -> None:
 
 def test_pause_with_a_reason_and_resume(visitor: Reader, ward: Ward) -> None:
     page = visitor.open("/loop?name=drill")
-    page.get_by_label("Why").fill("no smoke today")
+    page.get_by_label("Reason (optional)").fill("no smoke today")
     button(page, "Pause").click()
     done(page, "drill: paused")
     assert ward.is_paused("drill")

@@ -77,11 +77,11 @@ def test_a_page_follows_what_happens_without_being_loaded_again(reader: Reader) 
 
 def test_what_a_reader_has_begun_to_write_outlives_what_is_new(reader: Reader) -> None:
     page = reader.open("/loop?name=pulse")
-    page.get_by_label("Why").fill("the heart is mo")
+    page.get_by_label("Reason (optional)").fill("the heart is mo")
     before = tick_of(page)
     page.wait_for_function(LATER, arg=before)
     page.keyboard.type("nitored elsewhere")
-    expect(page.get_by_label("Why")).to_have_value("the heart is monitored elsewhere")
+    expect(page.get_by_label("Reason (optional)")).to_have_value("the heart is monitored elsewhere")
 
 
 def test_times_are_told_from_now_with_the_exact_one_on_hover(reader: Reader) -> None:

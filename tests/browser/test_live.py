@@ -125,13 +125,13 @@ def test_nothing_moves_under_a_hand_at_600_runs_in_a_minute(
         page.wait_for_function("() => document.querySelectorAll('#events details').length > 1")
         page.evaluate(OPEN)
         (opened,) = page.evaluate(OPENED)
-        page.get_by_label("Why").focus()
+        page.get_by_label("Reason (optional)").focus()
         page.evaluate(COUNT_UPDATES)
         for number in range(UPDATES):
             page.keyboard.type(f"{number} ")
             page.wait_for_function("was => updates > was", arg=number)
-        expect(page.get_by_label("Why")).to_be_focused()
-        expect(page.get_by_label("Why")).to_have_value("0 1 2 3 4 5 6 7 ")
+        expect(page.get_by_label("Reason (optional)")).to_be_focused()
+        expect(page.get_by_label("Reason (optional)")).to_have_value("0 1 2 3 4 5 6 7 ")
         assert page.evaluate(OPENED) == [opened]
 
 

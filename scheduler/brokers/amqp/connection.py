@@ -83,7 +83,7 @@ class Connection:
         return timedelta(0) if self._session is None else self._session.silence
 
     async def alarm(self) -> str:
-        """Ask, over a connection of its own, whether the broker blocks whoever publishes.
+        """Ask, over a connection of its own, whether the broker blocks publishers.
 
         Of a broker that lets this user in but once, it is not known; then there is none.
         """

@@ -147,7 +147,7 @@ class DriverConnection(aiormq.Connection):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the broker has said that an alarm blocks whoever publishes."""
+        """Return whether the broker has said that an alarm blocks publishers."""
         unblocked: asyncio.Event = getattr(self, "_Connection__connection_unblocked")  # noqa: B009
         return not unblocked.is_set()
 

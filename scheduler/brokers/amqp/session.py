@@ -129,7 +129,7 @@ class Session:
         return timedelta(seconds=asyncio.get_running_loop().time() - since)
 
     async def find_alarm(self) -> str:
-        """Find out why the broker blocks whoever publishes; empty: it does not.
+        """Find out why the broker blocks publishers; empty: it does not.
 
         It tells who has begun to publish, and reads nothing more of a connection that it blocks. So
         this one is of no further use, and is closed.

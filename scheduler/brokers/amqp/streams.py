@@ -128,7 +128,7 @@ class Reading:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has come that was not handed out."""
+        """Return whether all entries that came were handed out."""
         return not self._arrived
 
     async def has_begun(self, seconds: float) -> bool:
@@ -189,7 +189,7 @@ async def read(
             reached = entry.offset
             if reached < end and not is_mark(entry.message):
                 yield entry.message
-    if not is_there:  # it was made anew, and nothing comes to who asks for more than it has
+    if not is_there:  # it was recreated: a reader that asks for more than it has gets nothing
         async with aclosing(read(connection, stream, None, timeout)) as messages:
             async for message in messages:
                 yield message
