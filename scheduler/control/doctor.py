@@ -22,6 +22,7 @@ from scheduler.errors import (
     IncompatibleBroker,
     OtherArguments,
     QueueNotFound,
+    Rejected,
     Unroutable,
 )
 from scheduler.protocol.messages import Message
@@ -258,7 +259,7 @@ class Doctor:
     async def _check_processors(self, alarm: str) -> AsyncIterator[Finding]:
         names = self._app.names
         if not alarm:  # who may not publish could not ask; nothing is bound for this
-            with suppress(Unroutable):
+            with suppress(Unroutable, Rejected):
                 await self._broker.publish(
                     Message(), exchange=names.control, routing_key=names.presence
                 )

@@ -97,7 +97,11 @@ class TimerWatch:
     async def _head(self, queue: str) -> "Head | None":
         """Return the message at the head of a timer, left where it is; None: it is empty."""
         getting = asyncio.ensure_future(self._broker.get(queue))
-        await asyncio.wait([getting], timeout=SILENT_AFTER_S)
+        try:
+            await asyncio.wait([getting], timeout=SILENT_AFTER_S)
+        except asyncio.CancelledError:
+            getting.add_done_callback(_requeue_late)
+            raise
         if not getting.done():
             getting.add_done_callback(_requeue_late)
             return Head(None, None, "It has no leader: it does not respond.")
