@@ -10,15 +10,16 @@ import pytest
 from scheduler.protocol.topology import QueueType
 from scheduler.testing import VirtualTimeLoop
 from scheduler.timing.clock import LoopClock
-from tests.dealing import dealt
-from tests.rabbitmq import NoBroker, Users, administrator, shared_broker
+from tests.dealing import SLOW, dealt
+from tests.rabbitmq import NoBroker, PrivateNode, Users, administrator, shared_broker
 from tests.stage import START, Stage
-from tests.sweep import NAMESPACES, new_namespace
+from tests.sweep import NAMESPACES
 
 # pytest-xdist gives all its workers the same one.
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
-LENT_TO = {"scheduler", "scene"}
-"""Fixtures that clear away all that their tests declare."""
+# A quorum queue that could not hand on a message, because the next queue was not up yet, tries it
+# again after three minutes, unless the broker is told otherwise.
+TRIES_AGAIN = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 3000}]}]."
 PROVISIONED = pytest.StashKey[str | NoBroker]()
 
 
@@ -33,7 +34,13 @@ def pytest_asyncio_loop_factories(
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if (workers := getattr(config, "workerinput", None)) is not None:
-        items[:] = dealt(items, workers["workercount"], lambda item: item.path.parts)
+        items[:] = dealt(items, workers["workercount"], place_of)
+
+
+def place_of(item: pytest.Item) -> tuple[str, ...]:
+    """The file of a test; all that share the node are together."""
+    shares = "node" in getattr(item, "fixturenames", ())
+    return (SLOW[0], "node") if shares else item.path.parts
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -59,6 +66,13 @@ def broker_url(pytestconfig: pytest.Config) -> str:
     if isinstance(provisioned, NoBroker):
         pytest.fail(str(provisioned), pytrace=False)
     return provisioned
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[PrivateNode]:
+    """A node that tests may end, freeze and start: it runs when the next one gets it."""
+    with PrivateNode(advanced=TRIES_AGAIN) as node:
+        yield node
 
 
 @pytest.fixture(scope="session")
@@ -92,11 +106,8 @@ async def stage(clock: LoopClock, request: pytest.FixtureRequest) -> AsyncIterat
 @pytest.fixture
 def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace that no other test uses meanwhile."""
-    if not LENT_TO & set(request.fixturenames):
-        yield new_namespace()
-        return
     parameters = getattr(request.node, "callspec", None)
-    with NAMESPACES.lent(parameters.id if parameters else "") as name:
+    with NAMESPACES.lent(parameters.params.get("queue_type", "") if parameters else "") as name:
         yield name
 
 

@@ -1,7 +1,8 @@
 """Clear away what tests declare, and lend them namespaces whose timers are there already.
 
-A namespace has a hundred queues, most of them timers, and a broker takes seconds to declare them.
-So timers are emptied and kept, and the next test of that kind gets their namespace.
+A namespace has 150 queues and 1,000 bindings, most of them of timers, and a broker takes seconds to
+declare them. So timers are emptied and kept, and the next test with queues of that type gets their
+namespace.
 """
 
 import asyncio
@@ -52,15 +53,16 @@ class Namespaces:
         self._clear = set[str]()
 
     @contextmanager
-    def lent(self, kind: str) -> Generator[str]:
-        """Lend a namespace, whose timers all tests of a kind declare alike."""
-        name = self._free[kind].pop() if self._free[kind] else new_namespace()
+    def lent(self, queue_type: str) -> Generator[str]:
+        """Lend a namespace for queues of a type; one that was cleared is lent again."""
+        free = self._free[queue_type]
+        name = free.pop() if free else new_namespace()
         self._lent.add(name)
         yield name
         self._lent.discard(name)
         if name in self._clear:
             self._clear.discard(name)
-            self._free[kind].append(name)
+            free.append(name)
 
     async def clear(self, url: str, wanted: Topology) -> None:
         """Delete what a test declared in a namespace; its timers are kept if it was lent."""
@@ -69,6 +71,9 @@ class Namespaces:
         prefix = Names(namespace).prefix
         of_timers = f"{prefix}.hatchery.", f"{prefix}.later."
         exchanges = [each.name for each in wanted.exchanges if not each.passive]
+        timers = [name for name in queues if name.startswith(of_timers)]
+        kept = {*timers, *(each.source for each in wanted.bindings if each.destination in timers)}
+        kept = {name for name in kept if name.startswith(of_timers)}
         keeps = namespace in self._lent
         connection = await aiormq.connect(url)
         try:
@@ -78,10 +83,9 @@ class Namespaces:
                 (lanes[:1], _delete_exchange, exchanges),
                 (lanes, _delete_queue, queues),
             ):
-                gone = [name for name in names if not (keeps and name.startswith(of_timers))]
+                gone = [name for name in names if not (keeps and name in kept)]
                 await _side_by_side(over, delete, gone)
             if keeps:
-                timers = [name for name in queues if name.startswith(of_timers)]
                 try:
                     await _side_by_side(lanes, _purge, timers)
                     self._clear.add(namespace)

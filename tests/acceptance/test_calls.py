@@ -36,8 +36,7 @@ async def tidy() -> None: ...
 
 
 @contextmanager
-def seeded(url: str, directory: Path) -> Generator[CommandLine]:
-    namespace = new_namespace()
+def seeded(url: str, directory: Path, namespace: str) -> Generator[CommandLine]:
     (directory / "shop.py").write_text(SHOP.format(namespace=namespace))
     run = CommandLine(directory, SCHEDULER_BROKER_URL=url, SCHEDULER_APP="shop.py:app")
     assert run("seed").code == 0
@@ -52,8 +51,8 @@ async def _nothing() -> None: ...
 
 
 @pytest.fixture
-def shop(broker_url: str, tmp_path: Path) -> Iterator[CommandLine]:
-    with seeded(broker_url, tmp_path) as run:
+def shop(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[CommandLine]:
+    with seeded(broker_url, tmp_path, namespace) as run:
         yield run
 
 
@@ -153,9 +152,11 @@ MEMORY, DISK = "set_vm_memory_high_watermark", "set_disk_free_limit"
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[PrivateNode]:
-    with PrivateNode(management=False) as node:
-        yield node
+def on_node(node: PrivateNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    directory = tmp_path_factory.mktemp("on_node")
+    (directory / "loops.toml").write_text('[mail."a"]\nevery = "1h"\nargs = {to = "x"}\n')
+    with seeded(node.url, directory, new_namespace()) as shop:
+        yield shop
 
 
 def at_once(
@@ -172,27 +173,25 @@ def at_once(
 
 @pytest.mark.parametrize("way", ["blocked", "frozen"])
 def test_a_command_ends_though_the_broker_does_not_answer(
-    node: PrivateNode, tmp_path: Path, way: str
+    node: PrivateNode, on_node: CommandLine, way: str
 ) -> None:
-    with seeded(node.url, tmp_path) as shop:
-        (tmp_path / "loops.toml").write_text('[mail."a"]\nevery = "1h"\nargs = {to = "x"}\n')
-        if way == "blocked":
-            node.ctl(MEMORY, "0.000001")
-        else:
-            node.freeze()
-        try:
-            began = time.monotonic()
-            for command, done in at_once(shop, [[*each, "--timeout", "3s"] for each in COMMANDS]):
-                assert "Traceback" not in done.err, command
-                if way == "frozen":
-                    assert (done.code, done.out) == (1, ""), command
-                    assert done.err.count("\n") == 1, (command, done.err)
-                    assert "has not answered within 3s" in done.err
-            assert time.monotonic() - began < 20
-        finally:
+    if way == "blocked":
+        node.ctl(MEMORY, "0.000001")
+    else:
+        node.freeze()
+    try:
+        began = time.monotonic()
+        for command, done in at_once(on_node, [[*each, "--timeout", "3s"] for each in COMMANDS]):
+            assert "Traceback" not in done.err, command
             if way == "frozen":
-                node.thaw()
-            node.ctl(MEMORY, "0.6")
+                assert (done.code, done.out) == (1, ""), command
+                assert done.err.count("\n") == 1, (command, done.err)
+                assert "has not answered within 3s" in done.err
+        assert time.monotonic() - began < 20
+    finally:
+        if way == "frozen":
+            node.thaw()
+        node.ctl(MEMORY, "0.6")
 
 
 @pytest.mark.parametrize(
@@ -200,9 +199,10 @@ def test_a_command_ends_though_the_broker_does_not_answer(
     [(MEMORY, "0.000001", "0.6", "memory"), (DISK, "100000000000000", "50000000", "disk")],
 )
 def test_an_alarm_does_not_keep_commands_from_looking(
-    node: PrivateNode, tmp_path: Path, limit: str, low: str, enough: str, why: str
+    node: PrivateNode, on_node: CommandLine, limit: str, low: str, enough: str, why: str
 ) -> None:
-    with seeded(node.url, tmp_path) as shop, shop.processor() as processor:
+    shop = on_node
+    with shop.processor() as processor:
         processor.until("processing")
         assert shop("status", "--json").json["alarm"] == ""
         node.ctl(limit, low)
@@ -223,15 +223,14 @@ def test_an_alarm_does_not_keep_commands_from_looking(
             node.ctl(limit, enough)
 
 
-def test_one_interrupt_is_enough(node: PrivateNode, tmp_path: Path) -> None:
-    with seeded(node.url, tmp_path) as shop:
-        node.freeze()
-        try:
-            with shop.terminal("status", "--timeout", "5m") as terminal:
-                time.sleep(3)
-                terminal.interrupt()
-                began = time.monotonic()
-                assert terminal.end().code != 0
-                assert time.monotonic() - began < 8
-        finally:
-            node.thaw()
+def test_one_interrupt_is_enough(node: PrivateNode, on_node: CommandLine) -> None:
+    node.freeze()
+    try:
+        with on_node.terminal("status", "--timeout", "5m") as terminal:
+            time.sleep(3)
+            terminal.interrupt()
+            began = time.monotonic()
+            assert terminal.end().code != 0
+            assert time.monotonic() - began < 8
+    finally:
+        node.thaw()

@@ -6,6 +6,7 @@ By hand, at full size, on a node that may be stopped::
         "rabbitmq stop NAME" "rabbitmq start 4.3 NAME 5690"
 """
 
+import asyncio
 import os
 import shlex
 import subprocess
@@ -19,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scheduler.protocol.topology import topology
 from scheduler.queues.unsent import SqliteStore
-from tests.integration.shop import new_namespace
+from tests.sweep import clear, new_namespace
 
 SIDE_BY_SIDE = 200
 PROGRAM = Path(__file__).parent / "apps" / "posting.py"
@@ -95,6 +97,10 @@ class Outage:
     def left(self) -> int:
         """How many messages are stored still."""
         return len(SqliteStore(self._database, self.namespace).read()) if self.has_fallback else 0
+
+    def sweep(self) -> None:
+        """Delete the queues."""
+        asyncio.run(clear(self.url, topology(self.namespace, ["work"], called=["work"])))
 
     def problems(self) -> list[str]:
         """What must not be."""

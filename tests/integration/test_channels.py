@@ -224,18 +224,20 @@ def test_it_is_given_up_before_whoever_waits_for_the_answer_gives_up() -> None:
     assert session.ANSWER_TIMEOUT < DEFAULT_TIMEOUT
 
 
-async def test_a_connection_that_an_alarm_blocks_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_an_alarm_blocks_is_kept(
+    node: PrivateNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=0.5))
     events = list[Event]()
-    with PrivateNode(management=False) as node:
-        async with AmqpBroker(node.url, emit=events.append) as broker:
-            await broker.declare(Topology(queues=(Queue("q", {"x-queue-type": "quorum"}),)))
-            await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.000001")
-            sending = asyncio.create_task(send(broker, "q", b"a"))
-            await asyncio.sleep(3)
-            assert not sending.done()
-            await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.4")
-            await sending
+    async with AmqpBroker(node.url, emit=events.append) as broker:
+        await broker.declare(Topology(queues=(Queue("q", {"x-queue-type": "quorum"}),)))
+        await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.000001")
+        sending = asyncio.create_task(send(broker, "q", b"a"))
+        await asyncio.sleep(3)
+        assert not sending.done()
+        await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.4")
+        await sending
+        await broker.delete("q")
     assert not [event for event in events if isinstance(event, ConnectionLost)]
 
 

@@ -13,10 +13,8 @@ import pytest
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import RunReturned, RunSettled
-from scheduler.protocol.topology import QueueType
 from tests.integration.conftest import Field
 from tests.integration.shop import Run, Shop, eventually
-from tests.rabbitmq import PrivateNode
 from tests.warm import Program
 
 pytestmark = pytest.mark.timeout(180)
@@ -185,38 +183,3 @@ async def test_a_message_that_fails_for_ever_is_not_lost_at_any_moment(
         ("exhausted", "ValueError: boom 1", 3)
     }
     assert sorted(note["attempt"] for note in clerks.field.notes("fails")) == attempts
-
-
-# A quorum queue that could not hand on a message, because the next queue was not up yet, tries it
-# again after three minutes, unless the broker is told otherwise.
-TRIES_AGAIN = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 3000}]}]."
-# Of a quorum queue that was younger when 3.10 was killed, what is due may stay inside for ever.
-OLD_ENOUGH = 5.0
-
-
-@pytest.mark.parametrize(
-    ("ends", "queue_type"), [("restart", "quorum"), ("kill", "quorum"), ("kill", "classic")]
-)
-async def test_every_message_is_run_though_the_broker_goes(
-    ends: str, queue_type: QueueType
-) -> None:
-    delays = random_delays(200)
-    node = await asyncio.to_thread(PrivateNode(advanced=TRIES_AGAIN, management=False).__enter__)
-    try:
-        shop = Shop(node.url, "outage", queue_type)
-        await shop.seed()
-        await asyncio.sleep(OLD_ENOUGH)
-        async with shop.app, shop.working("work"):
-            await asyncio.gather(
-                *(shop.work.send_later(f"{delay}s", n) for n, delay in enumerate(delays))
-            )
-            await shop.until(lambda: len(shop.runs) >= 10)
-            if ends == "restart":
-                await asyncio.to_thread(node.restart)
-            else:
-                await asyncio.to_thread(node.kill)
-                await asyncio.to_thread(node.start)
-            await shop.until(lambda: len({run.value for run in shop.runs}) == len(delays))
-        assert min(lateness(shop.runs)) >= 0
-    finally:
-        await asyncio.to_thread(node.__exit__)

@@ -16,7 +16,6 @@ from scheduler.queues.failed import EVERYTHING, FailedQueues
 from scheduler.timing.clock import SystemClock
 from tests.integration.conftest import Field, ready
 from tests.sweep import clear
-from tests.sweep import sweep as delete_all
 
 APP = f"{Path(__file__).parent / 'apps' / 'versions.py'}:app"
 LOOPS = ("kept", "quickened", "moved", "resized", "removed", "added")
@@ -38,13 +37,8 @@ def deploy(
 
 async def sweep(field: Field) -> None:
     """Delete the queues of both versions."""
-    names = Names(field.namespace)
-    of_calls = topology(field.namespace, ["signed"], called=["signed"])
-    queues = [queue.name for queue in of_calls.queues]
-    for loop in (*LOOPS, "_supervision"):
-        queues += [names.processor_queue(loop), names.failed_queue(loop)]
-    async with AmqpBroker(field.url) as broker:
-        await delete_all(broker, queues)
+    tasks = [*LOOPS, "_supervision", "signed"]
+    await clear(field.url, topology(field.namespace, tasks, called=["signed"]))
 
 
 def runs(field: Field, loop: str, version: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 import shlex
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ from scheduler.events import PolicyReported, QueuesMissing
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Queue, Topology
-from tests.integration.shop import eventually
+from tests.integration.shop import eventually, new_namespace
 from tests.rabbitmq import PrivateNode
 from tests.stage import at_work, processor_of, program_of
 
@@ -54,12 +54,6 @@ CATCHES_ALL = Topology(
 )
 EARLY = timedelta(milliseconds=50)
 WATCHED_S = 10.0
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[PrivateNode]:
-    with PrivateNode() as node:
-        yield node
 
 
 @dataclass
@@ -133,7 +127,10 @@ class Scene:
     ) -> Fates:
         """Look at what becomes of them under a policy; two messages are parked meanwhile."""
         errors: list[str] = []
-        async with at_work(processor_of(self.app, broker)), blanket(node, policy):
+        async with (
+            at_work(processor_of(self.app, broker)),
+            blanket(node, self.app.namespace, policy),
+        ):
             await asyncio.sleep(1)
             self.runs.clear()
             await self.fails.send()
@@ -201,48 +198,42 @@ def assert_like(fates: Fates, expected: Fates) -> None:
 
 @asynccontextmanager
 async def blanket(
-    node: PrivateNode, definition: dict[str, Any], *, kind: str = "policy"
+    node: PrivateNode, namespace: str, definition: dict[str, Any], *, kind: str = "policy"
 ) -> AsyncGenerator[None]:
-    """A policy for everything, inside the block."""
-    to = "--apply-to", "all" if kind == "policy" else "queues"
-    await asyncio.to_thread(node.ctl, f"set_{kind}", "blanket", ".*", json.dumps(definition), *to)
+    """A policy for everything of a namespace, inside the block."""
+    name, to = f"blanket {namespace}", ("--apply-to", "all" if kind == "policy" else "queues")
+    pattern = f"^{namespace}\\."
+    await asyncio.to_thread(node.ctl, f"set_{kind}", name, pattern, json.dumps(definition), *to)
     try:
         yield
     finally:
-        await asyncio.to_thread(node.ctl, f"clear_{kind}", "blanket")
+        await asyncio.to_thread(node.ctl, f"clear_{kind}", name)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", POLICIES)
-async def test_no_policy_has_anything_run_early(
-    node: PrivateNode, namespace: str, name: str
-) -> None:
-    scene = Scene(node, namespace)
+async def no_policy_has_anything_run_early(node: PrivateNode, name: str) -> None:
+    scene = Scene(node, new_namespace())
     async with AmqpBroker(node.url, emit=scene.app.events.emit) as broker:
         await scene.prepare(broker)
         fates = await scene.play(node, broker, POLICIES[name], expire=name == "expires")
     row = " | ".join((name, *asdict(fates).values()))
     logging.getLogger(__name__).warning("| %s |", row)
     reported = [each.policy for each in scene.events if isinstance(each, PolicyReported)]
-    assert reported == ["policy 'blanket'"]
-    assert await scene.is_missing_told() == (name == "expires")
-    assert "early" not in str(fates)
-    assert fates.paused_loop == fates.finished_one_off == "0 runs"
+    assert reported == [f"policy 'blanket {scene.app.namespace}'"], name
+    assert await scene.is_missing_told() == (name == "expires"), name
+    assert "early" not in str(fates), name
+    assert fates.paused_loop == fates.finished_one_off == "0 runs", name
     assert_like(fates, replace(WELL, **CHANGED.get(name, {})))
 
 
-@pytest.mark.timeout(300)
-async def test_the_policy_that_the_doctor_names_shields_from_all_others(
-    node: PrivateNode, namespace: str
-) -> None:
-    scene = Scene(node, namespace)
+async def the_policy_that_the_doctor_names_shields_from_all_others(node: PrivateNode) -> None:
+    scene = Scene(node, namespace := new_namespace())
     async with AmqpBroker(node.url, emit=scene.app.events.emit) as broker:
         await scene.prepare(broker)
         assert (await scene.findings(broker))["policies"].verdict == "ok"
         await broker.declare(CATCHES_ALL)
-        async with blanket(node, mild := {**ALL, "expires": 600_000}):
+        async with blanket(node, namespace, mild := {**ALL, "expires": 600_000}):
             assert not await scene.is_sender_told(broker)
-            found = (await scene.findings(broker))["policy 'blanket'"]
+            found = (await scene.findings(broker))[f"policy 'blanket {namespace}'"]
             assert found.verdict == "problem"
             assert all(f"{key}: {value}" in found.detail for key, value in mild.items())
             _, *shielding = shlex.split(found.advice)
@@ -250,7 +241,16 @@ async def test_the_policy_that_the_doctor_names_shields_from_all_others(
             assert await scene.is_sender_told(broker)
             assert (await scene.findings(broker))["policies"].verdict == "ok"
         fates = await scene.play(node, broker, ALL, expire=False)
-        async with blanket(node, POLICIES["message-ttl"], kind="operator_policy"):
+        async with blanket(node, namespace, POLICIES["message-ttl"], kind="operator_policy"):
             (found,) = (await scene.findings(broker)).values()
             assert "No policy shields from an operator policy" in found.advice
     assert_like(fates, WELL)
+
+
+@pytest.mark.timeout(300)
+async def test_no_policy_has_anything_run_early_and_the_one_that_the_doctor_names_shields() -> None:
+    with PrivateNode() as node:
+        async with asyncio.TaskGroup() as side_by_side:  # each policy is for one namespace
+            side_by_side.create_task(the_policy_that_the_doctor_names_shields_from_all_others(node))
+            for name in POLICIES:
+                side_by_side.create_task(no_policy_has_anything_run_early(node, name))

@@ -42,31 +42,21 @@ async def test_the_shared_broker_takes_connections(broker_url: str) -> None:
     await connection.close()
 
 
-async def test_a_killed_node_comes_back_with_its_data() -> None:
-    with PrivateNode(management=False) as node:
-        node.ctl("add_user", "somebody", "secret")
-        node.kill()
-        assert not answers(node.url)
-        node.start()
-        assert "somebody" in node.ctl("list_users")
-
-
-async def test_users_can_be_made_with_the_management_api_and_without_it() -> None:
-    with PrivateNode() as node:
-        for administrator in (node.administrator, node.ctl):
-            users = Users(administrator, node.url)
-            url = users.add("old & odd/", configure="^mine$")
-            connection = await aiormq.connect(url)
-            channel = await connection.channel()
-            await channel.queue_declare("mine", exclusive=True)
-            with pytest.raises(ChannelAccessRefused):
-                await channel.queue_declare("theirs", exclusive=True)
-            await connection.close()
-            users.set_password(str(urlsplit(url).username), "new")
-            with pytest.raises(ProbableAuthenticationError):
-                await aiormq.connect(url)
-            users.delete_all()
-            assert "test-" not in node.ctl("list_users")
+async def test_users_can_be_made_with_the_management_api_and_without_it(node: PrivateNode) -> None:
+    for administrator in (node.administrator, node.ctl):
+        users = Users(administrator, node.url)
+        url = users.add("old & odd/", configure="^mine$")
+        connection = await aiormq.connect(url)
+        channel = await connection.channel()
+        await channel.queue_declare("mine", exclusive=True)
+        with pytest.raises(ChannelAccessRefused):
+            await channel.queue_declare("theirs", exclusive=True)
+        await connection.close()
+        users.set_password(str(urlsplit(url).username), "new")
+        with pytest.raises(ProbableAuthenticationError):
+            await aiormq.connect(url)
+        users.delete_all()
+        assert "test-" not in node.ctl("list_users")
 
 
 def test_a_node_dies_with_the_process_that_started_it(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Loops cannot die, and cannot double: processors repair what is done to the broker's queues."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +14,11 @@ from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message, own_headers
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import QueueType, token_key
-from tests.integration.conftest import Field
+from tests.integration.conftest import Field, sweep
 from tests.integration.shop import eventually
 from tests.rabbitmq import PrivateNode
 from tests.stage import an_app, program_of, timers_of
+from tests.sweep import new_namespace
 from tests.tokens import count, lose, waiting
 
 INTERVAL = 3.0
@@ -149,36 +149,36 @@ async def test_processors_that_start_at_once_seed_an_empty_broker_once(
     assert await field_.tokens(broker, 20) == dict.fromkeys(names, 1)
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[PrivateNode]:
-    """A node that tests may end, empty and start."""
-    with PrivateNode(management=False) as node:
-        yield node
-
-
 async def test_all_loops_run_again_after_the_broker_has_lost_everything(
-    node: PrivateNode, namespace: str, queue_type: QueueType, tmp_path: Path
+    node: PrivateNode, tmp_path: Path
 ) -> None:
-    field = Field(node.url, namespace, queue_type, tmp_path / "record")
+    types: tuple[QueueType, ...] = ("quorum", "classic")
+    fields = [Field(node.url, new_namespace(), each, tmp_path / each) for each in types]
     loop = {"LOOPS": "5", "EVERY": "500ms", **SUPERVISED}
     names = [f"loop{number}" for number in range(5)]
-    processors = [field.start("run", **loop) for _ in range(2)]
+
+    async def until_all_ran(field: Field, times: int, since: int, seconds: float) -> None:
+        def all_ran() -> bool:
+            ran = [note["loop"] for note in field.notes("start")[since:]]
+            return all(ran.count(name) >= times for name in names)
+
+        await field.until(all_ran, seconds)
+
     try:
-        await field.until(lambda: all(len(runs(field, name)) >= 3 for name in names), 90)
+        for field in fields:
+            for _ in range(2):
+                field.start("run", **loop)
+        await asyncio.gather(*(until_all_ran(field, 3, 0, 90) for field in fields))
         await asyncio.to_thread(node.kill)
         node.forget()
-        before = len(field.notes("start"))
+        before = [len(field.notes("start")) for field in fields]
         await asyncio.to_thread(node.start)
-
-        def all_again() -> bool:
-            later = field.notes("start")[before:]
-            return all([n["loop"] for n in later].count(name) >= 2 for name in names)
-
-        await field.until(all_again, 120)
+        again = zip(fields, before, strict=True)
+        await asyncio.gather(*(until_all_ran(field, 2, since, 120) for field, since in again))
     finally:
-        for processor in processors:
-            processor.terminate()
-        for processor in processors:
-            processor.wait(30)
+        for field in fields:
+            field.stop()
     async with AmqpBroker(node.url) as broker:
-        assert await field.tokens(broker, 5) == dict.fromkeys(names, 1)
+        for field in fields:
+            assert await field.tokens(broker, 5) == dict.fromkeys(names, 1)
+            await sweep(field)

@@ -8,13 +8,13 @@ from scheduler.protocol.topology import QueueType
 from scheduler.timing.clock import SystemClock
 from tests.integration.shop import eventually
 from tests.stage import at_work, processor_of, program_of
-from tests.sweep import sweep as delete_all
+from tests.sweep import clear
 
 KEYS = [f"user-{number}" for number in range(60)]
 
 
 async def test_many_loops_become_those_of_a_mapping(
-    broker: Broker, namespace: str, queue_type: QueueType
+    broker: Broker, broker_url: str, namespace: str, queue_type: QueueType
 ) -> None:
     settings: dict[str, Any] = {"queue_type": queue_type}
     app, ran = Scheduler(namespace, Settings(**settings)), set[tuple[str, int]]()
@@ -45,4 +45,4 @@ async def test_many_loops_become_those_of_a_mapping(
             await eventually(all_have)
         assert ran == {(key, 2) for key in KEYS[20:]}
     finally:
-        await delete_all(broker, (each.name for each in app.topology().queues))
+        await clear(broker_url, app.topology())

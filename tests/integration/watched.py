@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.topology import Topology, topology
 from tests.integration.conftest import Field
 from tests.rabbitmq import free_ports
-from tests.sweep import sweep as delete_all
+from tests.sweep import clear
 
 APP = f"{Path(__file__).parent / 'apps' / 'watched.py'}:app"
 LOOPS = ("beat", "block", "nap", "fail")
@@ -89,5 +88,4 @@ async def sweep(field: Field) -> None:
     for process in field.processes:
         process.kill()
         process.wait()
-    async with AmqpBroker(field.url) as broker:
-        await delete_all(broker, (each.name for each in wanted(field).queues))
+    await clear(field.url, wanted(field))
