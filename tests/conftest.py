@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
@@ -14,6 +15,10 @@ from tests.dealing import SLOW, dealt
 from tests.rabbitmq import NoBroker, PrivateNode, Users, administrator, shared_broker
 from tests.stage import START, Stage
 from tests.sweep import NAMESPACES
+
+# Hundreds of processes import the same modules, which one is to compile.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # pytest-xdist gives all its workers the same one.
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
@@ -107,7 +112,8 @@ async def stage(clock: LoopClock, request: pytest.FixtureRequest) -> AsyncIterat
 def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace that no other test uses meanwhile."""
     parameters = getattr(request.node, "callspec", None)
-    with NAMESPACES.lent(parameters.params.get("queue_type", "") if parameters else "") as name:
+    queue_type = parameters.params.get("queue_type", "quorum") if parameters else "quorum"
+    with NAMESPACES.lent(queue_type) as name:
         yield name
 
 

@@ -22,7 +22,7 @@ import pytest
 
 from tests import warm
 from tests.stage import an_app
-from tests.sweep import clear
+from tests.sweep import clear, new_namespace
 
 APPS = Path(__file__).parent / "apps"
 SHOP = f"{APPS}/shop.py:app"
@@ -226,6 +226,20 @@ def scheduler(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[Comma
         SCHEDULER_APP=SHOP,
         SHOP_NAMESPACE=namespace,
     )
+    asyncio.run(clear(broker_url, an_app(namespace, LOOPS).topology()))
+
+
+@pytest.fixture(scope="session")
+def looked_at(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    """One that is seeded for all tests which only look."""
+    scheduler = CommandLine(
+        tmp_path_factory.mktemp("looked_at"),
+        SCHEDULER_BROKER_URL=broker_url,
+        SCHEDULER_APP=SHOP,
+        SHOP_NAMESPACE=(namespace := new_namespace()),
+    )
+    assert scheduler("seed").code == 0
+    yield scheduler
     asyncio.run(clear(broker_url, an_app(namespace, LOOPS).topology()))
 
 

@@ -24,21 +24,21 @@ def lines(shown: str) -> list[str]:
 @pytest.mark.parametrize(
     "command", ["seed", "status", "history", "next", "failed list", "topology show", "doctor"]
 )
-def test_nothing_is_wider_than_the_terminal(seeded: CommandLine, command: str):
-    done = seeded.in_terminal(*command.split())
+def test_nothing_is_wider_than_the_terminal(looked_at: CommandLine, command: str):
+    done = looked_at.in_terminal(*command.split())
     assert done.code == FINE
     wide = [line for line in lines(done.out) if len(line) > 80]
     assert [line for line in wide if "rabbitmqctl" not in line] == []  # which is to be copied
 
 
-def test_a_table_that_does_not_fit_tells_times_from_now(seeded: CommandLine):
-    head, first, *_ = lines(seeded.in_terminal("status").out)
+def test_a_table_that_does_not_fit_tells_times_from_now(looked_at: CommandLine):
+    head, first, *_ = lines(looked_at.in_terminal("status").out)
     assert head.split() == ["LOOP", "STATE", "DUE", "LAST", "STARTED", "NOTE"]
     assert re.fullmatch(r"report +waiting +in (59|60) m", first)
 
 
-def test_programs_get_all_columns_with_exact_times_and_their_zone(seeded: CommandLine):
-    head, first, *_, last = seeded("status").out.splitlines()
+def test_programs_get_all_columns_with_exact_times_and_their_zone(looked_at: CommandLine):
+    head, first, *_, last = looked_at("status").out.splitlines()
     assert head.split()[3:6] == ["DUE", "LAST", "STARTED"]
     assert MOMENT.search(first)
     assert re.search(r" 09:00:00\+0[12]:00", last)  # Europe/Berlin
@@ -51,8 +51,8 @@ def test_states_are_in_colour_in_a_terminal_alone(seeded: CommandLine):
     assert "\x1b" not in seeded("status").out
 
 
-def test_of_one_loop_everything_is_told(seeded: CommandLine):
-    done = seeded("status", "wait_for_input")
+def test_of_one_loop_everything_is_told(looked_at: CommandLine):
+    done = looked_at("status", "wait_for_input")
     assert done.code == FINE
     told = [line[:13].strip() for line in done.out.splitlines()]
     assert told == [
@@ -62,7 +62,7 @@ def test_of_one_loop_everything_is_told(seeded: CommandLine):
     assert "schedule     0 9 * * MON-FRI in Europe/Berlin\n" in done.out
     due = re.search(r"due +\S+ 09:00:00\+0[12]:00 \(in \d+ \S+.*\)", done.out)
     assert due, done.out
-    assert seeded("status", "wait_for_input", "--json").json["loop"] == "wait_for_input"
+    assert looked_at("status", "wait_for_input", "--json").json["loop"] == "wait_for_input"
 
 
 def test_of_one_loop_its_last_run_and_its_error_are_told(seeded: CommandLine):
@@ -78,8 +78,8 @@ def test_of_one_loop_its_last_run_and_its_error_are_told(seeded: CommandLine):
     assert re.search(r"^error +ValueError: sold out$", done.out, re.MULTILINE)
 
 
-def test_a_loop_that_is_not_there_is_told(seeded: CommandLine):
-    done = seeded("status", "raport")
+def test_a_loop_that_is_not_there_is_told(looked_at: CommandLine):
+    done = looked_at("status", "raport")
     assert (done.code, done.out) == (2, "")
     assert "did you mean 'report'?" in done.err
 
@@ -134,12 +134,12 @@ def test_a_watch_that_reaches_no_broker_says_so(offline: CommandLine):
 # Progress
 
 
-def test_how_far_it_has_come_is_shown_in_a_terminal_and_never_in_the_output(seeded: CommandLine):
-    with seeded.terminal("failed", "replay", "--all") as terminal:
+def test_how_far_it_has_come_is_shown_in_a_terminal_and_never_in_the_output(looked_at: CommandLine):
+    with looked_at.terminal("failed", "replay", "--all") as terminal:
         assert "replayed" in terminal.end().out
-    assert "seeding" in seeded.in_terminal("seed", "--dry-run").out
-    assert "seeding" not in seeded("seed").output
-    assert "seeding" not in seeded.in_terminal("seed", "--json").out
+    assert "seeding" in looked_at.in_terminal("seed", "--dry-run").out
+    assert "seeding" not in looked_at("seed").output
+    assert "seeding" not in looked_at.in_terminal("seed", "--json").out
 
 
 def test_a_seed_counts_queues_and_loops(scheduler: CommandLine):

@@ -28,6 +28,10 @@ from tests.warm import Program, start
 APP = f"{Path(__file__).parent / 'apps' / 'recorder.py'}:app"
 
 
+BOTH_TYPES = pytest.mark.parametrize("queue_type", ["quorum", "classic"])
+"""For tests in which classic queues may do otherwise."""
+
+
 @dataclass
 class Field:
     """One namespace in one broker, the processes that work in it, and the record of their runs."""
@@ -143,6 +147,11 @@ async def at_rest(count: Callable[[], Awaitable[C]]) -> C:
             break
         before = now
     return before
+
+
+@pytest.fixture
+def queue_type() -> QueueType:
+    return "quorum"
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from scheduler.queues.failed import EVERYTHING, Parked, Selection
 from tests.bad_input import BAD, GOOD
 from tests.contract.proxy import Proxy
 from tests.foreign import foreigner, headers
+from tests.integration.conftest import BOTH_TYPES
 from tests.integration.shop import Shop, eventually
 from tests.rabbitmq import free_ports
 from tests.sweep import empty
@@ -302,6 +303,7 @@ FOREIGN = Message(
 )
 
 
+@BOTH_TYPES
 async def test_a_retried_message_of_somebody_else_is_as_it_was_and_comes_to_nobody_else(
     shop: Shop,
 ) -> None:
@@ -376,8 +378,6 @@ async def test_a_retried_message_gets_but_what_counts_its_attempts_and_an_id_if_
 async def test_a_message_of_somebody_else_that_kills_its_processors_can_be_replayed(
     shop: Shop,
 ) -> None:
-    if shop.queue_type == "classic":
-        pytest.skip("classic queues have no delivery limit")
     queue = shop.app.names.processor_queue("ship")
     async with AmqpBroker(shop.url) as broker:
         await broker.publish(FOREIGN, exchange=shop.orders, routing_key="order.shipped")
@@ -514,6 +514,7 @@ async def test_twenty_megabytes(shop: Shop) -> None:
 # Flow
 
 
+@BOTH_TYPES
 async def test_an_ordered_task_keeps_the_order_over_two_processors_and_through_retries(
     shop: Shop,
 ) -> None:
@@ -578,6 +579,7 @@ async def test_what_waits_for_its_turn_is_in_the_queue(shop: Shop) -> None:
     assert all(wait >= timedelta(seconds=0.9) for wait in waits)
 
 
+@BOTH_TYPES
 async def test_higher_priorities_go_first(shop: Shop) -> None:
     async with AmqpBroker(shop.url) as broker:
         has_priorities = shop.queue_type == "classic" or broker.info.version.startswith("4.")
@@ -609,6 +611,7 @@ async def test_a_message_that_is_too_old_is_parked_without_a_run(shop: Shop) -> 
         await eventually(lambda: nothing_is_parked(shop, broker))
 
 
+@BOTH_TYPES
 async def test_what_somebody_else_let_expire_is_listed_as_that(shop: Shop) -> None:
     async with AmqpBroker(shop.url) as broker:
         brief = Message(b"order", expiration=timedelta(milliseconds=100))

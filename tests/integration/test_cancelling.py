@@ -8,9 +8,6 @@ import pytest
 from scheduler.brokers.contract import Broker
 from tests.integration.conftest import Field
 
-# What is tested does not depend on the type of the queues.
-pytestmark = pytest.mark.parametrize("queue_type", ["quorum"])
-
 LONG = {"EVERY": "300ms", "TAKES": "60"}
 SHORT = {"EVERY": "300ms", "TAKES": "0.01"}
 

@@ -13,7 +13,7 @@ import pytest
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import RunReturned, RunSettled
-from tests.integration.conftest import Field
+from tests.integration.conftest import BOTH_TYPES, Field
 from tests.integration.shop import Run, Shop, eventually
 from tests.warm import Program
 
@@ -34,6 +34,7 @@ def lateness(runs: list[Run]) -> list[float]:
     return [(run.at - run.due_at).total_seconds() for run in runs]
 
 
+@BOTH_TYPES
 async def test_messages_of_random_delays_all_arrive_and_none_is_early(
     shop: Shop, record_property: Callable[[str, object], None]
 ) -> None:
@@ -75,6 +76,7 @@ async def test_a_short_delay_does_not_wait_for_a_long_one_that_was_sent_before(s
     assert all(0 <= late < STEP + SLACK for late in lateness(shop.runs))
 
 
+@BOTH_TYPES
 async def test_messages_to_a_task_that_was_deleted_are_kept_and_delay_nobody(shop: Shop) -> None:
     old = Shop(shop.url, shop.namespace, shop.queue_type)
 

@@ -12,9 +12,6 @@ from tests.integration.shop import eventually
 from tests.integration.test_outages import Witness, working
 from tests.stage import at_work, processor_of, program_of
 
-# What is tested does not depend on the type of the queues.
-pytestmark = pytest.mark.parametrize("queue_type", ["quorum"])
-
 SECOND = timedelta(seconds=1)
 
 

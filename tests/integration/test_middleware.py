@@ -12,9 +12,6 @@ from scheduler.middleware import CallNext, Sending, SendNext
 from scheduler.protocol.topology import QueueType
 from tests.stage import at_work, processor_of, program_of
 
-# What is tested does not depend on the type of the queues.
-pytestmark = pytest.mark.parametrize("queue_type", ["quorum"])
-
 request_id: ContextVar[str] = ContextVar("request_id", default="none")
 
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Scheduler, Settings
-from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
 from scheduler.control.reports import Did
 from scheduler.errors import UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
+from tests.integration.conftest import BOTH_TYPES
 from tests.integration.shop import eventually
 from tests.stage import SYSTEM_CLOCK, at_work, processor_of, program_of
-from tests.sweep import sweep as delete_all
+from tests.sweep import clear, new_namespace
 
 Ran = list[tuple[str, Any]]
 OTHER: dict[QueueType, QueueType] = {"quorum": "classic", "classic": "quorum"}
@@ -51,13 +51,13 @@ async def version(
     made = list[Version]()
 
     def make(**task: Any) -> Version:
-        made.append(Version(broker_url, namespace, task.pop("of", queue_type), **task))
+        within, of = task.pop("within", namespace), task.pop("of", queue_type)
+        made.append(Version(broker_url, within, of, **task))
         return made[-1]
 
     yield make
-    async with AmqpBroker(broker_url) as broker:
-        for each in made:
-            await delete_all(broker, (queue.name for queue in each.app.topology().queues))
+    for each in made:
+        await clear(broker_url, each.app.topology())
 
 
 async def send(version: Version, broker: Broker, *numbers: int) -> None:
@@ -116,10 +116,12 @@ async def test_a_message_of_somebody_else_comes_once_with_its_own_key(
     assert ran == [("order.new", b"tea"), ("order.new", b"milk")]
 
 
+@BOTH_TYPES
 async def test_a_whole_namespace_can_change_the_type_of_its_queues(
     version: Callable[..., Version], broker: Broker, queue_type: QueueType
 ) -> None:
-    old, new = version(), version(of=OTHER[queue_type])
+    namespace = new_namespace()  # its timers change their type as well
+    old, new = version(within=namespace), version(within=namespace, of=OTHER[queue_type])
     program = program_of(old.app, broker)
     await program.seeding.seed()
     await program.verbs.trigger(old.app.loop("loop"))

@@ -10,9 +10,6 @@ import pytest
 from scheduler.brokers.contract import Broker
 from tests.integration.conftest import Field
 
-# What is tested does not depend on the type of the queues.
-pytestmark = pytest.mark.parametrize("queue_type", ["quorum"])
-
 APP = f"{Path(__file__).parent / 'apps' / 'blocking.py'}:app"
 LONG = {"PROCESS": "1", "TAKES": "600", "TIMEOUT": "1h"}
 

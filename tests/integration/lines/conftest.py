@@ -1,7 +1,7 @@
 """What a loop's runs look like is told on both brokers, in virtual time and in real time.
 
-With classic queues, it is told on the embedded broker only: in what they differ, the contract suite
-shows on RabbitMQ as well.
+With classic queues, it is told on the embedded broker only, and so is what depends on entries and
+tokens alone (marked `embedded`): in what brokers and queues differ, the contract suite shows.
 """
 
 import asyncio
@@ -23,6 +23,10 @@ def pytest_asyncio_loop_factories(
     return {"memory": VirtualTimeLoop, "rabbitmq": asyncio.new_event_loop}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "embedded: on the embedded broker only")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests want the real broker, so that it is there before the first of them."""
     for item in list(items):
@@ -30,8 +34,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if "rabbitmq" in (name := item.name.partition("[")[2]):
             item.fixturenames.append("broker_url")
-            if "classic" in name:
+            if "classic" in name or item.get_closest_marker("embedded"):
                 items.remove(item)
+
+
+@pytest.fixture(params=["quorum", "classic"])
+def queue_type(request: pytest.FixtureRequest) -> QueueType:
+    return request.param
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ def twice(scene: Scene, loop: str) -> list[int]:
     return [seq for seq, runs in Counter(scene.diary.seqs(loop)).items() if runs > 1]
 
 
+@pytest.mark.embedded
 async def test_paused_and_resumed_while_a_tick_is_due_a_loop_goes_on_in_one_line(
     scene: Scene,
 ) -> None:
@@ -138,6 +139,7 @@ async def test_a_replay_of_what_the_broker_parked_begins_no_second_line(scene: S
     assert [seq for seq in twice(scene, "beat") if seq != 0] == []
 
 
+@pytest.mark.embedded
 @pytest.mark.parametrize("after", [1, 2, 3])
 async def test_an_operator_who_dies_while_triggering_a_loop_leaves_it_in_one_line(
     scene: Scene, after: int
@@ -153,6 +155,7 @@ async def test_an_operator_who_dies_while_triggering_a_loop_leaves_it_in_one_lin
     assert twice(scene, "beat") == []
 
 
+@pytest.mark.embedded
 @pytest.mark.parametrize("after", [1, 2, 3])
 async def test_an_operator_who_dies_while_seeding_another_schedule_leaves_a_loop_in_one_line(
     scene: Scene, after: int

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from scheduler import Context, Scheduler
 from tests.integration.lines.scene import Scene
 
@@ -36,6 +38,7 @@ async def test_a_tick_that_is_due_does_not_run_once_its_loop_is_paused(scene: Sc
     assert scene.diary.seqs("beat")[:3] == [0, 1, 2]
 
 
+@pytest.mark.embedded
 async def test_a_tick_that_waits_for_its_turn_does_not_run_once_its_loop_is_paused(
     scene: Scene,
 ) -> None:

@@ -4,6 +4,8 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from scheduler import Context, Scheduler
 from scheduler.control.reports import Did
 from scheduler.sending import CallTask
@@ -56,6 +58,7 @@ async def test_a_loop_that_is_put_again_by_an_old_pod_keeps_the_new_schedule(sce
     assert min(waits(scene.diary.runs[before:])) >= 1.4
 
 
+@pytest.mark.embedded
 async def test_a_loop_that_was_pruned_is_not_brought_back_by_an_old_pod(scene: Scene) -> None:
     old, new = beating(scene, "old", NEW, "gone"), beating(scene, "new", NEW)
     await scene.operator(old).seeding.seed()
@@ -86,6 +89,7 @@ async def test_stopped_and_started_at_once_a_loop_goes_on_as_it_was_started_last
     assert max(waits(later)) < 1.4
 
 
+@pytest.mark.embedded
 async def test_started_with_another_schedule_behind_a_tick_of_another_key_a_loop_takes_it(
     scene: Scene,
 ) -> None:
@@ -103,6 +107,7 @@ async def test_started_with_another_schedule_behind_a_tick_of_another_key_a_loop
     assert {run.facts for run in scene.diary.of(A)} == {("Bonn",)}
 
 
+@pytest.mark.embedded
 async def test_seeded_with_another_schedule_while_it_is_paused_during_a_run_a_loop_takes_it(
     scene: Scene,
 ) -> None:

@@ -89,6 +89,7 @@ async def test_a_pause_lets_runs_end_and_returns_what_has_not_begun(
         assert len(others) <= at_once
 
 
+@pytest.mark.embedded
 async def test_a_run_that_goes_on_over_a_pause_keeps_its_place(scene: Scene) -> None:
     app, bill, operator = await billing(scene, takes=3)
     whole, diary = await operator.loops.find_or_whole("bill"), scene.diary
@@ -101,6 +102,7 @@ async def test_a_run_that_goes_on_over_a_pause_keeps_its_place(scene: Scene) -> 
         assert any(run.ended for run in diary.runs)
 
 
+@pytest.mark.embedded
 async def test_loops_of_a_paused_task_wait_and_one_that_was_paused_itself_stays_so(
     scene: Scene,
 ) -> None:

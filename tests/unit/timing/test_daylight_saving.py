@@ -137,14 +137,15 @@ def times_around(wall: datetime) -> Iterator[Times]:
     yield Times(range(0, 60, 15), EVERY_HOUR)
 
 
-@pytest.mark.parametrize("name", zones_that_change())
-def test_the_rules_hold_at_every_change_of_the_clocks_in_two_years(name: str):
-    for change, _ in changes_of(name):
+def test_the_rules_hold_at_every_change_of_the_clocks_in_two_years():
+    for name, change in (
+        (name, change) for name in zones_that_change() for change, _ in changes_of(name)
+    ):
         walk = Walk(name, change - 36 * HOUR, change + 36 * HOUR)
         start, end = change - 20 * HOUR, change + 20 * HOUR
         for times in times_around(walk.shown[change - MINUTE]):
             found = ticks(Cron(str(times), tz=name), start, end)
-            assert found == within(walk.expected(times), start, end), (str(times), change)
+            assert found == within(walk.expected(times), start, end), (name, times, change)
 
 
 def test_the_two_years_hold_all_kinds_of_changes():
