@@ -138,9 +138,8 @@ def times_around(wall: datetime) -> Iterator[Times]:
 
 
 def test_the_rules_hold_at_every_change_of_the_clocks_in_two_years():
-    for name, change in (
-        (name, change) for name in zones_that_change() for change, _ in changes_of(name)
-    ):
+    changes = [(name, change) for name in zones_that_change() for change, _ in changes_of(name)]
+    for name, change in changes:
         walk = Walk(name, change - 36 * HOUR, change + 36 * HOUR)
         start, end = change - 20 * HOUR, change + 20 * HOUR
         for times in times_around(walk.shown[change - MINUTE]):
