@@ -155,14 +155,6 @@ def test_seeding_creates_each_loop_once(scheduler: CommandLine):
     assert [row[-2:] for row in created] == [row[-2:] for row in unchanged]  # when it is due
 
 
-def test_a_dry_run_says_what_seeding_would_do_and_does_nothing(scheduler: CommandLine):
-    dry = scheduler("seed", "--dry-run", "--json")
-    assert did(dry) == all_are("created")
-    assert states(scheduler("status", "--json")) == all_are("unseeded")
-    assert did(scheduler("seed", "--json")) == all_are("created")
-    assert did(scheduler("seed", "--dry-run", "--json")) == all_are("unchanged")
-
-
 # Looking
 
 
@@ -287,12 +279,6 @@ def test_a_moment_without_an_offset_is_on_the_clock_of_this_machine(seeded: Comm
     resumed = seeded("resume", "report", *after, TZ="Asia/Tokyo")
     due_at = datetime.fromisoformat(resumed.json["due_at"])
     assert due_at == datetime(2026, 6, 1, 1, tzinfo=UTC)
-
-
-def test_all_loops_are_paused(seeded: CommandLine):
-    done = seeded("pause", "--all", "--reason", "stocktaking")
-    assert (done.code, done.out.splitlines()) == (FINE, [f"{loop}: paused" for loop in LOOPS])
-    assert did(seeded("pause", "--all", "--json")) == all_are("unchanged")
 
 
 # Runs that go on

@@ -97,14 +97,6 @@ class Shop:
             if n == 3 and ctx.attempt == 1:
                 raise RetryLater("1500ms")
 
-        @app.task(rate="60/m")
-        async def seldom(ctx: Context, n: int) -> None:
-            note(ctx, "seldom", n)
-
-        @app.task(expires="1ms")
-        async def offer(ctx: Context) -> None:
-            note(ctx, "offer")
-
         @app.task(
             subscribe=[(self.orders, "order.#", "topic")],
             retry=Retry(3, delays=["200ms", "1.1s"], jitter=0),
@@ -119,7 +111,7 @@ class Shop:
             note(ctx, "ship", order)
 
         self.work, self.one_by_one, self.fails = work, one_by_one, fails
-        self.book, self.offer, self.ship, self.seldom = book, offer, ship, seldom
+        self.book, self.ship = book, ship
 
     @asynccontextmanager
     async def working(self, *tasks: str) -> AsyncGenerator[AmqpBroker]:

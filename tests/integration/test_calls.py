@@ -1,7 +1,6 @@
 """One-off messages on a real broker: sent, retried, shared with others, parked, replayed."""
 
 import asyncio
-import re
 import subprocess
 import sys
 from contextlib import AsyncExitStack
@@ -24,9 +23,7 @@ from scheduler.events import (
 )
 from scheduler.protocol.hatchery import AT
 from scheduler.protocol.messages import Message, failed_deliveries
-from scheduler.protocol.tokens import Ending
-from scheduler.queues.failed import EVERYTHING, Parked, Selection
-from tests.bad_input import BAD, GOOD
+from scheduler.queues.failed import EVERYTHING, Parked
 from tests.contract.proxy import Proxy
 from tests.foreign import foreigner, headers
 from tests.integration.conftest import BOTH_TYPES
@@ -255,28 +252,6 @@ async def test_a_message_that_fails_for_ever_is_tried_at_the_stated_delays_then_
         assert (again.attempts, again.first_failed_at) == (4, parked.first_failed_at)
 
 
-async def test_parked_messages_are_chosen_by_task_and_reason(shop: Shop) -> None:
-    async with shop.working("fails", "offer") as broker:
-        await shop.fails.send(-1)
-        await shop.offer.send_later("100ms")
-        await shop.work.send(1)
-        await shop.until(lambda: shop.count(RunSettled) == 2)
-        failed, names = shop.failed(broker), shop.app.names
-        await broker.publish(
-            Message(b"{}", message_id="x"), exchange=names.delayed, routing_key="task.gone"
-        )
-        await shop.until_parked(broker, 3)
-        every = await shop.parked(broker)
-        assert sorted((each.task, each.reason) for each in every) == [
-            ("fails", "rejected"),
-            ("gone", "unknown-task"),
-            ("offer", "expired"),
-        ]
-        assert await failed.purge(["offer"], Selection(task="offer", reason="rejected")) == 0
-        assert await failed.purge(["offer"], Selection(task="offer")) == 1
-        assert len(await shop.parked(broker)) == 2
-
-
 FOREIGN = Message(
     b'{"number": 7}',
     {
@@ -400,17 +375,6 @@ async def test_a_message_of_somebody_else_that_kills_its_processors_can_be_repla
     assert shop.runs[0].value == FOREIGN.body
 
 
-async def test_a_number_in_a_header_is_the_number_that_it_was(shop: Shop) -> None:
-    queue = shop.app.names.processor_queue("scan")
-    async with AmqpBroker(shop.url) as broker:
-        message = Message(headers={"price": 0.1})
-        await broker.publish(message, exchange=shop.orders, routing_key="scan.page")
-        delivery = await broker.get(queue)
-        assert delivery is not None
-        await delivery.ack()
-    assert delivery.message.headers["price"] == message.headers["price"]
-
-
 # What is as large as it can be
 
 
@@ -464,35 +428,7 @@ async def test_what_leaves_no_room_for_a_retry_is_parked_at_once_and_told(shop: 
     assert shop.count(ConnectionLost) == 0
 
 
-async def test_headers_that_do_not_fit_are_not_sent(shop: Shop) -> None:
-    with pytest.raises(TooLarge, match="It was not sent: put less into its headers"):
-        await shop.work.options(headers={"blob": "x" * 200_000}).send(1)
-    await shop.app.outbox.close()
-    assert shop.count(ConnectionLost) == 0
-
-
 # What cannot be run
-
-
-async def test_what_cannot_be_run_is_parked_with_the_reason(shop: Shop) -> None:
-    async with shop.working("sms", "paid", "scan") as broker:
-        for bad in BAD:
-            await broker.publish(
-                bad.message(shop.namespace),
-                exchange=shop.orders if bad.is_foreign else shop.app.names.delayed,
-                routing_key=bad.key,
-            )
-        await broker.publish(GOOD[0], exchange=shop.orders, routing_key="scan.page")
-        await shop.until_parked(broker, len(BAD))
-        await shop.until(lambda: bool(shop.ran))
-        parked = {each.message.message_id: each for each in await shop.parked(broker)}
-    assert parked.keys() == {bad.name for bad in BAD}
-    for bad in BAD:
-        told = parked[bad.name]
-        assert (bad.name, told.reason) == (bad.name, bad.reason)
-        assert re.search(bad.told, told.error), bad.name
-        assert told.message.body == bad.message("").body
-    assert shop.ran == [("scan", GOOD[0].body)]
 
 
 async def test_twenty_megabytes(shop: Shop) -> None:
@@ -565,20 +501,6 @@ async def test_an_ordered_retry_is_taken_over_with_its_attempts_and_its_delay(sh
     assert shop.runs[1].at - shop.runs[0].at >= timedelta(seconds=1.5)
 
 
-async def test_what_waits_for_its_turn_is_in_the_queue(shop: Shop) -> None:
-    for n in range(3):
-        await shop.seldom.send(n)
-    queue = shop.app.names.processor_queue("seldom")
-    async with shop.working("seldom") as broker:
-        await shop.until(lambda: shop.count(RunSettled) == 1)
-        depth = await broker.depth(queue)
-        assert depth is not None
-        assert depth.ready == 2
-        await shop.until(lambda: shop.count(RunSettled) == 3)
-    waits = [b.at - a.at for a, b in zip(shop.runs, shop.runs[1:], strict=False)]
-    assert all(wait >= timedelta(seconds=0.9) for wait in waits)
-
-
 @BOTH_TYPES
 async def test_higher_priorities_go_first(shop: Shop) -> None:
     async with AmqpBroker(shop.url) as broker:
@@ -596,21 +518,6 @@ async def test_higher_priorities_go_first(shop: Shop) -> None:
         assert order[:2] == [1, 3]
 
 
-async def test_a_message_that_is_too_old_is_parked_without_a_run(shop: Shop) -> None:
-    await shop.offer.send()
-    await shop.offer.options(expires="1h").send()
-    await asyncio.sleep(0.005)  # one of them is to grow old
-    async with shop.working("offer") as broker:
-        await shop.until(lambda: shop.count(RunSettled) == 2)
-        endings = [event.ending for event in shop.events if isinstance(event, RunFinished)]
-        assert sorted(endings) == [Ending.SKIPPED, Ending.SUCCEEDED]
-        (parked,) = await shop.parked(broker)
-        assert (parked.reason, parked.attempts) == ("expired", 0)
-        await shop.failed(broker).replay(["offer"], EVERYTHING)
-        await shop.until(lambda: len(shop.runs) == 2)
-        await eventually(lambda: nothing_is_parked(shop, broker))
-
-
 @BOTH_TYPES
 async def test_what_somebody_else_let_expire_is_listed_as_that(shop: Shop) -> None:
     async with AmqpBroker(shop.url) as broker:
@@ -622,7 +529,3 @@ async def test_what_somebody_else_let_expire_is_listed_as_that(shop: Shop) -> No
             return [each.reason for each in await shop.parked(broker)] == expected
 
         await eventually(are_there)
-
-
-async def nothing_is_parked(shop: Shop, broker: AmqpBroker) -> bool:
-    return not await shop.parked(broker)

@@ -16,26 +16,6 @@ def begun(field_: Field) -> list[int]:
     return [note["seq"] for note in field_.notes("start")]
 
 
-async def test_a_run_is_ended_from_elsewhere_and_its_loop_goes_on(
-    field_: Field, broker: Broker
-) -> None:
-    field_.call("seed", **LONG)
-    for _ in range(2):
-        field_.start("run", **LONG)
-    await field_.until(lambda: begun(field_) == [0])
-    (run,) = field_.call("ps", "--stack", "loop0")["runs"]
-    assert (run["id"], "in recorded" in run["stack"]) == ("loop0#0", True)
-    report = field_.call("cancel", "loop0")
-    assert (report["ending"], report["run"]["processor"]) == ("cancelled", run["processor"])
-    await field_.until(lambda: begun(field_) == [0, 1])
-    assert [note["seq"] for note in field_.notes("cancelled")] == [0]
-    field_.call("cancel", "loop0#1")
-    field_.stop()
-    what = [entry["what"] for entry in field_.call("history", "loop0")]
-    assert what[:3] == ["seeded", "cancelled", "cancelled"]
-    assert await field_.tokens(broker, 1) == {"loop0": 1}
-
-
 @pytest.mark.parametrize(
     ("moment", "runs_again"),
     [

@@ -66,16 +66,6 @@ async def test_what_waits_is_held_by_the_broker_and_by_no_processor(shop: Shop) 
     assert shop.count(RunReturned) == 0
 
 
-async def test_a_short_delay_does_not_wait_for_a_long_one_that_was_sent_before(shop: Shop) -> None:
-    async with shop.app, shop.working("work"):
-        await shop.work.send_later("5h", 1)  # nor is it to come to a later test of this shop
-        await shop.work.send_later("1.5s", 2)
-        await shop.work.send_later("1s", 3)
-        await shop.until(lambda: len(shop.runs) == 2)
-    assert [run.value for run in shop.runs] == [3, 2]
-    assert all(0 <= late < STEP + SLACK for late in lateness(shop.runs))
-
-
 @BOTH_TYPES
 async def test_messages_to_a_task_that_was_deleted_are_kept_and_delay_nobody(shop: Shop) -> None:
     old = Shop(shop.url, shop.namespace, shop.queue_type)

@@ -10,15 +10,12 @@ from pathlib import Path
 import pytest
 from yarl import URL
 
-from scheduler.brokers.amqp.broker import AmqpBroker
 from tests.contract.proxy import Proxy
 from tests.integration.conftest import Field
-from tests.integration.watched import APP, Watched, sweep, wanted
+from tests.integration.watched import APP, Watched, sweep
 from tests.rabbitmq import free_ports
 
 pytestmark = pytest.mark.timeout(120)
-
-NOWHERE = "amqp://guest:guest@127.0.0.1:1/"  # nobody listens on port 1
 
 
 @pytest.fixture
@@ -84,33 +81,6 @@ async def test_a_processor_whose_broker_is_away_lives_and_is_ready_again_when_it
         await watched.until("/metrics", lambda page: "reconnects_total{" in page.text)
         watched.process.terminate()
         assert await asyncio.to_thread(watched.process.wait, 30) == 0
-
-
-async def test_a_processor_that_has_never_seen_its_broker_lives_and_is_not_ready(
-    field: Field,
-) -> None:
-    watched = Watched(field, NOWHERE)
-    lives = await watched.until_status("/livez", 200)
-    assert lives.json["live"]
-    unready = await watched.asked("/readyz")
-    assert unready.status == 503
-    assert "no connection" in unready.json["why"][0]
-
-
-async def test_a_processor_without_its_consumers_lives_and_is_not_ready(field: Field) -> None:
-    watched = Watched(field)
-    await watched.until_status("/readyz", 200)
-    queue = f"{field.namespace}.v1.processor.nap"
-    async with AmqpBroker(field.url) as operator:
-        await operator.delete(queue)
-        deaf = await watched.until_status("/readyz", 503, seconds=10)
-        assert deaf.json["why"] == [f"nothing is delivered from {queue}"]
-        for _ in range(8):  # nor while it tries to consume again
-            assert (await watched.asked("/readyz")).status == 503
-            assert (await watched.asked("/livez")).status == 200
-            await asyncio.sleep(0.5)
-        await operator.declare(wanted(field))
-    assert (await watched.until_status("/readyz", 200, seconds=10)).json["ready"]
 
 
 async def test_a_processor_that_drains_lives_and_is_not_ready(field: Field) -> None:

@@ -27,19 +27,6 @@ async def test_a_signal_closes_it_after_the_run_in_hand_is_settled(sharing: Fiel
     assert said == ["opening", "open", "start", "end", "settled", "closed"]
 
 
-async def test_two_processors_have_one_each(sharing: Field) -> None:
-    sharing.call("seed")
-    processes = [sharing.start("run"), sharing.start("run")]
-    await sharing.until(lambda: len({note["pid"] for note in sharing.notes("end")}) == 2)
-    sharing.stop()
-    assert [process.returncode for process in processes] == [0, 0]
-    for pid in {note["pid"] for note in sharing.notes()}:
-        notes = [note for note in sharing.notes() if note["pid"] == pid]
-        said = [note["what"] for note in notes]
-        assert (said[:2], said[-1]) == (["opening", "open"], "closed")
-        assert {note["state"] for note in notes if "state" in note} == {f"pool of {pid}"}
-
-
 async def test_where_it_cannot_be_opened_the_process_ends_and_consumes_nothing(
     sharing: Field,
 ) -> None:

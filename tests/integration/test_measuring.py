@@ -7,9 +7,9 @@ import pytest
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.events import Event, MessageConfirmed, RunStarted
+from scheduler.events import Event, RunStarted
 from tests.integration.shop import eventually
-from tests.integration.test_outages import Witness, working
+from tests.integration.test_outages import Witness
 from tests.stage import at_work, processor_of, program_of
 
 SECOND = timedelta(seconds=1)
@@ -41,21 +41,6 @@ async def test_what_waited_for_a_processor_is_told_from_what_hatched_late(
     for run in (first, second):
         parts = (run.hatch_delay, run.ready_delay, run.start_delay)
         assert sum(filter(None, parts), timedelta(0)) <= run.late + SECOND
-
-
-@pytest.mark.usefixtures("swept")
-async def test_the_time_to_a_confirm_is_told(app: Scheduler, broker_url: str) -> None:
-    witness = Witness(app)
-
-    @app.periodic(every="200ms")
-    async def beat() -> None: ...
-
-    async with working(app, broker_url):
-        await witness.until(MessageConfirmed, 4)
-    confirms = [event for event in witness.events if isinstance(event, MessageConfirmed)]
-    names = app.names  # of the token, and of the roster that lists its loop
-    assert {confirm.exchange for confirm in confirms} == {names.scheduler, names.control}
-    assert all(timedelta(0) < confirm.took < 10 * SECOND for confirm in confirms)
 
 
 async def is_ready(app: Scheduler, broker: AmqpBroker) -> bool:

@@ -54,34 +54,3 @@ async def test_a_header_goes_with_a_message_from_wherever_it_is_sent(
         await tell.send_later("100ms", "lent")
         await all_read.wait()
     assert sorted(read) == [("beside", "r1", 2), ("blocking", "r1", 2), ("lent", "r1", 2)]
-
-
-@pytest.mark.usefixtures("swept")
-async def test_what_it_raises_is_parked_and_what_it_spares_is_gone(
-    app: Scheduler, broker: Broker
-) -> None:
-    ended = asyncio.Event()
-
-    @app.around
-    async def judge(ctx: Context, call_next: CallNext) -> None:
-        if ctx.arguments["number"] == 1:
-            raise PermissionError("not one")
-        if ctx.arguments["number"] == 3:
-            await call_next()
-
-    @app.task(retry=Retry(0), concurrency=1)
-    async def work(number: int) -> None:
-        assert number == 3
-        ended.set()
-
-    program = program_of(app, broker)
-    await program.seeding.seed()
-    async with at_work(processor_of(app, broker, supervises=False)), asyncio.timeout(30):
-        for number in (1, 2, 3):
-            await work.send(number)
-        await ended.wait()
-    (parked,) = await program.failed.browse(app.tasks)
-    assert parked.error == "PermissionError: not one"
-    depth = await broker.depth(app.names.processor_queue("work"))
-    assert depth is not None
-    assert depth.ready == 0

@@ -132,23 +132,6 @@ async def test_a_token_that_was_handed_out_twice_is_one_line_again(
     assert await field_.tokens(broker, 1) == {"loop0": 1}
 
 
-async def test_processors_that_start_at_once_seed_an_empty_broker_once(
-    field_: Field, broker: Broker
-) -> None:
-    loop = {"LOOPS": "20", "EVERY": "5s", **SUPERVISED}
-    processors = [field_.start("run", **loop) for _ in range(5)]
-    names = [f"loop{number}" for number in range(20)]
-    await field_.until(lambda: all(len(runs(field_, name)) >= 2 for name in names), seconds=150)
-    for processor in processors:
-        processor.terminate()
-    for processor in processors:
-        field_.output_of(processor)
-    for name in names:
-        seqs = runs(field_, name)
-        assert seqs == list(range(len(seqs)))
-    assert await field_.tokens(broker, 20) == dict.fromkeys(names, 1)
-
-
 async def test_all_loops_run_again_after_the_broker_has_lost_everything(
     node: PrivateNode, tmp_path: Path
 ) -> None:

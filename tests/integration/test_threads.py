@@ -59,18 +59,3 @@ async def test_a_process_ends_without_a_thread_that_outlasts_its_grace(
     assert again["pid"] != first["pid"]
     blocking.stop()
     assert await blocking.tokens(broker, 1) == {"loop0": 1}
-
-
-async def test_what_a_killed_process_ran_in_a_thread_is_run_again(
-    blocking: Field, broker: Broker
-) -> None:
-    blocking.call("seed")
-    doomed = blocking.start("run", TAKES="600")
-    await blocking.until(lambda: bool(blocking.notes("start")))
-    doomed.kill()
-    doomed.wait(timeout=10)
-    blocking.start("run")
-    await blocking.until(lambda: bool(blocking.notes("end")))
-    assert [note["seq"] for note in blocking.notes("start")[:2]] == [0, 0]
-    blocking.stop()
-    assert await blocking.tokens(broker, 1) == {"loop0": 1}

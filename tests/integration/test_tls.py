@@ -1,8 +1,6 @@
 """TLS with a real RabbitMQ."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,11 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.opening import broker_of
 from scheduler.errors import AccessRefused, BrokerUnavailable, UntrustedBroker
-from scheduler.events import Connected, ConnectionLost, ConnectionRetried, RunSettled
+from scheduler.events import Connected, ConnectionRetried
 from tests.certificates import HOST, Authority, Pair, listener
 from tests.contract.proxy import Proxy
 from tests.integration.test_outages import Witness
 from tests.rabbitmq import PrivateNode, directory_for_nodes, free_ports
-from tests.stage import at_work, processor_of, program_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -141,15 +138,6 @@ async def test_a_certificate_may_stand_for_a_user_and_his_password(directory: Pa
         await connected(url, authority.tls(client))
 
 
-@asynccontextmanager
-async def working(app: Scheduler) -> AsyncGenerator[None]:
-    """A seeded app, and a processor of it, connected as its settings say."""
-    async with broker_of(app.settings, emit=app.events.emit) as broker:
-        await program_of(app, broker).seeding.seed()
-        async with at_work(processor_of(app, broker)):
-            yield
-
-
 def settings(secured: Secured, port: int, **files: Path) -> Settings:
     values: dict[str, Any] = {
         "broker_url": f"amqps://guest:guest@{HOST}:{port}/",
@@ -158,23 +146,6 @@ def settings(secured: Secured, port: int, **files: Path) -> Settings:
         "tls_key_file": secured.client.key,
     }
     return Settings(**values | files)
-
-
-async def test_a_loop_goes_on_over_tls_when_its_broker_is_back(
-    secured: Secured, namespace: str
-) -> None:
-    app = Scheduler(namespace, settings(secured, secured.port))
-    witness = Witness(app)
-
-    @app.periodic(every="200ms")
-    async def beat() -> None: ...
-
-    async with working(app):
-        await witness.until(RunSettled, 5)
-        await asyncio.to_thread(secured.node.restart)
-        await witness.until(Connected, 1)
-        await witness.until(RunSettled, witness.count(RunSettled) + 5)
-    assert witness.count(ConnectionLost) == 1
 
 
 async def test_files_are_read_again_at_each_connect(

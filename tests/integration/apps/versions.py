@@ -61,17 +61,3 @@ else:
     @app.periodic(every="300ms")
     async def removed(ctx: Context) -> None:
         note(ctx)
-
-
-# A task of one-off messages brings timers of calls, whose many queues take seconds.
-if "SIGNED" in os.environ and IS_NEW:
-
-    @app.task(name="signed")
-    async def signed_with_default(text: str, urgent: bool = False) -> None:
-        write({"what": "signed", "version": VERSION, "text": text})
-
-elif "SIGNED" in os.environ:
-
-    @app.task(name="signed")
-    async def signed_plainly(text: str) -> None:
-        write({"what": "signed", "version": VERSION, "text": text})
