@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
-from scheduler.control.keyed import AT_ONCE as BATCH
+from scheduler.control import keyed
 from scheduler.control.keyed import KEY, KeyedLoop, Started
 from scheduler.control.reports import Did
 from scheduler.errors import RegistrationError, ScheduleError, UsageError
@@ -24,6 +24,7 @@ from tests.stage import Stage, new_app, of, seconds_of
 
 BONN = LoopId("report", "bonn")
 HOURLY = Every("1h")
+BATCH = 100
 
 
 @dataclass
@@ -136,8 +137,9 @@ async def test_loops_that_are_started_or_stopped_side_by_side_are_so_at_once(sta
 
 @pytest.mark.parametrize("kind", ["mapping", "iterator", "async iterator"])
 async def test_many_loops_are_started_in_batches_and_begun_again_where_it_broke_off(
-    stage: Stage, kind: str
+    stage: Stage, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(keyed, "AT_ONCE", BATCH)
     office, read, started = an_office(), list[str](), list[int]()
     many: dict[str, Any] = {f"key{n}": (HOURLY, {"city": f"{n}"}) for n in range(2 * BATCH + 7)}
 
@@ -156,20 +158,20 @@ async def test_many_loops_are_started_in_batches_and_begun_again_where_it_broke_
     await stage.seed(office.app)
     broker = FaultyBroker(stage.server)
     async with stage.supervised(over=broker):
-        many["key2500"] = "soon"  # breaks it off, after one batch
-        with pytest.raises(UsageError, match="report.key2500 is an Every") as failed:
+        many["key150"] = "soon"  # breaks it off, after one batch
+        with pytest.raises(UsageError, match="report.key150 is an Every") as failed:
             await office.report.start_many(given(), progress=started.append)
         (note,) = failed.value.__notes__
         assert note == f"{BATCH} loops were started before; called again, it goes on."
-        assert read == ([] if kind == "mapping" else list(many)[:2501])
-        many["key2500"] = HOURLY
+        assert read == ([] if kind == "mapping" else list(many)[:151])
+        many["key150"] = HOURLY
         broker.calls.clear()
         assert await office.report.start_many(given(), progress=started.append) == Started(
             created=BATCH + 7, unchanged=BATCH
         )
         assert started == [BATCH, BATCH, 2 * BATCH, 2 * BATCH + 7]
         entries = [call for call in broker.calls if call.message.type == ENTRY_TYPE]
-        assert len(entries) < BATCH // 10
+        assert len(entries) < BATCH // 5
         many = {"key7": (HOURLY, {"city": "Bonn"})}
         assert await office.report.start_many(given()) == Started(rescheduled=1)
         await asyncio.sleep(3600)
