@@ -82,21 +82,21 @@ class ManagementApi:
 
     def answers(self) -> bool:
         try:
-            return "administrator" in json.loads(self._request("GET", "whoami"))["tags"]
+            return "administrator" in json.loads(self.request("GET", "whoami"))["tags"]
         except (OSError, ValueError):
             return False
 
     def set_user(self, name: str, password: str) -> None:
-        self._request("PUT", f"users/{quote(name, safe='')}", password=password, tags="")
+        self.request("PUT", f"users/{quote(name, safe='')}", password=password, tags="")
 
     def set_rights(self, name: str, vhost: str, configure: str, write: str, read: str) -> None:
         path = f"permissions/{quote(vhost, safe='')}/{quote(name, safe='')}"
-        self._request("PUT", path, configure=configure, write=write, read=read)
+        self.request("PUT", path, configure=configure, write=write, read=read)
 
     def delete_user(self, name: str) -> None:
-        self._request("DELETE", f"users/{quote(name, safe='')}")
+        self.request("DELETE", f"users/{quote(name, safe='')}")
 
-    def _request(self, method: str, path: str, **body: str) -> bytes:
+    def request(self, method: str, path: str, **body: Any) -> bytes:
         address = urlsplit(self.url)
         secret = base64.b64encode(f"{address.username}:{address.password}".encode()).decode()
         request = urllib.request.Request(

@@ -232,7 +232,8 @@ async def test_a_connection_that_an_alarm_blocks_is_kept(
     async with AmqpBroker(node.url, emit=events.append) as broker:
         await broker.declare(Topology(queues=(Queue("q", {"x-queue-type": "quorum"}),)))
         await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.000001")
-        sending = asyncio.create_task(send(broker, "q", b"a"))
+        publish = broker.publish(Message(), exchange="", routing_key="q", timeout=None)
+        sending = asyncio.create_task(publish)
         await asyncio.sleep(3)
         assert not sending.done()
         await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.4")

@@ -38,7 +38,7 @@ def lateness(runs: list[Run]) -> list[float]:
 async def test_messages_of_random_delays_all_arrive_and_none_is_early(
     shop: Shop, record_property: Callable[[str, object], None]
 ) -> None:
-    delays = random_delays(500)
+    delays = random_delays(200)
     async with shop.app, shop.working("work"):
         began = monotonic()
         await asyncio.gather(

@@ -1,6 +1,5 @@
 """Loops on a real broker, with real processors."""
 
-import asyncio
 from collections import defaultdict
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from scheduler.brokers.contract import Broker
 from tests.integration.conftest import Field
 
-SECONDS = 15
+RUNS = 8
 
 
 def overlaps(notes: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -34,19 +33,19 @@ async def test_two_processors_run_fifty_loops_without_losing_doubling_or_overlap
     field_.call("seed", **loops)
     for _ in range(2):
         field_.start("run", **loops)
-    await field_.until(lambda: bool(field_.notes()))
-    await asyncio.sleep(SECONDS)
-    field_.stop()
 
-    runs: dict[str, list[int]] = defaultdict(list)
-    for note in field_.notes("start"):
-        runs[note["loop"]].append(note["seq"])
-    assert len(runs) == 50
-    # About one a second on an idle machine; on a busy one fewer, but none is left behind.
-    counts = sorted(len(seqs) for seqs in runs.values())
-    assert SECONDS / 2 <= counts[0] <= counts[-1] <= SECONDS + 3, counts
-    assert counts[-1] - counts[0] <= 5, counts
-    assert all(seqs == list(range(len(seqs))) for seqs in runs.values()), "a tick ran twice"
+    def runs() -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for note in field_.notes("start"):
+            found[note["loop"]].append(note["seq"])
+        return found
+
+    def none_is_left_behind() -> bool:
+        return len(runs()) == 50 and min(map(len, runs().values())) >= RUNS
+
+    await field_.until(none_is_left_behind, seconds=90)
+    field_.stop()
+    assert all(seqs == list(range(len(seqs))) for seqs in runs().values()), "a tick ran twice"
     assert overlaps(field_.notes()) == []
     assert len({note["pid"] for note in field_.notes()}) == 2, "one processor did all the work"
     assert await field_.tokens(broker, 50) == {f"loop{number}": 1 for number in range(50)}

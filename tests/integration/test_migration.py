@@ -17,6 +17,8 @@ from tests.integration.shop import eventually
 from tests.stage import SYSTEM_CLOCK, at_work, processor_of, program_of
 from tests.sweep import clear, new_namespace
 
+pytestmark = pytest.mark.timeout(240)  # all queues are made several times
+
 Ran = list[tuple[str, Any]]
 OTHER: dict[QueueType, QueueType] = {"quorum": "classic", "classic": "quorum"}
 

@@ -4,7 +4,6 @@ With `-o log_cli=true`, it prints a row for each policy.
 """
 
 import asyncio
-import json
 import logging
 import shlex
 from collections.abc import AsyncGenerator
@@ -25,7 +24,7 @@ from scheduler.protocol.calls import task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Queue, Topology
 from tests.integration.shop import eventually, new_namespace
-from tests.rabbitmq import PrivateNode
+from tests.rabbitmq import ManagementApi, PrivateNode
 from tests.stage import at_work, processor_of, program_of
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -198,16 +197,19 @@ def assert_like(fates: Fates, expected: Fates) -> None:
 
 @asynccontextmanager
 async def blanket(
-    node: PrivateNode, namespace: str, definition: dict[str, Any], *, kind: str = "policy"
+    node: PrivateNode, namespace: str, definition: dict[str, Any], *, kind: str = "policies"
 ) -> AsyncGenerator[None]:
     """A policy for everything of a namespace, inside the block."""
-    name, to = f"blanket {namespace}", ("--apply-to", "all" if kind == "policy" else "queues")
-    pattern = f"^{namespace}\\."
-    await asyncio.to_thread(node.ctl, f"set_{kind}", name, pattern, json.dumps(definition), *to)
+    assert node.management_url
+    request = ManagementApi(node.management_url).request
+    path = f"{kind}/%2F/blanket-{namespace}"
+    to = "all" if kind == "policies" else "queues"
+    wanted = {"pattern": f"^{namespace}\\.", "definition": definition, "apply-to": to}
+    await asyncio.to_thread(request, "PUT", path, **wanted)
     try:
         yield
     finally:
-        await asyncio.to_thread(node.ctl, f"clear_{kind}", name)
+        await asyncio.to_thread(request, "DELETE", path)
 
 
 async def no_policy_has_anything_run_early(node: PrivateNode, name: str) -> None:
@@ -218,7 +220,7 @@ async def no_policy_has_anything_run_early(node: PrivateNode, name: str) -> None
     row = " | ".join((name, *asdict(fates).values()))
     logging.getLogger(__name__).warning("| %s |", row)
     reported = [each.policy for each in scene.events if isinstance(each, PolicyReported)]
-    assert reported == [f"policy 'blanket {scene.app.namespace}'"], name
+    assert reported == [f"policy 'blanket-{scene.app.namespace}'"], name
     assert await scene.is_missing_told() == (name == "expires"), name
     assert "early" not in str(fates), name
     assert fates.paused_loop == fates.finished_one_off == "0 runs", name
@@ -233,7 +235,7 @@ async def the_policy_that_the_doctor_names_shields_from_all_others(node: Private
         await broker.declare(CATCHES_ALL)
         async with blanket(node, namespace, mild := {**ALL, "expires": 600_000}):
             assert not await scene.is_sender_told(broker)
-            found = (await scene.findings(broker))[f"policy 'blanket {namespace}'"]
+            found = (await scene.findings(broker))[f"policy 'blanket-{namespace}'"]
             assert found.verdict == "problem"
             assert all(f"{key}: {value}" in found.detail for key, value in mild.items())
             _, *shielding = shlex.split(found.advice)
@@ -241,7 +243,7 @@ async def the_policy_that_the_doctor_names_shields_from_all_others(node: Private
             assert await scene.is_sender_told(broker)
             assert (await scene.findings(broker))["policies"].verdict == "ok"
         fates = await scene.play(node, broker, ALL, expire=False)
-        async with blanket(node, namespace, POLICIES["message-ttl"], kind="operator_policy"):
+        async with blanket(node, namespace, POLICIES["message-ttl"], kind="operator-policies"):
             (found,) = (await scene.findings(broker)).values()
             assert "No policy shields from an operator policy" in found.advice
     assert_like(fates, WELL)
