@@ -143,10 +143,11 @@ def reader(chromium: Browser, dev: Dashboard) -> Iterator[Reader]:
         yield reader
 
 
-@pytest.fixture(scope="module", params=["embedded", "rabbitmq"])
+@pytest.fixture(scope="module")
 def ward(request: pytest.FixtureRequest) -> Iterator[Ward]:
-    """An app at work on either broker, into whose queues a test can look."""
-    url = request.getfixturevalue("broker_url") if request.param == "rabbitmq" else None
+    """An app at work, on the embedded broker unless told otherwise, whose queues can be seen."""
+    broker = getattr(request, "param", "embedded")
+    url = request.getfixturevalue("broker_url") if broker == "rabbitmq" else None
     ward = Ward(f"t{uuid.uuid4().hex[:8]}", url)
     with ward.at_work():
         yield ward

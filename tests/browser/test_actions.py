@@ -1,4 +1,4 @@
-"""Each action of each page, in a real browser, with what it does in the broker: on both brokers."""
+"""Each action of each page, in a real browser, with what it does in a RabbitMQ."""
 
 from datetime import timedelta
 from urllib.parse import quote
@@ -16,6 +16,8 @@ from scheduler.tasks.loops import loop_of
 from scheduler.timing.clock import SystemClock
 from tests.browser.conftest import Reader
 from tests.browser.working import Ward
+
+pytestmark = pytest.mark.parametrize("ward", ["rabbitmq"], indirect=True, scope="module")
 
 BY = "somebody at this machine at "
 

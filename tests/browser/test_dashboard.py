@@ -2,7 +2,7 @@
 
 import re
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -17,6 +17,7 @@ PATHS = (
 )
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
 WIDTHS = (390, 1600)
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 LATER = """before => {
     const tick = document.getElementById("facts").innerText.match(/#(\\d+)/);
     return Number(tick[1]) > before + 1;
@@ -24,27 +25,21 @@ LATER = """before => {
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_each_page_can_be_used_by_everybody(
-    chromium: Browser, dev: Dashboard, path: str, scheme: str
+def test_each_page_can_be_used_by_everybody_and_is_no_wider_than_its_window(
+    reader: Reader, path: str
 ) -> None:
-    with reading(chromium, dev, color_scheme=scheme) as reader:
-        page = reader.open(path)
-        expect(page.locator("h1")).to_be_visible()
-        page.evaluate(AXE)
+    page = reader.open(path)
+    expect(page.locator("h1")).to_be_visible()
+    page.evaluate(AXE)
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
         found: list[dict[str, Any]] = page.evaluate("async () => (await axe.run()).violations")
-    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == []
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_page_is_wider_than_its_window(
-    chromium: Browser, dev: Dashboard, path: str, width: int
-) -> None:
-    with reading(chromium, dev, viewport={"width": width, "height": 800}) as reader:
-        page = reader.open(path)
+        told = [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
+        assert (scheme, told) == (scheme, [])
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 800})
         over = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert page.evaluate(over) == 0
+        assert (width, page.evaluate(over)) == (width, 0)
 
 
 @pytest.mark.parametrize("path", PATHS)
