@@ -12,8 +12,6 @@ from scheduler.dashboard import operations
 from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.listing import Listed
-from scheduler.tasks.loops import loop_of
-from scheduler.timing.clock import SystemClock
 from tests.browser.conftest import Reader
 from tests.browser.working import Ward
 
@@ -179,20 +177,6 @@ def test_rows_are_selected_and_done_by_keys(visitor: Reader, ward: Ward) -> None
     assert not ward.is_paused("bed-south")
 
 
-def test_a_call_is_sent_by_hand(visitor: Reader, ward: Ward) -> None:
-    page = visitor.open("/tasks")
-    page.locator("[id='task-visit']").get_by_role("link", name="Send a call").click()
-    page.get_by_label("ward").fill("north")
-    page.get_by_label("beds").fill("many")
-    button(page, "Send").click()
-    refused(visitor, "beds")
-    expect(page.get_by_label("beds")).to_have_value("many")
-    page.get_by_label("beds").fill("3")
-    button(page, "Send").click()
-    done(page, "sent, and confirmed by the broker")
-    expect(page.get_by_label("beds")).to_have_value("3")
-
-
 def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
     loop = LoopId("visit", "north.1")
     page = visitor.open("/tasks")
@@ -231,27 +215,6 @@ def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
     assert gone is not None
     assert gone.is_gone
     assert endings(ward, "visit.north.1")[-1] == "removed"
-
-
-def test_a_keyed_loop_is_given_other_arguments(visitor: Reader, ward: Ward) -> None:
-    async def start(program: Program) -> None:
-        spec = ward.app.tasks["visit"]
-        await program.seeding.start(loop_of(spec, Every("1h"), {"ward": "south"}, "s"))
-
-    ward.ask(start)
-    page = visitor.open("/loops?q=visit.s")
-    expect(row(page, "visit.s")).to_be_visible()
-    page = visitor.open("/tasks/start?task=visit")
-    page.get_by_label("Key").fill("s")
-    page.get_by_label("Cron").fill("0 4 * * *")
-    page.get_by_label("by the clock of").fill("Europe/Berlin")
-    page.get_by_label("Arguments").fill('{"ward": "south", "beds": 3}')
-    button(page, "Start…").click()
-    button(asked(page, "Change visit.s?"), "Change visit.s").click()
-    done(page, "visit.s: rescheduled")
-    found = listed(ward, LoopId("visit", "s"))
-    assert found is not None
-    assert found.args == {"ward": "south", "beds": 3}
 
 
 def test_set_the_schedule_of_a_loop_and_clear_it(visitor: Reader, ward: Ward) -> None:
@@ -378,29 +341,3 @@ def test_ask_what_runs_where_it_is_and_end_it(visitor: Reader, ward: Ward) -> No
     button(question, "End the run").click()
     done(page, "cancelled")
     assert run not in [each.id for each in ward.ask(lambda it: it.cancellation.running()).runs]
-
-
-def test_call_the_roll(visitor: Reader, ward: Ward) -> None:
-    page = visitor.open("/processors")
-    button(page, "Call the roll").click()
-    done(page, "1 of 1 processors have answered")
-    roll = page.locator("#roll tbody tr")
-    expect(roll).to_have_count(1)
-    answers = ward.ask(lambda program: program.survey.answers({}))
-    ((name, about),) = answers.about.items()
-    expect(roll).to_contain_text(name)
-    expect(roll).to_contain_text(about.version)
-    assert about.since is not None
-    assert SystemClock().now() - about.since < timedelta(hours=1)
-    expect(roll.locator("time").first).to_have_attribute(
-        "datetime", about.since.isoformat(timespec="milliseconds")
-    )
-
-
-def test_examine(visitor: Reader, ward: Ward) -> None:
-    before = endings(ward, "garden")
-    page = visitor.open("/doctor")
-    button(page, "Examine").click()
-    done(page, "things were looked at")
-    expect(page.locator(".findings")).to_contain_text("broker version")
-    assert endings(ward, "garden") == before
