@@ -248,7 +248,9 @@ def test_set_the_schedule_of_a_loop_and_clear_it(visitor: Reader, ward: Ward) ->
     cleared = listed(ward, loop)
     assert cleared is not None
     assert (cleared.schedule, cleared.override) == (Every("1h"), None)
-    assert [each.by[: len(BY)] for each in ward.history("library")[1:]] == [BY, BY]
+    while len(entries := ward.history("library")) < 3:
+        page.wait_for_timeout(100)
+    assert [each.by[: len(BY)] for each in entries[1:]] == [BY, BY]
 
 
 def test_look_and_replay_all_of_an_error(visitor: Reader, ward: Ward) -> None:

@@ -33,6 +33,7 @@ def test_each_page_can_be_used_by_everybody_and_is_no_wider_than_its_window(
     page.evaluate(AXE)
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
+        page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")
         found: list[dict[str, Any]] = page.evaluate("async () => (await axe.run()).violations")
         told = [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
         assert (scheme, told) == (scheme, [])

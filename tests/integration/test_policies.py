@@ -7,7 +7,7 @@ import asyncio
 import logging
 import shlex
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,7 +19,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
 from scheduler.control.doctor import Finding
 from scheduler.errors import QueueNotFound, Unroutable
-from scheduler.events import PolicyReported, QueuesMissing
+from scheduler.events import Event, PolicyReported, ProcessorStarted, QueuesMissing
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Queue, Topology
@@ -77,7 +77,7 @@ class Scene:
             "supervision_interval": "2s",
         }
         self.app = app = Scheduler(namespace, Settings(**settings))
-        self.events: list[Any] = []
+        self.events: list[Event] = []
         app.listen(self.events.append)
 
         def note(ctx: Context, name: str) -> None:
@@ -126,10 +126,15 @@ class Scene:
     ) -> Fates:
         """Look at what becomes of them under a policy; two messages are parked meanwhile."""
         errors: list[str] = []
-        async with (
-            at_work(processor_of(self.app, broker)),
-            blanket(node, self.app.namespace, policy),
-        ):
+        started = self.count(ProcessorStarted)
+
+        async def is_consuming() -> bool:
+            return self.count(ProcessorStarted) > started
+
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(at_work(processor_of(self.app, broker)))
+            await eventually(is_consuming)
+            await stack.enter_async_context(blanket(node, self.app.namespace, policy))
             await asyncio.sleep(1)
             self.runs.clear()
             await self.fails.send()
@@ -140,6 +145,8 @@ class Scene:
                 except Exception as error:
                     errors.append(type(error).__name__)
             await asyncio.sleep(WATCHED_S)
+            if "dead-letter-routing-key" not in policy or policy is ALL:
+                await eventually(self.have_calls_run)
             if expire:
                 await eventually(self.is_missing_told)
             with suppress(QueueNotFound):
@@ -154,8 +161,14 @@ class Scene:
             "0 of 2 there, nor their queue" if depth is None else f"{depth.ready} of 2 there",
         )
 
+    def count(self, kind: type[Event]) -> int:
+        return sum(isinstance(each, kind) for each in self.events)
+
     async def is_missing_told(self) -> bool:
-        return any(isinstance(each, QueuesMissing) for each in self.events)
+        return self.count(QueuesMissing) > 0
+
+    async def have_calls_run(self) -> bool:
+        return any(name == "call" for name, _ in self.runs)
 
     def _fate(self, name: str) -> str:
         late = [late for each, late in self.runs if each == name]

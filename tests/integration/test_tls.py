@@ -18,6 +18,12 @@ from tests.contract.proxy import Proxy
 from tests.integration.test_outages import Witness
 from tests.rabbitmq import PrivateNode, directory_for_nodes, free_ports
 
+BY_CERTIFICATE = """
+auth_mechanisms.1 = PLAIN
+auth_mechanisms.2 = EXTERNAL
+ssl_cert_login_from = common_name
+"""
+
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -52,9 +58,8 @@ def secured(request: pytest.FixtureRequest, directory: Path) -> Iterator[Secured
     authority, stranger = Authority(directory / "ours"), Authority(directory / "theirs")
     server = authority.issue("server", HOST)
     (port,) = free_ports(1)
-    with PrivateNode(
-        listener(port, authority, server, required=request.param == "required")
-    ) as node:
+    config = listener(port, authority, server, required=request.param == "required")
+    with PrivateNode(config + BY_CERTIFICATE, plugins=["rabbitmq_auth_mechanism_ssl"]) as node:
         node.ctl("await_startup")  # its listener for TLS comes after the other one
         client = authority.issue("client", "client@example.org")
         yield Secured(node, port, authority, server, client, stranger)
@@ -121,21 +126,14 @@ async def test_the_port_with_tls_is_told(secured: Secured) -> None:
         await connected(secured.url.replace("amqps", "amqp"), Tls())
 
 
-async def test_a_certificate_may_stand_for_a_user_and_his_password(directory: Path) -> None:
-    authority, (port,) = Authority(directory / "another"), free_ports(1)
-    server = authority.issue("server", HOST)
-    client = authority.issue("client", "c@example.org", common_name="clara")
-    config = listener(port, authority, server, required=True) + (
-        "auth_mechanisms.1 = EXTERNAL\nssl_cert_login_from = common_name\n"
-    )
-    url = f"amqps://{HOST}:{port}/?auth=external"
-    with PrivateNode(config, plugins=["rabbitmq_auth_mechanism_ssl"]) as node:
-        node.ctl("await_startup")
-        with pytest.raises(AccessRefused, match="for the user that our certificate names: ACCESS"):
-            await connected(url, authority.tls(client))
-        node.administrator.set_user("clara", "not needed")
-        node.administrator.set_rights("clara", "/", "", "", ".*")
-        await connected(url, authority.tls(client))
+async def test_a_certificate_may_stand_for_a_user_and_his_password(secured: Secured) -> None:
+    clara = secured.authority.issue("clara", "c@example.org", common_name="clara")
+    url, tls = f"amqps://{HOST}:{secured.port}/?auth=external", secured.authority.tls(clara)
+    with pytest.raises(AccessRefused, match="for the user that our certificate names: ACCESS"):
+        await connected(url, tls)
+    secured.node.administrator.set_user("clara", "not needed")
+    secured.node.administrator.set_rights("clara", "/", "", "", ".*")
+    await connected(url, tls)
 
 
 def settings(secured: Secured, port: int, **files: Path) -> Settings:

@@ -12,7 +12,7 @@ import pytest
 from tests.k8s.builds import ROOT, container, dev_definitions, environment, of_kind, one, secret
 from tests.rabbitmq import PrivateNode, as_nodes_see, directory_for_nodes
 
-TIME_LIMIT = 20
+TIME_LIMIT = 50
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def lines_until(process: subprocess.Popen[str], words: str) -> list[str]:
     raise AssertionError(f"It ended without saying {words!r}:\n{''.join(lines)}")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_processors_wait_for_the_seed_job_and_then_work_with_less_rights(
     broker: str, tmp_path: Path
 ) -> None:
