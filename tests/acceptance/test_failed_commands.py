@@ -194,19 +194,6 @@ def test_the_status_of_tasks_that_were_never_seeded_is_wrong(desk: Desk):
     ]
 
 
-@pytest.mark.parametrize(
-    ("options", "ids"),
-    [
-        ([], ["m1", "m2", "m3", "m4", "m5"]),
-        (["--task", "sms", "--reason", "rejected"], ["m2"]),
-        (["--reason", "exhausted", "--limit", "1"], ["m1"]),
-    ],
-)
-def test_those_are_listed_that_were_asked_for(desk: Desk, options: list[str], ids: list[str]):
-    listed = desk("list", *options, "--json").json
-    assert [each["id"].partition("@")[0] for each in listed] == ids
-
-
 def test_the_list_is_a_table_of_what_matters(desk: Desk):
     done = desk("list", DESK)
     assert done.code == FINE
@@ -264,19 +251,6 @@ def test_one_is_shown_with_all_that_is_known_of_it(desk: Desk):
     foreign = desk("show", desk.id_of("m4"), "--json").json
     assert (foreign["body_base64"], foreign["routing_key"]) == ("/w==", "task.audit")
     assert foreign["headers"]["scheduler-key"] == "order.paid"
-
-
-def test_one_is_replayed_with_fresh_attempts_and_the_rest_stays(desk: Desk):
-    name = desk.id_of("m1")
-    done = desk("replay", name)
-    assert (done.code, done.out) == (FINE, f"replayed {name}\n1 replayed\n")
-    (message,) = desk.waiting("sms")
-    assert (message.message_id, message.correlation_id) == ("m1", "c")
-    assert message.body == b'{"args":{"phone":"1"}}'
-    gone = {"scheduler-attempt", "scheduler-expires-at-ms"}  # it has all its attempts again
-    assert not gone & set(message.headers)
-    assert not [each for each in message.headers if each.startswith("scheduler-parked")]
-    assert desk.left == ["m2", "m3", "m4", "m5"]
 
 
 @pytest.mark.parametrize(

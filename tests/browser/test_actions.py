@@ -79,21 +79,6 @@ def parked(ward: Ward, page: Page, task: str, count: int) -> None:
     assert len(ward.parked(task)) == count
 
 
-def test_pause_with_a_reason_and_resume(visitor: Reader, ward: Ward) -> None:
-    page = visitor.open("/loop?name=drill")
-    page.get_by_label("Reason (optional)").fill("no smoke today")
-    button(page, "Pause").click()
-    done(page, "drill: paused")
-    assert ward.is_paused("drill")
-    (entry,) = [each for each in ward.history("drill") if each.what == "paused"]
-    assert (entry.note, entry.by[: len(BY)]) == ("no smoke today", BY)
-    expect(page.locator("#head")).to_contain_text("Paused: no smoke today")
-    button(page, "Resume").click()
-    done(page, "drill: resumed")
-    assert ward.status("drill").where is Where.WAITING
-    assert endings(ward, "drill") == ["seeded", "paused", "resumed"]
-
-
 def test_pause_run_and_resume_from_the_list(visitor: Reader, ward: Ward) -> None:
     page = visitor.open("/loops?q=laundry")
     button(row(page, "laundry"), "Run now").click()
@@ -217,63 +202,6 @@ def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
     assert endings(ward, "visit.north.1")[-1] == "removed"
 
 
-def test_set_the_schedule_of_a_loop_and_clear_it(visitor: Reader, ward: Ward) -> None:
-    loop = LoopId("library")
-    page = visitor.open("/loop?name=library")
-    page.get_by_role("link", name="Change…").click()
-    expect(page.get_by_label("Every", exact=True)).to_have_value("1h")
-    page.get_by_label("Cron").fill("0 9 * *")
-    page.get_by_label("Every", exact=True).fill("")
-    button(page, "Set…").click()
-    refused(visitor, "Nothing was done")
-    page.get_by_label("Cron").fill("0 9 * * MON-FRI")
-    page.get_by_label("by the clock of").fill("Europe/Berlin")
-    button(page, "Set…").click()
-    question = asked(page, "Reschedule library?")
-    expect(question).to_contain_text("at 09:00, Monday to Friday")
-    expect(question).to_contain_text("until now: every 1h")
-    before = listed(ward, loop)
-    assert before is not None
-    assert before.schedule == Every("1h")
-    button(question, "Reschedule library").click()
-    done(page, "library: rescheduled")
-    found = listed(ward, loop)
-    assert found is not None
-    assert found.override is not None
-    assert found.override.by == "somebody at this machine"
-    assert "0 9 * * MON-FRI" in str(found.schedule)
-    expect(page.locator("#facts")).to_contain_text("in place of the code's")
-    button(page, "Clear").click()
-    expect(page.locator("#facts")).not_to_contain_text("in place of the code's")
-    cleared = listed(ward, loop)
-    assert cleared is not None
-    assert (cleared.schedule, cleared.override) == (Every("1h"), None)
-    while len(entries := ward.history("library")) < 3:
-        page.wait_for_timeout(100)
-    assert [each.by[: len(BY)] for each in entries[1:]] == [BY, BY]
-
-
-def test_look_and_replay_all_of_an_error(visitor: Reader, ward: Ward) -> None:
-    ward.mended = False
-    send(ward, "letter", "anna", "bert", "carla")
-    page = visitor.open("/failed?task=letter")
-    parked(ward, page, "letter", 3)
-    button(page, "Look at them").click()
-    group = page.locator("article", has_text="letter")
-    expect(group).to_contain_text("no address")
-    assert len(ward.parked("letter")) == 3
-    ward.mended = True
-    group.get_by_label("at most").fill("fast")
-    button(group, "Replay all 3").click()
-    refused(visitor, "A rate is a number per s, m or h")
-    assert len(ward.parked("letter")) == 3
-    group.get_by_label("at most").fill("100/s")
-    button(group, "Replay all 3").click()
-    done(page, "replayed")
-    expect(page.locator("#parked")).to_contain_text("letter 0", timeout=30_000)
-    assert ward.parked("letter") == []
-
-
 def test_replay_one_with_other_arguments_one_as_it_is_and_delete_the_others(
     visitor: Reader, ward: Ward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,30 +244,3 @@ def test_replay_one_with_other_arguments_one_as_it_is_and_delete_the_others(
     button(asked(page, "Delete 2 messages?"), "Delete 2 messages").click()
     done(page, "deleted")
     assert ward.parked("bill") == []
-
-
-def test_ask_what_runs_where_it_is_and_end_it(visitor: Reader, ward: Ward) -> None:
-    async def operate(_: Program) -> str:
-        from scheduler.queues.outbox import Posting
-
-        return str(await ward.app.outbox.send("surgery", {}, Posting()))
-
-    run = ward.ask(operate)
-    page = visitor.open("/running")
-    # It is asked again until it has begun.
-    expect(button(page, "Ask what runs")).to_be_visible()
-    for _ in range(20):
-        button(page, "Ask what runs").click()
-        done(page, "done")
-        if page.locator("#runs", has_text=run).count():
-            break
-    found = page.locator("#runs tr", has_text=run)
-    expect(found).to_contain_text("25 % anaesthesia")
-    button(found, "Stack").click()
-    expect(page.locator("#runs pre")).to_contain_text("await asyncio.sleep(3600)")
-    button(found, "End…").click()
-    question = asked(page, "End this run?")
-    assert [each.id for each in ward.ask(lambda it: it.cancellation.running()).runs] == [run]
-    button(question, "End the run").click()
-    done(page, "cancelled")
-    assert run not in [each.id for each in ward.ask(lambda it: it.cancellation.running()).runs]

@@ -164,7 +164,7 @@ async def nothing() -> None: ...
 def register(ward: Ward) -> None:
     """Give the app loops and tasks: of those that tests change, each has its own."""
     app = ward.app
-    for name in ("drill", "rounds", "kitchen", "laundry", "library", "chapel", "garden"):
+    for name in ("laundry", "library", "chapel", "garden"):
         app.periodic(name=name, every="1h")(nothing)
     for name in ("bed-north", "bed-south"):
         app.periodic(name=name, every="1h")(nothing)
@@ -194,8 +194,3 @@ def register(ward: Ward) -> None:
     async def bill(to: str) -> None:
         if "@" not in to and not ward.mended:
             raise ValueError(f"nobody of this name: {to!r}")
-
-    @app.task(retry=Retry(0))
-    async def surgery(ctx: Context) -> None:
-        ctx.progress(0.25, "anaesthesia")
-        await asyncio.sleep(3600)

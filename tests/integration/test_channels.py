@@ -227,16 +227,18 @@ def test_it_is_given_up_before_whoever_waits_for_the_answer_gives_up() -> None:
 async def test_a_connection_that_an_alarm_blocks_is_kept(
     node: PrivateNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=0.5))
-    events = list[Event]()
+    monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=5))
+    events, limit = list[Event](), "set_vm_memory_high_watermark"
     async with AmqpBroker(node.url, emit=events.append) as broker:
         await broker.declare(Topology(queues=(Queue("q", {"x-queue-type": "quorum"}),)))
-        await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.000001")
-        publish = broker.publish(Message(), exchange="", routing_key="q", timeout=None)
-        sending = asyncio.create_task(publish)
-        await asyncio.sleep(3)
-        assert not sending.done()
-        await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.4")
+        await asyncio.to_thread(node.ctl, limit, "0.000001")
+        try:
+            publish = broker.publish(Message(), exchange="", routing_key="q", timeout=None)
+            sending = asyncio.create_task(publish)
+            await asyncio.sleep(8)
+            assert not sending.done()
+        finally:
+            await asyncio.to_thread(node.ctl, limit, "0.6")
         await sending
         await broker.delete("q")
     assert not [event for event in events if isinstance(event, ConnectionLost)]

@@ -145,7 +145,7 @@ class Scene:
                 except Exception as error:
                     errors.append(type(error).__name__)
             await asyncio.sleep(WATCHED_S)
-            if "dead-letter-routing-key" not in policy or policy is ALL:
+            if policy is ALL or not policy.keys() & {"expires", "dead-letter-routing-key"}:
                 await eventually(self.have_calls_run)
             if expire:
                 await eventually(self.is_missing_told)
