@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from scheduler.cli import commands
 from tests.acceptance.conftest import APPS, LOOPS, SHOP, TIME_LIMIT, CommandLine, Done
@@ -114,11 +115,11 @@ def every_command() -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["", *dict(every_command())])
-def test_help_fits_a_terminal_of_80_columns(offline: CommandLine, name: str):
-    done = offline(*name.split(), "--help", COLUMNS="80")
-    assert done.code == FINE
-    assert [line for line in done.out.splitlines() if len(line) > 80] == []
-    assert not re.search(r"^  .*\.\.\.$", done.out, re.MULTILINE)  # the first sentence, whole
+def test_help_fits_a_terminal_of_80_columns(name: str):
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(commands.cli, [*name.split(), "--help"])
+    assert done.exit_code == FINE
+    assert [line for line in done.output.splitlines() if len(line) > 80] == []
+    assert not re.search(r"^  .*\.\.\.$", done.output, re.MULTILINE)  # the first sentence, whole
 
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
