@@ -9,7 +9,7 @@ from scheduler import Retry, Scheduler
 app = Scheduler(os.environ["NAMESPACE"])
 
 
-@app.periodic(every="200ms")
+@app.periodic(every="600ms")
 async def beat() -> None: ...
 
 
