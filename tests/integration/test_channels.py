@@ -233,13 +233,13 @@ async def test_a_connection_that_an_alarm_blocks_is_kept(
         await broker.declare(Topology(queues=(Queue("q", {"x-queue-type": "quorum"}),)))
         await asyncio.to_thread(node.ctl, limit, "0.000001")
         try:
-            publish = broker.publish(Message(), exchange="", routing_key="q", timeout=None)
-            sending = asyncio.create_task(publish)
-            await asyncio.sleep(8)
-            assert not sending.done()
+            waiting = set[asyncio.Task[None]]()
+            while not waiting:  # the alarm comes some time after its limit
+                publish = broker.publish(Message(), exchange="", routing_key="q", timeout=None)
+                _, waiting = await asyncio.wait([asyncio.create_task(publish)], timeout=8)
         finally:
             await asyncio.to_thread(node.ctl, limit, "0.6")
-        await sending
+        await asyncio.gather(*waiting)
         await broker.delete("q")
     assert not [event for event in events if isinstance(event, ConnectionLost)]
 

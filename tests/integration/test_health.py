@@ -76,7 +76,7 @@ async def test_a_processor_whose_broker_is_away_lives_and_is_ready_again_when_it
         assert (lives.status, ready.status) == (200, 503)
         await asyncio.sleep(1)
     async with Proxy(url.host, url.port, listen_on=port):
-        back = await watched.until_status("/readyz", 200, seconds=5)
+        back = await watched.until_status("/readyz", 200)
         assert back.json == {"ready": True, "why": []}
         await watched.until("/metrics", lambda page: "reconnects_total{" in page.text)
         watched.process.terminate()
