@@ -50,6 +50,7 @@ class Program(Namespace):
     Args:
         hands: what it answers to roll calls; None: it only asks.
         runs: what it answers to those who ask what runs; None: it only asks.
+        listing: into which the roster is read; None: into one of its own.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class Program(Namespace):
         *,
         hands: Hands | None = None,
         runs: Runs | None = None,
+        listing: Listing | None = None,
     ) -> None:
-        super().__init__(app, broker, clock, hands)
+        super().__init__(app, broker, clock, hands, listing)
         self.inquiry = Inquiry(self.roll_call, runs)
         self.cancellation = Cancellation(self.inquiry)
         self.loops = Loops(app, self.roster)
@@ -102,11 +104,11 @@ def processor(
     threads = Threads(app.settings.threads, shutdown)
     executions = Executions(clock, shutdown, lifespan, app.around_runs, threads, concurrency)
     insight = Insight(executions, app.events)
-    program = Program(app, broker, clock, hands=turns, runs=insight)
+    program = Program(app, broker, clock, hands=turns, runs=insight, listing=listing)
     publisher = PatientPublisher(shutdown, app.events.emit)
-    supervises_with = supervisor(program, listing) if supervises else None
+    supervises_with = supervisor(program) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
-    knowledge = Knowledge(app.names, program.roster, program.roll_call, listing, app.events.emit)
+    knowledge = Knowledge(app.names, program.roster, program.roll_call, app.events.emit)
     recognition = Recognition(program, knowledge, turns, program.endings, publisher, shutdown)
     order = Order(program.heads, publisher)
     punctuality = Punctuality(program, recognition, publisher, shutdown)
@@ -131,15 +133,10 @@ def processor(
     )
 
 
-def supervisor(program: Program, listing: Listing) -> Supervisor:
-    """The part in supervision of a processor that has these parts.
-
-    Args:
-        listing: the roster, as it is followed.
-    """
+def supervisor(program: Program) -> Supervisor:
+    """The part in supervision of a processor that has these parts."""
     return Supervisor(
         program,
-        listing,
         program.survey,
         program.beginnings,
         program.seeding,

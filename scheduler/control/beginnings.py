@@ -115,7 +115,7 @@ class Beginnings:
         reports = dict[LoopId, Report]()
         pending = list(loops)
         for _ in range(TRIES):
-            listing = await self._roster.compacted()
+            listing = await self._roster.read()
             wanted = list[Wanted]()
             for loop in pending:
                 if isinstance(decided := decide(loop, listing), Report):
@@ -186,7 +186,7 @@ class Beginnings:
         """
         if not loops:
             return ()
-        listing = await self._roster.compacted()
+        listing = await self._roster.read()
         still = [
             loop for loop in loops if epochs is None or epochs[loop.id] == listing.known(loop.id)
         ]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-from scheduler.control.beginnings import Beginnings, Wanted
+from scheduler.control.beginnings import BEGUN_AT_ONCE, Beginnings, Wanted
 from scheduler.control.installation import Installation
 from scheduler.control.leftovers import Leftovers
 from scheduler.control.loops import (
@@ -97,7 +97,8 @@ class Seeding:
             await Migration(self._app, self._broker, self._installation).migrate()
         new = await self._installation.declare_all()
         await self._installation.leave_imprint(before)
-        listing = await self._roster.compacted()
+        listing = await self._roster.read()
+        await self._roster.compact()
         await self._begin_all([self._app.supervision], new)
         begun = await self._begin_all(self._wanted(listing), new, paused=paused)
         for report in begun:
@@ -134,19 +135,17 @@ class Seeding:
         orphans = orphans_of(self._app, listing) if prune else []
         return [*planned, *(Report(loop, Did.REMOVED) for loop in orphans)]
 
-    async def adopt(self, known: Mapping[LoopId, Listed] = MappingProxyType({})) -> list[Report]:
+    async def adopt(self) -> list[Report]:
         """Declare what is gone, and start the loops of the code that were never seeded.
 
         Which other loops exist, and with what, is for the roster to say, not for this code: it may
-        be older than what was seeded last.
-
-        Args:
-            known: what the roster said, in case that it is gone too.
+        be older than what was seeded last. If the roster is gone too, what was read of it before is
+        entered again.
 
         Raises:
             AccessRefused: this user may not declare.
         """
-        new = await self._restore(known)
+        new = await self._restore()
         new |= await self._installation.declare_missing()
         if self._app.names.imprint in new:
             await self._installation.leave_imprint()
@@ -305,13 +304,16 @@ class Seeding:
             for report in reports
         ]
 
-    async def _restore(self, known: Mapping[LoopId, Listed]) -> set[str]:
-        """Declare the roster if it is gone, and append what is known of it."""
+    async def _restore(self) -> set[str]:
+        """Declare the roster if it is gone, and append what was read of it."""
         try:
             await self._roster.read()
         except QueueNotFound:
             new = await self._installation.declare_missing(self._app.names.roster)
-            await self._roster.append(list(known.values()))
+            loops, listing = list(self._roster.listing), self._roster.listing
+            for begin in range(0, len(loops), BEGUN_AT_ONCE):
+                some = map(listing.get, loops[begin : begin + BEGUN_AT_ONCE])
+                await self._roster.append(list(filter(None, some)))
             return new
         return set()
 

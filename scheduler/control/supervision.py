@@ -75,10 +75,12 @@ from scheduler.tasks.loops import Loop
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.backoff import dice
 from scheduler.timing.durations import SECOND
-from scheduler.timing.moments import LATEST_MS, moment_of
+from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
 
 REMEMBERED = 300  # troubles: what a token can carry is limited
-BREATHE_EVERY = 500  # loops that are looked at
+BREATHE_EVERY = 50  # loops that are looked at
+MOST_OVERDUE = 20_000  # loops that are looked at in a round
+LOOKED_AT_AGAIN = timedelta(seconds=1)
 NOTED_AT_ONCE = 50  # loops that are noted in the roster
 
 ROUNDS_AFTER_RECONNECT_S = (0.5, 3.0, 7.0, 12.0, 20.0)
@@ -122,16 +124,11 @@ class Overdue:
 
 
 class Supervisor:
-    """The part that one processor takes in supervision.
-
-    Args:
-        listing: the roster, as it is followed.
-    """
+    """The part that one processor takes in supervision."""
 
     def __init__(
         self,
         namespace: Namespace,
-        listing: Listing,
         survey: Survey,
         beginnings: Beginnings,
         seeding: Seeding,
@@ -141,16 +138,17 @@ class Supervisor:
     ) -> None:
         self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
         self._roster = namespace.roster
-        self._listing = listing
+        self._listing = namespace.roster.listing
         self._survey = survey
         self._beginnings = beginnings
         self._seeding = seeding
         self._installation = installation
         self._timer_watch = timer_watch
         self._endings = endings
-        self._census = Census(namespace.journal, namespace.clock, listing.known)
+        self._census = Census(namespace.journal, namespace.clock, self._listing)
         self._are_timers_suspect = True
         self._missing = set[str]()
+        self._orphans = dict[str, tuple[int, list[LoopId]]]()
         self._reconnected_at: datetime | None = None
         self._watching: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
@@ -197,10 +195,12 @@ class Supervisor:
         await self._declare_missing()
         known_at = self._clock.now()  # what is put after this, the census may not have heard
         await self._census.read_on()
-        count, overdue, orphans = await self._examined(known_at)
+        orphans = self._find_orphans()
+        overdue = await self._examined(known_at, {loop.task for loop in orphans})
         self._are_timers_suspect = bool(overdue)
         places = await self._places(overdue, known_at)
         lost = [each for each in overdue if places[each.loop.id] is Where.LOST]
+        self._look_again([each for each in overdue if places[each.loop.id] is not Where.LOST])
         if lost:  # tokens whose runs were settled since then are in no hand, but have gone on
             await self._census.read_on()
             lost = [each for each in lost if self._put_of(each.listed) == each.put]
@@ -227,7 +227,9 @@ class Supervisor:
                 task, _, key = name.partition(".")
                 self._app.events.emit(LoopReported(LoopId(task, key), trouble, ADVICE[trouble]))
         took = self._clock.now() - began
+        count = self._listing.counts.total() - len(orphans) - (SUPERVISION in self._listing)
         self._app.events.emit(CensusTaken(count, count, took))
+        await self._roster.compact()
         return Memory(
             reported=dict(list(troubles.items())[:REMEMBERED]),
             stuck=stuck,
@@ -262,35 +264,62 @@ class Supervisor:
             return
         were_declared = True
         try:
-            await self._seeding.adopt(dict(self._listing))
+            await self._seeding.adopt()
         except AccessRefused:
             were_declared = False
         if not self._missing <= before:
             self._app.events.emit(QueuesMissing(tuple(sorted(self._missing)), were_declared))
 
-    async def _examined(self, now: datetime) -> tuple[int, list[Overdue], list[LoopId]]:
-        """Count the loops; return those whose token should have come, and orphans.
+    def _find_orphans(self) -> list[LoopId]:
+        """Return loops that this code does not have, not all where there are very many."""
+        found = list[LoopId]()
+        for task, count in self._listing.counts.items():
+            own = LoopId(task)
+            if task in self._app.tasks or own == SUPERVISION:
+                listed = self._listing.get(own)
+                if listed is not None and not listed.is_gone and is_orphan(self._app, listed):
+                    found.append(own)
+                continue
+            if self._orphans.get(task, (0, []))[0] != count:
+                loops = self._listing.table.of_task(task, REMEMBERED)
+                self._orphans[task] = count, [loop for loop in loops if not loop.is_whole]
+            found += self._orphans[task][1]
+        return found
 
-        It does not hold up the event loop, and only what is overdue costs more than a look.
+    async def _examined(self, now: datetime, unknown: Collection[str]) -> list[Overdue]:
+        """Return the loops whose tokens should have come.
+
+        The table tells when each may be overdue at the earliest: only those are looked at.
+
+        Args:
+            unknown: tasks that this code does not have.
         """
-        count, tolerance = 0, self._tolerance
-        overdue, orphans = list[Overdue](), list[LoopId]()
-        for number, listed in enumerate(list(self._listing.values()), 1):
+        overdue, tolerance, table = list[Overdue](), self._tolerance, self._listing.table
+        before_ms = milliseconds_since_epoch(now - tolerance)
+        held = {*unknown, *filter(self._listing.pause_of, self._listing.counts)}
+        found = table.overdue(before_ms, MOST_OVERDUE, without=held)
+        for number, loop_id in enumerate(found, 1):
             if number % BREATHE_EVERY == 0:
                 await asyncio.sleep(0)
-            if listed.is_gone or listed.is_of_task or listed.loop == SUPERVISION:
+            listed = self._listing.get(loop_id)
+            loop = None if listed is None or loop_id == SUPERVISION else self._loop(listed)
+            if listed is None or loop is None:
+                table.expect(loop_id, milliseconds_since_epoch(now + LOOKED_AT_AGAIN))
                 continue
-            if is_orphan(self._app, listed):
-                orphans.append(listed.loop)
-                continue
-            count += 1
             put = self._put_of(listed)
-            due_at = due_at_of(listed, put, self._listing.of_task(listed.loop.task))
+            due_at = due_at_of(listed, put, self._listing.of_task(loop_id.task))
             if due_at is not None and now - due_at > tolerance:
-                loop = self._loop(listed)
-                assert loop is not None
                 overdue.append(Overdue(loop, listed, put, due_at))
-        return count, overdue, orphans
+            else:
+                later = due_at or now + LOOKED_AT_AGAIN
+                table.expect(loop_id, milliseconds_since_epoch(later))
+        return overdue
+
+    def _look_again(self, overdue: Iterable[Overdue]) -> None:
+        """Look at these again, though not before others that may be overdue."""
+        again_ms = milliseconds_since_epoch(self._clock.now() + LOOKED_AT_AGAIN)
+        for each in overdue:
+            self._listing.table.expect(each.loop.id, again_ms)
 
     def _loop(self, listed: Listed) -> Loop | None:
         return loop_of_entry(self._app, listed)
@@ -303,7 +332,7 @@ class Supervisor:
         return TOLERANCE
 
     def _put_of(self, listed: Listed) -> Put | None:
-        put = self._census.puts.get(listed.loop)
+        put = self._census.put_of(listed.loop)
         if put is None and (checkpoint := listed.checkpoint) is not None:
             with suppress(MessageError):
                 put = put_of(checkpoint.token(self._app.namespace))
@@ -366,9 +395,6 @@ class Supervisor:
             if entries:
                 await self._roster.note(entries)
         self._census.long.clear()
-        for loop in [loop for loop, put in self._census.puts.items() if put.rests]:
-            if (listed := self._listing.get(loop)) is None or listed.is_gone:
-                self._census.forget(loop)
 
     def _decoded(self, messages: Iterable[Message]) -> Iterator[Token]:
         for message in messages:
@@ -402,7 +428,7 @@ class Supervisor:
             await self._beginnings.repair([loop], "lost", epochs={loop.id: status.epoch})
         elif status.where is Where.UNSEEDED:
             try:
-                await self._seeding.adopt(dict(self._listing))
+                await self._seeding.adopt()
             except AccessRefused:
                 raise QueueNotFound(
                     "The queue of supervision does not exist, and this user may not declare it. "

@@ -7,7 +7,7 @@ may only read can look at the dashboard.
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.listing import Listed
-from scheduler.queues.roster import Roster
+from scheduler.queues.roster import Following, Roster
 from scheduler.timing.backoff import backoff
 from scheduler.timing.clock import Clock
 
@@ -69,7 +69,8 @@ class Feed:
         self._shown = shown
         self._bounds = bounds
         self._has_calls = has_calls
-        self._roster = Roster(broker, names, clock)
+        self._roster = Roster(broker, names, clock, picture.listing)
+        self._following: Following | None = None
         self._first_live: int | None = None
         self._measured = 0
 
@@ -110,7 +111,7 @@ class Feed:
         def tell(listed: Listed, _: timedelta) -> None:
             picture.enter(listed)
 
-        await self._roster.follow(picture.listing, tell)
+        self._following = await self._roster.follow(tell)
 
     async def _follow_calls(self) -> None:
         if not self._has_calls:
@@ -124,7 +125,6 @@ class Feed:
 
     async def _read_roster(self) -> None:
         listing = await self._roster.look()
-        self._picture.listing.catch_up(listing)
         self._picture.list(listing.values())
 
     def _hear(self, message: Message) -> None:
@@ -186,10 +186,20 @@ class Feed:
             now = self._clock.now()
             self._picture.be(self._broker.connected, now)
             queues = self._shown() if self._broker.connected else ()
+            await self._follow_on()
             if queues and now - measured >= MEASURE_EVERY:
                 measured = now
                 await self._measure(sorted(queues))
             await asyncio.sleep(BEAT.total_seconds())
+
+    async def _follow_on(self) -> None:
+        """Read the roster anew where another one is in its place."""
+        if self._following is None or self._following.is_on or not self._broker.connected:
+            return
+        with suppress(BrokerError):  # the next beat tries again
+            await self._following.cancel()
+            await self._read_roster()
+            await self._follow_roster()
 
     async def _measure(self, queues: Sequence[str]) -> None:
         """Ask how full queues are: where there are very many, so many each time, in turn."""

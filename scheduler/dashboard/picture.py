@@ -252,7 +252,7 @@ class Picture:
         self.version += 1
 
     def enter(self, listed: Listed) -> None:
-        self.listing.enter(listed)
+        """Show an entry that the listing has."""
         if listed.loop == SUPERVISION:
             return
         self.version += 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 
-from scheduler.brokers.contract import Consumer, cancelled
+from scheduler.brokers.contract import cancelled
 from scheduler.errors import BrokerError, QueueNotFound, Undecodable
 from scheduler.events import (
     Connected,
@@ -20,9 +20,9 @@ from scheduler.events import (
 from scheduler.protocol.epochs import Entry
 from scheduler.protocol.tokens import Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.listing import Listed
 from scheduler.queues.roll_call import RollCall
-from scheduler.queues.roster import Roster
+from scheduler.queues.roster import Following, Roster
 from scheduler.timing.backoff import backoff
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(seconds=1)
@@ -38,19 +38,17 @@ class Knowledge:
     """Follows the roster, and hears the roll calls, for as long as its processor lives.
 
     After each interruption it starts anew; until that is done, its processor runs no token, and for
-    a while no call: it may not know yet of a pause. What it reads is entered in the listing.
+    a while no call: it may not know yet of a pause.
     """
 
-    def __init__(
-        self, names: Names, roster: Roster, roll_call: RollCall, listing: Listing, emit: Emit
-    ) -> None:
+    def __init__(self, names: Names, roster: Roster, roll_call: RollCall, emit: Emit) -> None:
         self._namespace = names.namespace
         self._queues = {names.roster, names.roll_call, names.presence}
         self._roster = roster
         self._roll_call = roll_call
-        self._listing = listing
+        self._listing = roster.listing
         self._emit = emit
-        self._following: Consumer | None = None
+        self._following: Following | None = None
         self._turn = asyncio.Lock()
         self._is_open = False
         self._current = asyncio.Event()
@@ -182,20 +180,12 @@ class Knowledge:
         # Of what begins after this, a roll call tells; what began before is in the roster.
         await _until(self._is_subscribed)
         async with self._turn:
-            await self._merge(await self._roster.read())
-        self._current.set()
-
-    async def _merge(self, reading: Listing) -> None:
-        # Both judge in the order of the stream. So who has come further knows what the other will,
-        # and what is heard of it again is left out by its offset, not judged at another place.
-        listing = self._listing
-        if self._following is None or reading.stream is not listing.stream:
-            await self._stop_following()
-            listing.catch_up(reading)
-            self._following = await self._roster.follow(listing, self._tell)
-        elif reading.is_ahead_of(listing):
-            listing.catch_up(reading)
+            await self._roster.read()
+            if self._following is None or not self._following.is_on:
+                await self._stop_following()
+                self._following = await self._roster.follow(self._tell)
         self._tell_of_pauses()
+        self._current.set()
 
     async def _stop_following(self) -> None:
         following, self._following = self._following, None
@@ -203,7 +193,7 @@ class Knowledge:
             await following.cancel()
 
     def _is_subscribed(self) -> bool:
-        is_following = self._following is None or self._following.active
+        is_following = self._following is None or self._following.consumer.active
         return self._roll_call.present and is_following
 
 

@@ -19,26 +19,25 @@ A message of the roster is a JSON object that holds many: ``{"entries": [...]}``
 ``override``          who has set the schedule in place of the code's (``by``), and when (``at_ms``)
 ``renames``           the task of whose loop, of the same key, it takes the place: the entry follows
                       that one's, and ends it
-``inherited``         in a snapshot: only an earlier stream told of it
 ====================  ============================================================
 """
 
-import heapq
 import json
 import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Annotated, Any, ClassVar
+from itertools import islice
+from typing import Annotated, Any, ClassVar, TypeVar, overload
 
 from pydantic import ConfigDict, TypeAdapter
 
-from scheduler.errors import MessageError, ScheduleError
+from scheduler.errors import MessageError, ScheduleError, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState, Position, accepted, learned
 from scheduler.protocol.messages import (
     WIRE,
-    Flag,
     Flattened,
     Message,
     Moment,
@@ -55,9 +54,11 @@ from scheduler.protocol.tokens import (
     decode,
     encode,
 )
+from scheduler.queues.loop_table import LoopTable, Row, share_of
 from scheduler.queues.snapshots import Bookmark, batches
 from scheduler.tasks.loops import Override
-from scheduler.timing.moments import UNIX_EPOCH
+from scheduler.timing.durations import shown
+from scheduler.timing.moments import UNIX_EPOCH, milliseconds_since_epoch
 from scheduler.timing.once import Once
 
 ENTRY_TYPE = "scheduler.roster"
@@ -67,6 +68,10 @@ LONG = timedelta(minutes=1)
 """Who waits for longer has a checkpoint, so that the journal is not read for it."""
 MOST_NOTED = 100_000  # bytes of a body: what a token may carry, and what it says besides
 NOWHERE = Position(0, -1)
+MOST_DECODED = 10_000
+MOST_EPOCHS = 100_000
+T = TypeVar("T")
+V = TypeVar("V")
 
 DONE = "done"
 """Why a loop is gone: its one run has ended."""
@@ -219,12 +224,11 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Minimum:
-    """What every entry says, and whether it is inherited."""
+    """What every entry says: an entry without a time is none, though it has a default."""
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
 
     at: Moment
-    inherited: Flag = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +239,14 @@ class _Batch:
 _LISTED, _MINIMUM, _BATCH = TypeAdapter(Listed), TypeAdapter(_Minimum), TypeAdapter(_Batch)
 
 
-def encoded(listed: Listed, *, is_inherited: bool = False) -> str:
+def encoded(listed: Listed) -> str:
     """Encode an entry as JSON, in ASCII and in one line."""
+    return json.dumps(_members_of(listed))
+
+
+def _members_of(listed: Listed) -> dict[str, Any]:
     members = _LISTED.dump_python(listed, by_alias=True, exclude_none=True)
-    wire = {**members.pop("loop"), **members.pop("entry"), **members}
-    return json.dumps(wire | {"inherited": True} if is_inherited else wire)
+    return {**members.pop("loop"), **members.pop("entry"), **members}
 
 
 def messages_of(entries: Iterable[Listed]) -> Iterator[Message]:
@@ -257,20 +264,53 @@ def entries_of(message: Message) -> Iterator[Listed]:
         entries = validated(_BATCH, parsed_json(message.body), "roster message").entries
     for entry in entries:
         with _left_out_if_bad():
-            yield _entry_of(entry)[0]
+            yield _entry_of(entry)
 
 
-def decoded(entry: bytes) -> tuple[Listed, bool] | None:
-    """Decode an entry of a snapshot, and whether it is inherited; None: it cannot be read."""
+def decoded(entry: str) -> Listed | None:
+    """Decode an entry; None: it cannot be read."""
     with _left_out_if_bad():
-        return _entry_of(parsed_json(entry))
+        return _entry_of(parsed_json(entry.encode()))
     return None
 
 
-def _entry_of(entry: Any) -> tuple[Listed, bool]:
-    minimum = validated(_MINIMUM, entry, "roster entry")
-    members = {**entry, "loop": entry, "entry": entry}
-    return validated(_LISTED, members, "roster entry"), minimum.inherited
+def _entry_of(entry: Any) -> Listed:
+    validated(_MINIMUM, entry, "roster entry")
+    return validated(_LISTED, {**entry, "loop": entry, "entry": entry}, "roster entry")
+
+
+def _row_in(line: bytes) -> Row | None:
+    """Return the row of an entry of a snapshot; None: it cannot be read.
+
+    Only what a row needs is looked at: decoding all of an entry takes thirty times as long.
+    """
+    with _left_out_if_bad():
+        members = parsed_json(line)
+        try:
+            return _row_of(members, line.decode())
+        except (KeyError, TypeError, ValueError) as error:
+            raise Undecodable(f"{shown(members)} is no entry: {error!r}") from None
+    return None
+
+
+def _row_of(members: Mapping[str, Any], entry: str) -> Row:
+    state, at_ms, schedule = LoopState(members["state"]), members["at_ms"], members["schedule"]
+    forget_ms = due_ms = None
+    if state is LoopState.GONE:
+        kept_ms = schedule.get("once_ms", 0) + schedule.get("kept_ms", 0)
+        forget_ms = max(at_ms, kept_ms) if members.get("reason") == DONE else at_ms
+    elif state is LoopState.ACTIVE and members["key"] != WHOLE:
+        # At a fixed rate, the first tick may be sooner than its period says.
+        waits_ms = 0 if "mode" in schedule else schedule.get("every_ms", 0)
+        due_ms = max(at_ms + waits_ms, members.get("checkpoint", {}).get("until_ms", 0))
+    return Row(
+        LoopId(members["task"], members["key"]),
+        entry,
+        members["epoch"],
+        state,
+        forget_ms=forget_ms,
+        due_ms=due_ms,
+    )
 
 
 @contextmanager
@@ -286,41 +326,95 @@ def _message_of(batch: list[str]) -> Message:
     return Message(body.encode(), content_type="application/json", type=ENTRY_TYPE)
 
 
-class Listing(dict[LoopId, Listed]):
-    """The entries of all loops in the roster, gone ones too, and the epochs that began.
-
-    A paused task has an entry beside its loops, with the key `WHOLE`; resumed, it is gone.
+class Recent(dict[LoopId, V]):
+    """Values of the loops that were set last.
 
     Args:
-        forgotten: the greatest epoch of the loops that it has forgotten.
-
-    Attributes:
-        reached: the message of the stream up to which it has judged all; None: none.
-        stream: an object that stands for the stream which it tells of. Two listings of the same
-            one have the same.
+        most: how many it remembers; beyond, it forgets half of them.
     """
 
-    def __init__(self, forgotten: int = 0) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()
-        self.forgotten = forgotten
+        self._most = most
+
+    def __setitem__(self, loop: LoopId, value: V) -> None:
+        if len(self) >= self._most:
+            for oldest in list(islice(self, self._most // 2)):
+                del self[oldest]
+        super().__setitem__(loop, value)
+
+
+class Listing(Mapping[LoopId, Listed]):
+    """The entries of all loops in the roster, gone ones too, and the epochs that began.
+
+    They are in a table; those that were read or entered last are decoded. A paused task has an
+    entry beside its loops, with the key `WHOLE`; resumed, it is gone.
+
+    Attributes:
+        forgotten: the greatest epoch of the loops that it has forgotten.
+        reached: the message of the stream up to which it has judged all; None: none.
+        counts: how many loops of each task there are that are not gone.
+    """
+
+    def __init__(self) -> None:
+        self.forgotten = 0
         self.reached: Bookmark | None = None
-        self.stream: object = object()
+        self.counts = Counter[str]()
+        self.table = LoopTable()
+        self._count = 0
+        self._decoded = Recent[Listed](MOST_DECODED)
+        self._epochs = Recent[int](MOST_EPOCHS)
         self._learned: dict[LoopId, int] = {}
-        self._inherited: set[LoopId] = set()
-        self._gone: list[tuple[datetime, LoopId]] = []
+        self._of_tasks: dict[str, Listed] = {}
+        self._shares: Sequence[int] = ()
+
+    def __getitem__(self, loop: LoopId) -> Listed:
+        if (listed := self.get(loop)) is None:
+            raise KeyError(loop)
+        return listed
+
+    @overload
+    def get(self, key: LoopId, default: None = None, /) -> Listed | None: ...
+    @overload
+    def get(self, key: LoopId, default: Listed, /) -> Listed: ...
+    @overload
+    def get(self, key: LoopId, default: T, /) -> Listed | T: ...
+    def get(self, key: LoopId, default: Any = None, /) -> Any:
+        """Return the latest entry of a loop; None: the roster does not tell of it."""
+        if (listed := self._decoded.get(key)) is not None:
+            return listed
+        if (entry := self.table.entry(key)) is None or (told := decoded(entry)) is None:
+            return default
+        self._decoded[key] = told
+        return told
+
+    def __contains__(self, loop: object) -> bool:
+        return isinstance(loop, LoopId) and self.get(loop) is not None
+
+    def __iter__(self) -> Iterator[LoopId]:
+        return iter(self.table.loops())
+
+    def __len__(self) -> int:
+        return self._count
 
     def known(self, loop: LoopId) -> int:
-        """The greatest epoch of a loop that was seen: in an entry, a roll call, or a token.
+        """Return the greatest epoch of a loop that was seen: in an entry, a roll call, or a token.
 
         A loop that it does not have may be one that it has forgotten.
         """
-        listed, heard = self.get(loop), self._learned.get(loop, 0)
-        return learned(heard, self.forgotten if listed is None else listed.epoch)
+        if (epoch := self._epochs.get(loop)) is not None:
+            return epoch
+        heard, entered = self._learned.get(loop, 0), self.table.known(loop)
+        if entered is None:
+            return learned(heard, self.forgotten)
+        self._epochs[loop] = epoch = learned(heard, entered)
+        return epoch
 
     def learn(self, loop: LoopId, epoch: int) -> None:
         """Take note that this epoch of a loop has begun."""
         if epoch > self.known(loop):
             self._learned[loop] = epoch
+            self._epochs.pop(loop, None)
 
     def enter(self, listed: Listed) -> bool:
         """Enter the next entry of the stream, if it is accepted; return whether it is."""
@@ -332,7 +426,7 @@ class Listing(dict[LoopId, Listed]):
             self._begin(listed)
             return True
         if latest is not None and listed.is_note_on(latest):
-            self[listed.loop] = replace(latest, checkpoint=listed.checkpoint)
+            self._begin(replace(latest, checkpoint=listed.checkpoint))
         return False
 
     def _told(self, loop: LoopId) -> Listed | None:
@@ -360,52 +454,76 @@ class Listing(dict[LoopId, Listed]):
         self._begin(replace(listed, renames=None))
         return True
 
-    def inherit(self, listed: Listed) -> None:
-        """Enter what an earlier stream told: the first entry of this one takes its place."""
-        self._begin(listed)
-        self._inherited.add(listed.loop)
+    def load(self, entries: Iterable[bytes], inherited: int = 0) -> None:
+        """Enter what a snapshot tells, in the place of what is there; `begin_from` ends it.
+
+        Args:
+            inherited: how many of them, the first ones, only an earlier stream told.
+        """
+        self.table.write(
+            row._replace(is_inherited=number < inherited)
+            for number, row in enumerate(map(_row_in, entries))
+            if row is not None
+        )
+
+    def begin_from(self, reached: Sequence[Bookmark]) -> None:
+        """Go on after a snapshot that was loaded.
+
+        Args:
+            reached: of each of its shares of the loops, up to which message it tells all.
+        """
+        self._shares = [each.offset for each in reached]
+        self.reached = min(reached, key=lambda each: each.offset, default=None)
+        self._count_anew()
+
+    def _count_anew(self) -> None:
+        self._decoded.clear()
+        self._epochs.clear()
+        counts = self.table.counts()
+        self._count = sum(counts.values())
+        self.counts = Counter[str]()
+        for (task, state), count in counts.items():
+            if state is not LoopState.GONE:
+                self.counts[task] += count
+        wholes = [LoopId(task, WHOLE) for task, _ in counts]
+        self._of_tasks = {
+            loop.task: listed for loop in wholes if (listed := self.get(loop)) is not None
+        }
+        self.counts.subtract(task for task, each in self._of_tasks.items() if not each.is_gone)
+
+    def is_told(self, loop: LoopId, offset: int) -> bool:
+        """Return whether a snapshot has told what a message of the stream says of a loop."""
+        shares = self._shares
+        return bool(shares) and offset <= shares[share_of(loop, len(shares))]
 
     def is_inherited(self, loop: LoopId) -> bool:
-        """Return whether only an earlier stream told of a loop."""
-        return loop in self._inherited
+        """Return whether only an earlier stream told of a loop: its first entry takes its place."""
+        return self.table.is_inherited(loop)
 
     def begin_anew(self) -> None:
         """Inherit all from this stream: another one is in its place, or entries are missing."""
-        self._learned |= {loop: self.known(loop) for loop in self}
-        self._inherited = set(self)
-        self.stream, self.reached = object(), None
+        self.table.inherit_all()
+        self.reached, self._shares = None, ()
+        self._count_anew()
 
-    def catch_up(self, reading: "Listing") -> None:
-        """Take over what a reading that has come further, or was of another stream, says."""
-        if reading.stream is not self.stream:
-            self.begin_anew()
-            self._inherited -= reading.keys()
-        self.stream, self.reached = reading.stream, reading.reached
-        self.update(reading)
-        self._inherited -= reading.keys()
-        self._inherited |= reading._inherited
-        self.forgotten = learned(self.forgotten, reading.forgotten)
-        self._gone = list(reading._gone)
-
-    def is_ahead_of(self, other: "Listing") -> bool:
-        """Return whether it has come further in the stream of both."""
-        return self.reached is not None and (
-            other.reached is None or self.reached.offset > other.reached.offset
-        )
+    def clear(self) -> None:
+        """Know of nothing any more but the epochs that were learned."""
+        self.table.clear()
+        self.begin_anew()
 
     def forget(self, before: datetime) -> None:
         """Leave out the loops that were gone before a moment. Their tokens stay void.
 
         A start begins a later epoch than all that are forgotten (`Roster.next_epoch_ms`).
         """
-        while self._gone and self._gone[0][0] < before:
-            at, loop = heapq.heappop(self._gone)
-            listed = self.get(loop)
-            if listed is not None and listed.is_gone and listed.remembered_from == at:
-                del self[loop]
-                self._inherited.discard(loop)
-                self._learned.pop(loop, None)
-                self.forgotten = learned(self.forgotten, listed.epoch)
+        for loop in self.table.gone_before(milliseconds_since_epoch(before)):
+            self.forgotten = learned(self.forgotten, self.table.known(loop) or 0)
+            self.table.delete(loop)
+            self._count -= 1
+            for memory in (self._decoded, self._epochs, self._learned):
+                memory.pop(loop, None)
+            if loop.is_whole:
+                self._of_tasks.pop(loop.task, None)
 
     def pause_of(self, task: str) -> Listed | None:
         """Return the entry that pauses a task, with all its loops; None: it is not paused."""
@@ -414,11 +532,11 @@ class Listing(dict[LoopId, Listed]):
 
     def of_task(self, task: str) -> Listed | None:
         """Return the entry that has paused or resumed a task last; None: neither is known."""
-        return self.get(LoopId(task, WHOLE))
+        return self._of_tasks.get(task)
 
     def is_held(self, task: str) -> bool:
         """Return whether a task is paused, or may be: a roll call told of an entry to come."""
-        listed, heard = self.of_task(task), self._learned.get(LoopId(task, WHOLE), 0)
+        listed, heard = self.of_task(task), self.known(LoopId(task, WHOLE))
         if listed is None:
             return heard > self.forgotten
         return not listed.is_gone or heard > listed.epoch
@@ -430,7 +548,14 @@ class Listing(dict[LoopId, Listed]):
         return sorted(there, key=lambda listed: listed.entry.life)
 
     def _begin(self, listed: Listed) -> None:
-        self[listed.loop] = listed
-        self._inherited.discard(listed.loop)
-        if listed.is_gone:
-            heapq.heappush(self._gone, (listed.remembered_from, listed.loop))
+        loop, before = listed.loop, self.get(listed.loop)
+        members = _members_of(listed)
+        self.table.write([_row_of(members, json.dumps(members))])
+        self._decoded[loop] = listed
+        self._epochs.pop(loop, None)
+        self._count += before is None
+        if listed.is_of_task:
+            self._of_tasks[loop.task] = listed
+        else:
+            was_there = before is not None and not before.is_gone
+            self.counts[loop.task] += (not listed.is_gone) - was_there

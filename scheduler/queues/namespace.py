@@ -5,6 +5,7 @@ from scheduler.queues.failed import FailedQueues
 from scheduler.queues.heads import Heads
 from scheduler.queues.history import History
 from scheduler.queues.journal import Journal
+from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import Hands, RollCall
 from scheduler.queues.roster import Roster
 from scheduler.queues.timers import Timers
@@ -18,12 +19,20 @@ class Namespace:
 
     Args:
         hands: what it answers to roll calls; None: it only asks.
+        listing: into which the roster is read; None: into one of its own.
 
     Attributes:
         is_processor: whether it answers to roll calls.
     """
 
-    def __init__(self, app: App, broker: Broker, clock: Clock, hands: Hands | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        broker: Broker,
+        clock: Clock,
+        hands: Hands | None = None,
+        listing: Listing | None = None,
+    ) -> None:
         names = app.names
         self.app, self.broker, self.clock = app, broker, clock
         self.is_processor = hands is not None
@@ -33,5 +42,5 @@ class Namespace:
         self.heads = Heads(broker, names)
         self.journal = Journal(broker, names)
         self.history = History(broker, names)
-        self.roster = Roster(broker, names, clock)
+        self.roster = Roster(broker, names, clock, listing)
         self.roll_call = RollCall(broker, names, hands, clock.now())

@@ -16,13 +16,14 @@ from datetime import timedelta
 from itertools import chain
 
 from scheduler.brokers.contract import Broker, Consumer
-from scheduler.errors import TooLarge
+from scheduler.errors import TooLarge, Undecodable
+from scheduler.protocol.epochs import learned
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import Gathering
-from scheduler.queues.listing import Listed, Listing, decoded, encoded, entries_of, messages_of
-from scheduler.queues.snapshots import SLICE, Bookmark, Snapshot, Snapshots
+from scheduler.queues.listing import Listed, Listing, entries_of, messages_of
+from scheduler.queues.snapshots import Bookmark, Latest, Share, Snapshots
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch
 
@@ -30,22 +31,32 @@ READING_TIMEOUT = timedelta(minutes=2)
 FEW = 1_000  # entries are read without a snapshot
 REMEMBERED = timedelta(days=1)  # what is gone: no clocks disagree by so much
 AT_ONCE = 16  # messages that are on their way
+IN_A_SHARE = 2_000  # loops, read at one time for a snapshot
 
 Identity = tuple[LoopId, int, str]
 Refused = dict[Identity, TooLarge]
-ReadFrom = Callable[[Listing], AsyncGenerator[Message]]
-"""Reads from where a listing has got to."""
+ReadFrom = Callable[[Bookmark | None], AsyncGenerator[Message]]
+"""Reads from a message on, or from the first."""
 
 
 class Roster:
-    """The roster of a namespace; what was read of it is not read again over this connection."""
+    """The roster of a namespace; what was read of it is not read again over this connection.
 
-    def __init__(self, broker: Broker, names: Names, clock: Clock) -> None:
+    Attributes:
+        listing: what it says, as far as it was read. Who has followed it still knows what the one
+            before said, if another stream is in its place.
+    """
+
+    def __init__(
+        self, broker: Broker, names: Names, clock: Clock, listing: Listing | None = None
+    ) -> None:
         self._broker = broker
         self._names = names
         self._clock = clock
         self._snapshots = Snapshots(broker, names)
-        self._listing = Listing()
+        self.listing = Listing() if listing is None else listing
+        self._followed: list[Following] = []
+        self._was_followed = False
         self._since_snapshot = 0
         self._reading = Gathering(self._read)
         self._awaited: dict[Identity, bool] = {}
@@ -60,7 +71,7 @@ class Roster:
         may have been ahead, of whoever numbered them, or of whoever forgot them.
         """
         now_ms = milliseconds_since_epoch(self._clock.now())
-        self._last_ms = max(self._last_ms + 1, self._listing.forgotten + 1, now_ms)
+        self._last_ms = max(self._last_ms + 1, self.listing.forgotten + 1, now_ms)
         return self._last_ms
 
     async def append(self, entries: Sequence[Listed]) -> list[Listed | TooLarge | None]:
@@ -133,7 +144,7 @@ class Roster:
         """Read the roster on to its end; no entry is left out that was confirmed before.
 
         Returns:
-            The listing of this program itself, that changes as it reads on: not to be changed.
+            The listing, which changes as the roster is read on: not to be changed by others.
 
         Raises:
             QueueNotFound: there is no roster: nothing was seeded.
@@ -151,104 +162,178 @@ class Roster:
     async def _read(self, asked: Sequence[ReadFrom]) -> Listing:
         is_exact = self._read_to_end in asked
         await self._read_on_or_anew(self._read_to_end if is_exact else self._read_what_is_there)
-        self._listing.forget(self._clock.now() - REMEMBERED)
-        return self._listing
+        self.listing.forget(self._clock.now() - REMEMBERED)
+        return self.listing
 
-    async def compacted(self) -> Listing:
-        """Read the roster as `read` does; where it took much, write a snapshot."""
-        listing = await self.read()
-        if listing.reached is not None and self._since_snapshot > max(FEW, len(listing) // 4):
-            self._since_snapshot = 0
-            loops = [(listed, listing.is_inherited(loop)) for loop, listed in listing.items()]
-            entries = _Entries(loops)
-            await self._snapshots.append(Snapshot(listing.reached, entries, listing.forgotten))
-        return listing
+    async def compact(self) -> None:
+        """Write a snapshot of what was read, where reading it took much."""
+        if self.listing.reached is None or self._since_snapshot <= max(FEW, len(self.listing) // 4):
+            return
+        self._since_snapshot = 0
+        await self._snapshots.append(Shares(self.listing))
 
     async def follow(
-        self, listing: Listing, told: Callable[[Listed, timedelta], None] = lambda listed, lag: None
-    ) -> Consumer:
-        """Enter what comes after what a listing has reached, until the consumer is cancelled.
+        self, hear: Callable[[Listed, timedelta], None] = lambda listed, lag: None
+    ) -> "Following":
+        """Enter what comes after what was read, until that is cancelled.
 
         Args:
-            told: of each that tells of a new epoch, and of the time since it was appended.
+            hear: called with each entry that is accepted, whoever reads it, and with the time since
+                it was appended.
         """
-        start, heard = listing.reached, -1
-
-        def hear(message: Message) -> None:
-            nonlocal heard
-            assert message.offset is not None
-            goes_on = message.offset > heard
-            if heard < 0 and start is not None:
-                goes_on = start.is_at(message)
-            if not goes_on:
-                listing.begin_anew()
-            heard = message.offset
-            for listed in self._enter(message, listing):
-                told(listed, self._clock.now() - listed.at)
-
-        since = "first" if start is None else start.offset
-        return await self._broker.follow(self._names.roster, hear, since=since)
+        self._was_followed = True
+        following = Following(self._enter, hear, start=self.listing.reached)
+        since = "first" if following.start is None else following.start.offset
+        following.consumer = await self._broker.follow(
+            self._names.roster, following.hear, since=since
+        )
+        self._followed.append(following)
+        return following
 
     async def _read_on_or_anew(self, read_from: ReadFrom) -> None:
         """Read on from where this program has got to, or the last snapshot; or all of it."""
-        listing = self._listing
-        if listing.reached is not None and await self._enter_all(listing, read_from(listing)):
+        listing, start = self.listing, self.listing.reached
+        if start is not None and await self._enter_all(read_from(start), start):
             return
-        listing = self._listing = await _listing_of(await self._snapshots.latest())
-        self._since_snapshot = 0
-        if not await self._enter_all(listing, read_from(listing)):
+        for following in self._followed:  # of what it hears, it is not known where it belongs
+            following.is_on = False
+        if self._was_followed:
             listing.begin_anew()
-            await self._enter_all(listing, read_from(listing))
+        else:
+            listing.clear()
+        self._since_snapshot = 0
+        snapshot = await self._snapshots.latest()
+        # Of another roster, it tells more than nothing, and less than what was read of that.
+        if snapshot is not None and (not listing or await self._is_there(snapshot.up_to)):
+            await self._load(snapshot)
+            start = listing.reached
+            if start is not None and await self._enter_all(read_from(start), start):
+                return
+            listing.begin_anew()
+        await self._enter_all(read_from(None))
 
-    def _read_to_end(self, listing: Listing) -> AsyncGenerator[Message]:
+    async def _is_there(self, bookmark: Bookmark) -> bool:
+        """Return whether a message is in the roster."""
+        async with aclosing(self._read_what_is_there(bookmark)) as messages:
+            async for message in messages:
+                return bookmark.is_at(message)
+        return False
+
+    def _read_to_end(self, start: Bookmark | None) -> AsyncGenerator[Message]:
         return self._broker.read_to_end(
             self._names.roster,
             exchange=self._names.control,
             routing_key=self._names.roster,
-            since=listing.reached and listing.reached.offset,
+            since=start and start.offset,
             timeout=READING_TIMEOUT,
         )
 
-    def _read_what_is_there(self, listing: Listing) -> AsyncGenerator[Message]:
+    def _read_what_is_there(self, start: Bookmark | None) -> AsyncGenerator[Message]:
         return self._broker.read(
-            self._names.roster,
-            since=listing.reached and listing.reached.offset,
-            timeout=READING_TIMEOUT,
+            self._names.roster, since=start and start.offset, timeout=READING_TIMEOUT
         )
 
-    async def _enter_all(self, listing: Listing, reading: AsyncGenerator[Message]) -> bool:
-        """Enter what is read from where a listing has got to.
+    async def _enter_all(
+        self, reading: AsyncGenerator[Message], start: Bookmark | None = None
+    ) -> bool:
+        """Enter what is read.
+
+        Args:
+            start: the message that it begins at; None: the first.
 
         Returns:
-            False: what it has reached is not there, and nothing was entered.
+            False: that message is not there, and nothing was entered.
         """
-        start, is_first = listing.reached, True
+        is_there = start is None
         async with aclosing(reading) as messages:
             async for message in messages:
-                if is_first and start is not None and not start.is_at(message):
+                is_there = is_there or (start is not None and start.is_at(message))
+                if not is_there:
                     return False
-                is_first = False
-                for listed in self._enter(message, listing):
-                    if listed.identity in self._awaited:
-                        self._awaited[listed.identity] = True
+                self._enter(message)
                 await asyncio.sleep(0)
-        return start is None or not is_first
+        return is_there
 
-    def _enter(self, message: Message, listing: Listing) -> list[Listed]:
-        """Judge the entries of a message, unless it was judged; return those that are accepted."""
+    async def _load(self, snapshot: Latest) -> None:
+        """Load a snapshot; of one that cannot be read, nothing but some inherited loops stay."""
+        listing, reached = self.listing, list[Bookmark]()
+        try:
+            async with aclosing(self._snapshots.shares(snapshot)) as shares:
+                async for share in shares:
+                    if share.number == len(reached):
+                        reached.append(share.up_to)
+                    listing.load(share.entries, share.inherited)
+                    listing.forgotten = learned(listing.forgotten, share.forgotten)
+            listing.begin_from(reached)
+        except Undecodable as error:
+            self._snapshots.warn("read", error)
+
+    def _enter(self, message: Message) -> None:
+        """Judge the entries of a message, unless it was judged."""
         assert message.offset is not None
+        listing = self.listing
         if listing.reached is not None and message.offset <= listing.reached.offset:
-            return []
-        entries = list(entries_of(message))
-        if listing is self._listing:
-            self._since_snapshot += len(entries)
-        listing.reached = Bookmark.at(message)
-        told = list[Listed]()
-        for listed in entries:
+            return
+        for listed in entries_of(message):
+            self._since_snapshot += 1
+            if listing.is_told(listed.loop, message.offset):
+                continue
             if listing.enter(listed):
+                if listed.identity in self._awaited:
+                    self._awaited[listed.identity] = True
                 # Of a loop that is renamed, the one before has ended.
-                told += [listing[loop] for loop in dict.fromkeys((listed.before, listed.loop))]
-        return told
+                for loop in dict.fromkeys((listed.before, listed.loop)):
+                    self._tell(listing[loop])
+        listing.reached = Bookmark.at(message)
+
+    def _tell(self, listed: Listed) -> None:
+        lag = self._clock.now() - listed.at
+        self._followed = [each for each in self._followed if each.is_on]
+        for following in self._followed:
+            following.tell(listed, lag)
+
+
+class Following:
+    """Follows a roster, until it is cancelled.
+
+    Args:
+        enter: enters a message.
+        tell: told of each entry that is accepted.
+        start: the message that it begins at; None: the first.
+    """
+
+    consumer: Consumer
+
+    def __init__(
+        self,
+        enter: Callable[[Message], None],
+        tell: Callable[[Listed, timedelta], None],
+        *,
+        start: Bookmark | None,
+    ) -> None:
+        self.start, self.tell = start, tell
+        self._enter = enter
+        self._heard = -1
+        self.is_on = True
+
+    def hear(self, message: Message) -> None:
+        """Enter a message, if it goes on where the one before was.
+
+        Another stream may be in the place of this one. Then the roster has to be read anew.
+        """
+        assert message.offset is not None
+        goes_on = message.offset > self._heard
+        if self._heard < 0 and self.start is not None:
+            goes_on = self.start.is_at(message)
+        self._heard = message.offset
+        self.is_on = self.is_on and goes_on
+        if self.is_on:
+            self._enter(message)
+
+    async def cancel(self) -> None:
+        """Follow no longer."""
+        self.is_on = False
+        await self.consumer.cancel()
 
 
 def _alone(listed: Listed) -> Iterator[Message]:
@@ -256,25 +341,24 @@ def _alone(listed: Listed) -> Iterator[Message]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entries:
-    """Entries of a snapshot, encoded one by one each time that they are iterated over."""
+class Shares:
+    """The shares of a listing, each as it is when it is its turn.
 
-    loops: Sequence[tuple[Listed, bool]]
+    Args:
+        most: how many loops are in one, about.
+    """
 
-    def __iter__(self) -> Iterator[bytes]:
-        for listed, is_inherited in self.loops:
-            yield encoded(listed, is_inherited=is_inherited).encode()
+    listing: Listing
+    most: int = IN_A_SHARE
 
-
-async def _listing_of(snapshot: Snapshot | None) -> Listing:
-    if snapshot is None:
-        return Listing()
-    listing = Listing(snapshot.forgotten)
-    for number, entry in enumerate(snapshot.entries):
-        if (told := decoded(entry)) is not None:
-            listed, is_inherited = told
-            listing.inherit(listed) if is_inherited else listing.enter(listed)
-        if number % SLICE == 0:
-            await asyncio.sleep(0)
-    listing.reached = snapshot.up_to
-    return listing
+    def __iter__(self) -> Iterator[Share]:
+        listing = self.listing
+        shares = -(-len(listing) // self.most) or 1
+        for number in range(shares):
+            assert listing.reached is not None
+            found = listing.table.share(number, shares)
+            inherited = [entry.encode() for entry, is_inherited in found if is_inherited]
+            fresh = [entry.encode() for entry, is_inherited in found if not is_inherited]
+            yield Share(
+                number, listing.reached, inherited + fresh, len(inherited), listing.forgotten
+            )

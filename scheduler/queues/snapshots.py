@@ -1,18 +1,22 @@
 """Snapshots: what the roster has told so far, in messages of a stream of their own.
 
-A snapshot names the entry of the roster that it goes up to. Who reads the last one goes on from
-that entry, and knows by it that this is the roster of which it tells: where it is not there, the
-roster was recreated, or has forgotten it, and is read from its first entry. So no snapshot is
-wrong, and an older one only means that there is more to read.
+A snapshot is split into shares of the loops, by a hash of their keys, and each share names the
+entry of the roster that it goes up to: so one share after the other is written, and loops go on
+meanwhile. Who reads the last snapshot reads the roster from the first of these entries on, and
+knows by it that this is the roster of which it tells: where it is not there, the roster was
+recreated, or has forgotten it, and is read from its first entry. So no snapshot is wrong, and an
+older one only means that there is more to read.
 
-No message holds all loops: a snapshot is split into parts, and counts if all of them are there.
-The parts are far below RabbitMQ's max_message_size; a broker that accepts less gets smaller ones.
-A part's body is a JSON object a line, one for each entry, compressed. Its headers say the rest:
+No message holds all loops: a share is one part or more, and a snapshot counts if all of its parts
+are there. The parts are far below RabbitMQ's max_message_size; a broker that accepts less gets
+smaller ones. A part's body is a JSON object a line, one for each entry, compressed. Its headers:
 
 ============================  ============================================================
 ``snapshot``                  the ID that the parts of one snapshot share
-``part``, ``parts``           which of them it is, from 0 on, and how many there are
-``offset``, ``digest``        of the message of the roster up to which it tells all
+``part``, ``last``            which of them it is, from 0 on, and whether it is the last
+``share``                     of which share of the loops it tells, from 0 on
+``offset``, ``digest``        of the message of the roster up to which it tells all of these
+``inherited``                 how many of its entries, the first ones, only an earlier stream told
 ``forgotten``                 the greatest epoch of the loops that are left out, as they are
                               gone for long
 ============================  ============================================================
@@ -23,12 +27,12 @@ import hashlib
 import logging
 import uuid
 import zlib
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from scheduler.brokers.contract import Broker
 from scheduler.errors import (
@@ -39,12 +43,12 @@ from scheduler.errors import (
     TooLarge,
     Undecodable,
 )
-from scheduler.protocol.messages import Count, Message, validated
+from scheduler.protocol.messages import Count, Flag, Message, validated
 from scheduler.protocol.topology import Names
 
 SNAPSHOT_TYPE = "scheduler.snapshot"
 MOST_BYTES = 1_000_000  # of a part, compressed; only one large entry alone may have more
-SLICE = 200  # so many entries are encoded or decoded before others have their turn,
+SLICE = 200  # so many entries are compressed or written before others have their turn,
 SLICE_BYTES = 100_000  # or so many bytes
 GZIP = zlib.MAX_WBITS | 16
 L = TypeVar("L", bytes, str)
@@ -74,21 +78,46 @@ class Bookmark:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a stream has told, up to a message of it: an encoded entry of each loop."""
+class Share:
+    """What a stream has told, up to a message of it, of a share of the loops.
 
+    Attributes:
+        number: which share it is.
+        entries: an encoded entry of each loop.
+        inherited: how many of these, the first ones, only an earlier stream told.
+        forgotten: the greatest epoch of the loops that are left out.
+    """
+
+    number: int
     up_to: Bookmark
-    entries: Iterable[bytes]
+    entries: Sequence[bytes]
+    inherited: int = 0
     forgotten: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """A complete snapshot that is there.
+
+    Attributes:
+        since: the offset of its first part.
+        up_to: of the first share, which was written first.
+    """
+
+    id: str
+    since: int
+    up_to: Bookmark
 
 
 @dataclass(frozen=True, slots=True)
 class _About:
     snapshot: str
     part: Count
-    parts: Annotated[int, Field(strict=True, ge=1)]
+    share: Count
     offset: Count
     digest: str
+    last: Flag = False
+    inherited: Count = 0
     forgotten: Count = 0
 
 
@@ -106,94 +135,126 @@ class Snapshots:
         self._broker = broker
         self._names = names
 
-    async def latest(self) -> Snapshot | None:
-        """Return the latest complete snapshot that can be read; None: there is none."""
+    async def latest(self) -> Latest | None:
+        """Return the latest complete snapshot; None: there is none."""
         try:
-            parts = await self._latest_parts()
-            if not parts:
+            last = await self._broker.last(self._names.snapshots)
+            if last is None:
                 return None
-            entries = [entry for part in parts async for entry in _entries_of(part)]
-            about = _about(parts[0])
-            return Snapshot(Bookmark(about.offset, about.digest), entries, about.forgotten)
+            assert last.offset is not None
+            # Its parts were published one after the other, most likely with no others between.
+            about = _about(last)
+            if about.last and not about.part:
+                up_to = Bookmark(about.offset, about.digest)
+                return Latest(about.snapshot, last.offset, up_to)
+            since = max(last.offset - about.part, 0)
+            return await self._complete(since) or await self._complete(None)
         except (QueueNotFound, NoReplica):
             return None
         except Undecodable as error:
-            self._warn("read", error)
+            self.warn("read", error)
             return None
 
-    async def append(self, snapshot: Snapshot) -> None:
-        """Publish a snapshot; where that fails, warn only: it serves others than who makes it."""
+    async def shares(self, snapshot: Latest) -> AsyncGenerator[Share]:
+        """Read a snapshot; a share that was split comes in pieces.
+
+        Raises:
+            Undecodable: a part cannot be decompressed.
+            BrokerUnavailable: it could not be read to its end.
+        """
+        reading = self._broker.read(self._names.snapshots, since=snapshot.since)
+        async with aclosing(reading) as messages:
+            async for message in messages:
+                about = _about(message)
+                if about.snapshot != snapshot.id:
+                    continue
+                up_to = Bookmark(about.offset, about.digest)
+                inherited = about.inherited
+                async for entries in _entries_of(message):
+                    yield Share(about.share, up_to, entries, inherited, about.forgotten)
+                    inherited = max(inherited - len(entries), 0)
+                if about.last:
+                    return
+
+    async def append(self, shares: Iterable[Share]) -> None:
+        """Publish a snapshot; where that fails, warn only: it serves others than who makes it.
+
+        Args:
+            shares: all of them, in order; each is taken when it is its turn.
+        """
         try:
             try:
-                await self._publish(snapshot, MOST_BYTES)
+                await self._publish(shares, MOST_BYTES)
             except TooLarge as error:
-                await self._publish(snapshot, error.limit // 2)
+                await self._publish(shares, error.limit // 2)
         except (BrokerError, MessageError) as error:
-            self._warn("written", error)
+            self.warn("written", error)
 
-    async def _publish(self, snapshot: Snapshot, most_bytes: int) -> None:
-        for part in await _parts_of(snapshot, most_bytes):
-            await self._broker.publish(
-                part, exchange=self._names.control, routing_key=self._names.snapshots
-            )
+    async def _publish(self, shares: Iterable[Share], most_bytes: int) -> None:
+        snapshot, part, before = uuid.uuid4().hex, 0, None
+        for share in shares:
+            async for body, inherited in _bodies_of(share, most_bytes):
+                if before is not None:
+                    await self._publish_part(before)
+                about = {
+                    "snapshot": snapshot,
+                    "part": part,
+                    "share": share.number,
+                    "offset": share.up_to.offset,
+                    "digest": share.up_to.digest,
+                    "inherited": inherited,
+                    "forgotten": share.forgotten,
+                }
+                before = Message(body, about, content_encoding="gzip", type=SNAPSHOT_TYPE)
+                part += 1
+        if before is not None:
+            await self._publish_part(replace(before, headers={**before.headers, "last": True}))
 
-    async def _latest_parts(self) -> list[Message]:
-        last = await self._broker.last(self._names.snapshots)
-        if last is None:
-            return []
-        about = _about(last)
-        if about.parts == 1:
-            return [last]
-        assert last.offset is not None
-        # They were published one after the other, most likely with no others between them.
-        since = max(last.offset - about.part, 0)
-        return await self._complete(since) or await self._complete(None)
+    async def _publish_part(self, part: Message) -> None:
+        await self._broker.publish(
+            part, exchange=self._names.control, routing_key=self._names.snapshots
+        )
 
-    async def _complete(self, since: int | None) -> list[Message]:
-        """Return the parts of the last complete snapshot that is found from an offset on."""
-        found, complete = dict[str, dict[int, Message]](), list[Message]()
+    async def _complete(self, since: int | None) -> Latest | None:
+        """Return the last complete snapshot that is found from an offset on."""
+        begun, complete = dict[str, tuple[Latest, int]](), None
         async with aclosing(self._broker.read(self._names.snapshots, since=since)) as messages:
             async for message in messages:
                 about = _about(message)
-                parts = found.setdefault(about.snapshot, {})
-                parts[about.part] = message
-                if len(parts) == about.parts:
-                    complete = [parts[part] for part in sorted(parts)]
-                    del found[about.snapshot]
+                assert message.offset is not None
+                if about.part == 0:
+                    up_to = Bookmark(about.offset, about.digest)
+                    begun[about.snapshot] = Latest(about.snapshot, message.offset, up_to), 0
+                if about.snapshot not in begun:
+                    continue
+                snapshot, expected = begun.pop(about.snapshot)
+                if about.part == expected and about.last:
+                    complete = snapshot
+                elif about.part == expected:
+                    begun[about.snapshot] = snapshot, expected + 1
         return complete
 
-    def _warn(self, what: str, error: Exception) -> None:
+    def warn(self, what: str, error: Exception) -> None:
+        """Log that no snapshot can be read, or written."""
         logging.getLogger(__name__).warning(
             "No snapshot of the roster can be %s, so that it takes long to read: %s", what, error
         )
 
 
-async def _parts_of(snapshot: Snapshot, most_bytes: int) -> list[Message]:
-    bodies = [body async for body in _bodies_of(snapshot.entries, most_bytes)]
-    about = {
-        "snapshot": uuid.uuid4().hex,
-        "parts": len(bodies),
-        "offset": snapshot.up_to.offset,
-        "digest": snapshot.up_to.digest,
-        "forgotten": snapshot.forgotten,
-    }
-    return [
-        Message(body, about | {"part": part}, content_encoding="gzip", type=SNAPSHOT_TYPE)
-        for part, body in enumerate(bodies)
-    ]
-
-
-async def _bodies_of(entries: Iterable[bytes], most_bytes: int) -> AsyncGenerator[bytes]:
-    compress, body = zlib.compressobj(1, wbits=GZIP), bytearray()
-    for batch in batches(entries, SLICE, min(SLICE_BYTES, most_bytes // 2)):
+async def _bodies_of(share: Share, most_bytes: int) -> AsyncGenerator[tuple[bytes, int]]:
+    """Compress the entries of a share; with each part, count those in it that are inherited."""
+    compress, body, entries, left = zlib.compressobj(1, wbits=GZIP), bytearray(), 0, share.inherited
+    for batch in batches(share.entries, SLICE, min(SLICE_BYTES, most_bytes // 2)):
         lines = b"".join(entry + b"\n" for entry in batch)
         if body and len(body) + len(lines) > most_bytes:
-            yield bytes(body + compress.flush())
-            compress, body = zlib.compressobj(1, wbits=GZIP), bytearray()
+            yield bytes(body + compress.flush()), min(left, entries)
+            left -= min(left, entries)
+            compress, body, entries = zlib.compressobj(1, wbits=GZIP), bytearray(), 0
         # Flushed, so that it is known how long the part is.
         body += compress.compress(lines) + compress.flush(zlib.Z_SYNC_FLUSH)
+        entries += len(batch)
         await asyncio.sleep(0)
-    yield bytes(body + compress.flush())
+    yield bytes(body + compress.flush()), min(left, entries)
 
 
 def batches(entries: Iterable[L], many: int, size: int) -> Iterator[list[L]]:
@@ -209,7 +270,8 @@ def batches(entries: Iterable[L], many: int, size: int) -> Iterator[list[L]]:
         yield batch
 
 
-async def _entries_of(part: Message) -> AsyncGenerator[bytes]:
+async def _entries_of(part: Message) -> AsyncGenerator[list[bytes]]:
+    """Decompress the entries of a part, some at a time."""
     decompress, rest, compressed = zlib.decompressobj(GZIP), b"", part.body
     while not decompress.eof:
         try:
@@ -220,6 +282,5 @@ async def _entries_of(part: Message) -> AsyncGenerator[bytes]:
         if not (lines or compressed or decompress.eof):
             raise Undecodable("The snapshot cannot be decompressed: it is cut off.")
         *entries, rest = (rest + lines).split(b"\n")
-        for entry in entries:
-            yield entry
+        yield entries
         await asyncio.sleep(0)

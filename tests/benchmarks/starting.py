@@ -226,8 +226,8 @@ async def supervision(table: Table, url: str, fleet: Fleet, loops: int) -> None:
     """Rounds over all loops, some of which are looked at in each."""
     async with AmqpBroker(url) as broker:
         program = program_of(fleet, broker)
-        listing = await program.roster.read()
-        supervises = supervisor(program, listing)
+        await program.roster.read()
+        supervises = supervisor(program)
         memory = await supervises.round(Memory())
         async with table.line(f"rounds of supervision, of {loops} loops", ROUNDS):
             for _ in range(ROUNDS):

@@ -1,10 +1,11 @@
 """All readers of a roster judge its entries alike, wherever they begin and however often."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,9 +17,9 @@ from scheduler.brokers.memory.server import MemoryServer
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.listing import Listed, Listing, checkpoint_of, encoded
-from scheduler.queues.roster import Roster
-from scheduler.queues.snapshots import Snapshot, Snapshots
+from scheduler.queues.listing import Listed, Listing, checkpoint_of
+from scheduler.queues.roster import Following, Roster, Shares
+from scheduler.queues.snapshots import Share, Snapshots
 from scheduler.testing import run_virtually
 from scheduler.timing.clock import LoopClock
 
@@ -69,29 +70,28 @@ class Comparison:
 
     def __post_init__(self) -> None:
         self.writer = self.roster()
-        self.followed: list[Listing] = []
-        self.merged: list[tuple[Roster, Listing]] = []
-        self.taken: list[Snapshot] = []
+        self.followed: list[tuple[Roster, Following]] = []
+        self.cut_off_at_times: list[Roster] = []
+        self.taken: list[tuple[list[Share], Iterator[Share]]] = []
 
     def roster(self, broker: MemoryBroker | None = None) -> Roster:
         return Roster(broker or self.broker, NAMES, self.clock)
 
     async def begin(self) -> None:
-        """Have one follow from here, one that is cut off at times, and take a snapshot."""
+        """Have one follow from here, one that is cut off at times; take a share of snapshots."""
         for broker in self.broker, self.cut_off:
-            reading = await (reader := self.roster(broker)).read()
-            (listing := Listing()).catch_up(reading)
-            await reader.follow(listing)
+            reader = self.roster(broker)
+            listing = await reader.read()
+            following = await reader.follow()
             if broker is self.broker:
-                self.followed.append(listing)
+                self.followed.append((reader, following))
             else:
-                self.merged.append((reader, listing))
-        if reading.reached is not None:
-            lines = [
-                encoded(each, is_inherited=reading.is_inherited(loop)).encode()
-                for loop, each in reading.items()
-            ]
-            self.taken.append(Snapshot(reading.reached, lines, reading.forgotten))
+                self.cut_off_at_times.append(reader)
+        for shares, coming in self.taken:
+            shares += islice(coming, 1)
+        if listing.reached is not None:
+            self.taken.append((shares := list[Share](), coming := iter(Shares(listing, 1))))
+            shares += islice(coming, 1)
 
     async def write(self, batch: list[Listed]) -> None:
         await self.writer.note(batch)
@@ -100,20 +100,19 @@ class Comparison:
         """Write what those that are cut off read when they come back, before they hear it."""
         self.connection.detach()
         await self.write(batch)
-        for reader, listing in self.merged:
-            reading = await reader.read()
-            if reading.stream is listing.stream and reading.is_ahead_of(listing):
-                listing.catch_up(reading)
+        for reader in self.cut_off_at_times:
+            await reader.read()
         self.connection.attach()
 
     async def all(self) -> list[Listing]:
         """Return what each reader says in the end, and one that begins with each snapshot."""
         await asyncio.sleep(1)
         found = [await self.roster().read(), await self.roster().look()]
-        found += [*self.followed, *(listing for _, listing in self.merged)]
-        found += [await reader.read() for reader, _ in self.merged]
-        for snapshot in self.taken:
-            await Snapshots(self.broker, NAMES).append(snapshot)
+        found += [reader.listing for reader, following in self.followed if following.is_on]
+        found += [await reader.read() for reader, _ in self.followed]
+        found += [await reader.read() for reader in self.cut_off_at_times]
+        for shares, coming in self.taken:
+            await Snapshots(self.broker, NAMES).append([*shares, *coming])
             found += [await self.roster().read(), await self.roster().look()]
         return found
 

@@ -9,11 +9,12 @@ import pytest
 
 from scheduler.control.census import LOOK_BACK, Census
 from scheduler.errors import StreamTooLong
-from scheduler.protocol.epochs import Verb
+from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
-from scheduler.queues.listing import LONG
+from scheduler.queues.listing import LONG, Listed, Listing
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import SECOND, ZERO
+from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.schedules import Every
 from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, an_app, journal_of, timers_of
@@ -38,7 +39,16 @@ class Desk:
         self.app = an_app("test", ["task"])
         self.broker = FaultyBroker(stage.server)
         self.timers = timers_of(self.app.names, stage.broker, clock)
-        self.census = Census(journal_of(self.app.names, self.broker), clock, lambda loop: EPOCH)
+        self.listing = Listing()
+        for loop in LOOPS:
+            entry = Entry(EPOCH, LoopState.ACTIVE, EPOCH)
+            self.listing.enter(Listed(loop, Every(SECOND), {}, entry, at=START))
+        self.census = Census(journal_of(self.app.names, self.broker), clock, self.listing)
+
+    @property
+    def heard(self) -> list[int]:
+        """How far the loops have come that were heard of."""
+        return [put.seq for loop in LOOPS if (put := self.census.put_of(loop)) is not None]
 
     async def hear(self, *tokens: Token) -> Census:
         for each in tokens:
@@ -55,12 +65,20 @@ async def desk(stage: Stage, clock: LoopClock) -> Desk:
     return desk
 
 
-async def test_the_last_put_of_every_loop_is_remembered(desk: Desk) -> None:
+@pytest.mark.parametrize("in_memory", [10, len(LOOPS)])
+async def test_the_last_put_of_every_loop_is_remembered(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, in_memory: int
+) -> None:
+    monkeypatch.setattr("scheduler.control.census.MOST_PUTS", in_memory)
     await desk.hear(*(token(1, loop) for loop in LOOPS))
     census = await desk.hear(*(token(2, loop) for loop in LOOPS[:100]))
-    assert {put.seq for put in census.puts.values()} == {1, 2}
-    assert len(census.puts) == len(LOOPS)
+    assert desk.heard == [2] * 100 + [1] * 400
     assert census.doubled == {}
+    overdue = desk.listing.table.overdue
+    if in_memory == 10:  # of those in the table, it is known when they are due
+        assert len(overdue(milliseconds_since_epoch(START + 2 * SECOND), 1000)) < 20
+    census = await desk.hear(token(1, LOOPS[-1], late=SECOND))
+    assert census.doubled == {LOOPS[-1]: EPOCH}
 
 
 async def test_two_lines_are_heard_however_far_they_are_apart(desk: Desk) -> None:
@@ -112,7 +130,7 @@ async def test_a_loop_that_is_gone_is_forgotten(desk: Desk) -> None:
     await desk.hear(token(1), token(1, late=SECOND), token(2, state=State.DONE))
     gone = token(0, state=State.PAUSED, first=True, last=None, act=Act(Verb.GONE, START))
     census = await desk.hear(gone)
-    assert (dict(census.puts), dict(census.doubled), dict(census.long)) == ({}, {}, {})
+    assert (desk.heard, dict(census.doubled), dict(census.long)) == ([], {}, {})
 
 
 async def test_what_was_put_long_before_the_first_reading_is_left_to_the_roster(
@@ -120,7 +138,8 @@ async def test_what_was_put_long_before_the_first_reading_is_left_to_the_roster(
 ) -> None:
     await desk.timers.tell(token(1))
     await asyncio.sleep(LOOK_BACK.total_seconds() + 1)
-    assert (await desk.hear(token(2, LOOPS[1]))).puts.keys() == {LOOPS[1]}
+    await desk.hear(token(2, LOOPS[1]))
+    assert desk.heard == [2]
 
 
 async def test_a_journal_that_is_too_long_is_read_on_from_where_it_was(desk: Desk) -> None:
@@ -129,7 +148,8 @@ async def test_a_journal_that_is_too_long_is_read_on_from_where_it_was(desk: Des
     slow = desk.broker.on("read", ".journal").first(lambda call: asyncio.sleep(8))
     with pytest.raises(StreamTooLong):
         await desk.hear()
-    assert 0 < len(desk.census.puts) < 5
+    assert 0 < len(desk.heard) < 5
     await slow.cease()
-    assert len((await desk.hear()).puts) == 5
+    await desk.hear()
+    assert len(desk.heard) == 5
     assert desk.census.doubled == {}

@@ -75,13 +75,12 @@ class Knowing:
 
 @asynccontextmanager
 async def knowing(stage: Stage) -> AsyncGenerator[Knowing]:
-    listing = Listing()
     async with FaultyBroker(stage.server) as broker:
         roster = roster_of(NAMES, broker, stage.clock)
-        roll_call, events = RollCall(broker, NAMES, LoopTurns(listing)), list[Event]()
-        knowledge = Knowledge(NAMES, roster, roll_call, listing, events.append)
+        roll_call, events = RollCall(broker, NAMES, LoopTurns(roster.listing)), list[Event]()
+        knowledge = Knowledge(NAMES, roster, roll_call, events.append)
         async with knowledge:
-            yield Knowing(knowledge, listing, broker, events)
+            yield Knowing(knowledge, roster.listing, broker, events)
 
 
 async def due_at_ten(stage: Stage) -> None:

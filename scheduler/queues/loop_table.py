@@ -1,0 +1,184 @@
+"""The loops of a namespace as rows of a private SQLite database, for as many as there may be.
+
+A million rows are some hundred bytes to a kilobyte each. SQLite keeps `CACHE_KB` of them in memory
+and the rest in a temporary file that ends with the connection, so the memory of a program does not
+grow with its loops.
+
+==========================  ====================================================================
+column                      holds
+==========================  ====================================================================
+``hash``, ``task``, ``key``  which loop it is; rows are in the order of the hash of the key, so that
+                            a range of hashes is a share of the loops
+``entry``, ``state``        its entry in the roster, encoded, and the state that it tells
+``known``                   the greatest epoch of all its entries
+``inherited``               whether only an earlier stream told of it
+``forget_ms``               when it may be forgotten; NULL: it is not gone
+``put``                     its last put, as supervision heard it
+``due_ms``                  its token is not overdue before; NULL: it has none
+==========================  ====================================================================
+"""
+
+import sqlite3
+from collections.abc import Collection, Iterable
+from functools import cached_property
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from scheduler.protocol.epochs import LoopState
+from scheduler.protocol.tokens import LoopId
+
+CACHE_KB = 64_000
+HASHES = 2**32
+
+_CREATE = """
+CREATE TABLE loops (
+    hash INTEGER, task TEXT, key TEXT, entry TEXT, known INTEGER, state TEXT, inherited INTEGER,
+    forget_ms INTEGER, due_ms INTEGER, put TEXT, PRIMARY KEY (hash, task, key)
+) WITHOUT ROWID;
+CREATE INDEX gone ON loops (forget_ms) WHERE forget_ms IS NOT NULL;
+CREATE INDEX due ON loops (due_ms) WHERE due_ms IS NOT NULL;
+"""
+_WRITE = """
+INSERT INTO loops (hash, task, key, entry, known, state, inherited, forget_ms, due_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET
+    entry = excluded.entry, state = excluded.state, known = max(known, excluded.known),
+    inherited = excluded.inherited, forget_ms = excluded.forget_ms, due_ms = excluded.due_ms
+"""
+_THIS = "WHERE hash = ? AND task = ? AND key = ?"
+
+
+class Row(NamedTuple):
+    """A loop, as its entry in the roster tells.
+
+    Attributes:
+        entry: the entry, encoded.
+        forget_ms: when it may be forgotten; None: it is not gone.
+        due_ms: its token is not overdue before; None: it has none.
+    """
+
+    loop: LoopId
+    entry: str
+    epoch: int
+    state: LoopState
+    is_inherited: bool = False
+    forget_ms: int | None = None
+    due_ms: int | None = None
+
+
+class LoopTable:
+    """A table of loops."""
+
+    @cached_property
+    def _database(self) -> sqlite3.Connection:
+        database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        # Nothing is ever restored from it: so nothing is logged, and no transaction ends.
+        database.executescript(
+            f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KB}; {_CREATE} BEGIN"
+        )
+        return database
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Write rows in the place of older ones of the same loops."""
+        self._database.executemany(_WRITE, map(_values, rows))
+
+    def entry(self, loop: LoopId) -> str | None:
+        """Return the entry of a loop; None: there is none."""
+        return self._value("entry", loop)
+
+    def known(self, loop: LoopId) -> int | None:
+        """Return the greatest epoch that the entries of a loop told; None: there is none."""
+        return self._value("known", loop)
+
+    def is_inherited(self, loop: LoopId) -> bool:
+        """Return whether only an earlier stream told of a loop."""
+        return bool(self._value("inherited", loop))
+
+    def inherit_all(self) -> None:
+        """Mark all loops as inherited."""
+        self._database.execute("UPDATE loops SET inherited = 1")
+
+    def delete(self, loop: LoopId) -> None:
+        """Delete the row of a loop."""
+        self._database.execute(f"DELETE FROM loops {_THIS}", _key(loop))
+
+    def clear(self) -> None:
+        """Delete all rows."""
+        self._database.execute("DELETE FROM loops")
+
+    def gone_before(self, moment_ms: int) -> list[LoopId]:
+        """Return the loops that may be forgotten at a moment."""
+        return self._loops("forget_ms < ?", moment_ms)
+
+    def loops(self) -> list[LoopId]:
+        """Return all loops."""
+        return self._loops("1")
+
+    def of_task(self, task: str, most: int) -> list[LoopId]:
+        """Return some of the loops of a task that are not gone."""
+        return self._loops(f"task = ? AND state != '{LoopState.GONE}' LIMIT ?", task, most)
+
+    def counts(self) -> dict[tuple[str, LoopState], int]:
+        """Return how many loops each task has in each state."""
+        query = "SELECT task, state, count(*) FROM loops GROUP BY task, state"
+        return {(task, LoopState(state)): n for task, state, n in self._database.execute(query)}
+
+    def share(self, number: int, shares: int) -> list[tuple[str, bool]]:
+        """Return the entries of one of so many shares of the loops, and whether it is inherited.
+
+        Args:
+            number: of the share, from 0 on; see `share_of`.
+        """
+        begin, end = (-(-each * HASHES // shares) for each in (number, number + 1))
+        query = "SELECT entry, inherited FROM loops WHERE hash >= ? AND hash < ?"
+        found = self._database.execute(query, (begin, end))
+        return [(entry, bool(inherited)) for entry, inherited in found]
+
+    def overdue(self, before_ms: int, most: int, *, without: Collection[str] = ()) -> list[LoopId]:
+        """Return loops whose tokens may be overdue, those that were due first first.
+
+        Args:
+            without: tasks whose loops are left out.
+        """
+        marks = ", ".join("?" * len(without))
+        condition = f"due_ms < ? AND task NOT IN ({marks}) ORDER BY due_ms LIMIT ?"
+        return self._loops(condition, before_ms, *without, most)
+
+    def expect(self, loop: LoopId, due_ms: int | None) -> None:
+        """Take note that the token of a loop is not overdue before; None: it has none."""
+        self._database.execute(f"UPDATE loops SET due_ms = ? {_THIS}", (due_ms, *_key(loop)))
+
+    def put(self, loop: LoopId) -> str | None:
+        """Return the last put of a loop, as it was kept; None: none was."""
+        return self._value("put", loop)
+
+    def keep(self, loop: LoopId, put: str | None) -> None:
+        """Keep the last put of a loop; None: forget it."""
+        self._database.execute(f"UPDATE loops SET put = ? {_THIS}", (put, *_key(loop)))
+
+    def _value(self, column: str, loop: LoopId) -> Any:
+        query = f"SELECT {column} FROM loops {_THIS}"
+        found = self._database.execute(query, _key(loop)).fetchone()
+        return None if found is None else found[0]
+
+    def _loops(self, condition: str, *values: object) -> list[LoopId]:
+        query = f"SELECT task, key FROM loops WHERE {condition}"
+        return [LoopId(*found) for found in self._database.execute(query, values)]
+
+
+def share_of(loop: LoopId, shares: int) -> int:
+    """Return which of so many shares a loop is in. A renamed loop stays in its share."""
+    return _hash_of(loop.key) * shares // HASHES
+
+
+def _hash_of(key: str) -> int:
+    return crc32(key.encode())
+
+
+def _key(loop: LoopId) -> tuple[int, str, str]:
+    return _hash_of(loop.key), loop.task, loop.key
+
+
+def _values(row: Row) -> tuple[object, ...]:
+    loop, *others = row
+    return *_key(loop), *others
