@@ -33,6 +33,7 @@ from itertools import islice
 from typing import Annotated, Any, ClassVar, TypeVar, overload
 
 from pydantic import ConfigDict, TypeAdapter
+from pydantic_core import from_json
 
 from scheduler.errors import MessageError, ScheduleError, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState, Position, accepted, learned
@@ -284,22 +285,21 @@ def _row_in(line: bytes) -> Row | None:
 
     Only what a row needs is looked at: decoding all of an entry takes thirty times as long.
     """
-    with _left_out_if_bad():
-        members = parsed_json(line)
-        try:
-            return _row_of(members, line.decode())
-        except (KeyError, TypeError, ValueError) as error:
-            raise Undecodable(f"{shown(members)} is no entry: {error!r}") from None
+    try:
+        return _row_of(from_json(line), line.decode())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        with _left_out_if_bad():
+            raise Undecodable(f"{shown(line)} is no entry: {error!r}") from None
     return None
 
 
 def _row_of(members: Mapping[str, Any], entry: str) -> Row:
-    state, at_ms, schedule = LoopState(members["state"]), members["at_ms"], members["schedule"]
+    state, at_ms, schedule = members["state"], members["at_ms"], members["schedule"]
     forget_ms = due_ms = None
-    if state is LoopState.GONE:
+    if state == LoopState.GONE:
         kept_ms = schedule.get("once_ms", 0) + schedule.get("kept_ms", 0)
         forget_ms = max(at_ms, kept_ms) if members.get("reason") == DONE else at_ms
-    elif state is LoopState.ACTIVE and members["key"] != WHOLE:
+    elif state == LoopState.ACTIVE and members["key"] != WHOLE:
         # At a fixed rate, the first tick may be sooner than its period says.
         waits_ms = 0 if "mode" in schedule else schedule.get("every_ms", 0)
         due_ms = max(at_ms + waits_ms, members.get("checkpoint", {}).get("until_ms", 0))
@@ -460,9 +460,10 @@ class Listing(Mapping[LoopId, Listed]):
         Args:
             inherited: how many of them, the first ones, only an earlier stream told.
         """
+        rows = enumerate(map(_row_in, entries))
         self.table.write(
-            row._replace(is_inherited=number < inherited)
-            for number, row in enumerate(map(_row_in, entries))
+            row if number >= inherited else row._replace(is_inherited=True)
+            for number, row in rows
             if row is not None
         )
 

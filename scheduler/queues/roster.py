@@ -258,12 +258,13 @@ class Roster:
         """Load a snapshot; of one that cannot be read, nothing but some inherited loops stay."""
         listing, reached = self.listing, list[Bookmark]()
         try:
-            async with aclosing(self._snapshots.shares(snapshot)) as shares:
-                async for share in shares:
-                    if share.number == len(reached):
-                        reached.append(share.up_to)
-                    listing.load(share.entries, share.inherited)
-                    listing.forgotten = learned(listing.forgotten, share.forgotten)
+            with listing.table.in_bulk():
+                async with aclosing(self._snapshots.shares(snapshot)) as shares:
+                    async for share in shares:
+                        if share.number == len(reached):
+                            reached.append(share.up_to)
+                        listing.load(share.entries, share.inherited)
+                        listing.forgotten = learned(listing.forgotten, share.forgotten)
             listing.begin_from(reached)
         except Undecodable as error:
             self._snapshots.warn("read", error)
