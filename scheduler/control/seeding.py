@@ -310,6 +310,7 @@ class Seeding:
             await self._roster.read()
         except QueueNotFound:
             new = await self._installation.declare_missing(self._app.names.roster)
+            self._roster.inherits = True
             loops, listing = list(self._roster.listing), self._roster.listing
             for begin in range(0, len(loops), BEGUN_AT_ONCE):
                 some = map(listing.get, loops[begin : begin + BEGUN_AT_ONCE])

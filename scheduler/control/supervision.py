@@ -280,10 +280,12 @@ class Supervisor:
                 if listed is not None and not listed.is_gone and is_orphan(self._app, listed):
                     found.append(own)
                 continue
-            if self._orphans.get(task, (0, []))[0] != count:
-                loops = self._listing.table.of_task(task, REMEMBERED)
-                self._orphans[task] = count, [loop for loop in loops if not loop.is_whole]
-            found += self._orphans[task][1]
+            known_count, loops = self._orphans.get(task, (0, []))
+            if count != known_count:
+                of_task = self._listing.table.of_task(task, REMEMBERED)
+                loops = [loop for loop in of_task if not loop.is_whole]
+                self._orphans[task] = count, loops
+            found += loops
         return found
 
     async def _examined(self, now: datetime, unknown: Collection[str]) -> list[Overdue]:

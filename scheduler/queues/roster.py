@@ -43,8 +43,9 @@ class Roster:
     """The roster of a namespace; what was read of it is not read again over this connection.
 
     Attributes:
-        listing: what it says, as far as it was read. Who has followed it still knows what the one
-            before said, if another stream is in its place.
+        listing: what it says, as far as it was read.
+        inherits: whether the listing keeps what this roster said, where another stream is in its
+            place: for who follows it, or restores it.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Roster:
         self._snapshots = Snapshots(broker, names)
         self.listing = Listing() if listing is None else listing
         self._followed: list[Following] = []
-        self._was_followed = False
+        self.inherits = False
         self._since_snapshot = 0
         self._reading = Gathering(self._read)
         self._awaited: dict[Identity, bool] = {}
@@ -181,7 +182,7 @@ class Roster:
             hear: called with each entry that is accepted, whoever reads it, and with the time since
                 it was appended.
         """
-        self._was_followed = True
+        self.inherits = True
         following = Following(self._enter, hear, start=self.listing.reached)
         since = "first" if following.start is None else following.start.offset
         following.consumer = await self._broker.follow(
@@ -197,7 +198,7 @@ class Roster:
             return
         for following in self._followed:  # of what it hears, it is not known where it belongs
             following.is_on = False
-        if self._was_followed:
+        if self.inherits:
             listing.begin_anew()
         else:
             listing.clear()

@@ -92,9 +92,9 @@ async def seed_another_release(stage: Stage) -> None:
 
 
 async def lose_the_roster_and_adopt(stage: Stage) -> None:
-    known = await stage.listing()
+    await stage.program.roster.read()
     await stage.broker.delete(stage.app.names.roster)
-    await stage.seeding.adopt(known)
+    await stage.seeding.adopt()
 
 
 async def have_supervision_note(stage: Stage) -> None:
