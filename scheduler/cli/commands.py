@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Listed] = {
     "run": Listed("processing", "Process: take messages and run tasks."),
     "dashboard": Listed("dashboard", "Show what runs in a browser."),
     "status": Listed("status", "Show where each loop is, and what waits for tasks."),
+    "census": Listed("census", "Count loops by task and state, and what waits in each timer."),
     "next": Listed("upcoming", "List the next times of each loop, without asking the broker."),
     "pause": Listed("loops", "Pause a loop, or a task with all its calls and loops."),
     "resume": Listed("loops", "Resume a loop at its next nominal time, or a whole task."),

@@ -1,27 +1,55 @@
-"""The last put of every loop, kept up to date by reading on in the journal.
+"""Which loops there are and which should have come, kept up to date by reading on in the journal.
 
 A node of the broker that fails may hand a token out twice (S2 of `scheduler.protocol.epochs`). Two
 lines of one loop may be far apart, so the last put of every loop is remembered: of those heard last
 in memory, of the others in the table of the roster's listing.
 """
 
+import asyncio
 import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
-from scheduler.protocol.epochs import Verb, is_doubled
+from scheduler.control.loops import is_orphan, loop_of_entry
+from scheduler.control.where import TOLERANCE, due_at_of, put_of
+from scheduler.errors import MessageError
+from scheduler.protocol.epochs import LoopState, Verb, is_doubled
+from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId
-from scheduler.queues.journal import Journal, Put
-from scheduler.queues.listing import LONG, Listing
-from scheduler.timing.clock import Clock
+from scheduler.protocol.tokens import WHOLE, LoopId
+from scheduler.queues.concurrency import side_by_side
+from scheduler.queues.journal import Put
+from scheduler.queues.listing import LONG, Listed
+from scheduler.queues.namespace import Namespace
+from scheduler.tasks.loops import Loop
+from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 
 LOOK_BACK = timedelta(minutes=5)
 """A token that waits longer than `LONG` is in the roster, so no more is read at first."""
+RECENT = timedelta(minutes=2)
+"""So far back is read for a count: it comes soon, and what waits for longer is in the roster."""
 LONG_MS = LONG // timedelta(milliseconds=1)
 MOST_PUTS = 20_000
 """Loops whose last puts are in memory."""
+
+BREATHE_EVERY = 50  # loops that are looked at
+MOST_OVERDUE = 20_000  # loops that are looked at in a round
+MOST_ORPHANS = 300  # of a task
+LOOKED_AT_AGAIN = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A loop whose token should have come."""
+
+    loop: Loop
+    listed: Listed
+    put: Put | None
+    due_at: datetime
 
 
 class Census:
@@ -32,26 +60,31 @@ class Census:
         long: what was put since it was noted last, of loops that wait for long or nowhere.
     """
 
-    def __init__(self, journal: Journal, clock: Clock, listing: Listing) -> None:
-        self._journal = journal
-        self._clock = clock
-        self._listing = listing
+    def __init__(self, namespace: Namespace) -> None:
+        self._app, self._clock = namespace.app, namespace.clock
+        self._journal, self._listing = namespace.journal, namespace.roster.listing
+        self._orphans = dict[str, tuple[int, list[LoopId]]]()
         self._reached: int | None = None
         self._served = dict[str, int]()
         self._puts = dict[LoopId, Put]()
         self.doubled = dict[LoopId, int]()
         self.long = dict[LoopId, Message]()
 
-    async def read_on(self) -> None:
+    async def read_on(self, look_back: timedelta = LOOK_BACK, *, is_exact: bool = True) -> None:
         """Read what was put since the last reading.
+
+        Args:
+            look_back: how far back the first reading begins.
+            is_exact: whether to read to the last put that was confirmed before. Else nothing is
+                written for it, and in a cluster, what was put only just now may be missing.
 
         Raises:
             QueueNotFound: there is no journal.
             BrokerUnavailable: it could not be read to its end. The next reading goes on from where
                 this one came to.
         """
-        since = self._clock.now() - LOOK_BACK if self._reached is None else self._reached
-        self._reached = await self._journal.read_on(self._hear_once, since=since)
+        since = self._clock.now() - look_back if self._reached is None else self._reached
+        self._reached = await self._journal.read_on(self._hear_once, since=since, is_exact=is_exact)
 
     def served_until(self, task: str) -> datetime | None:
         """Return the latest time of the task's loops whose runs have begun; None: unknown."""
@@ -64,6 +97,70 @@ class Census:
             return put
         kept = self._listing.table.put(loop)
         return None if kept is None else Put(*json.loads(kept))
+
+    def put_of_entry(self, listed: Listed) -> Put | None:
+        """Return the last put of a loop; where none was heard, what its checkpoint tells."""
+        put = self.put_of(listed.loop)
+        if put is None and (checkpoint := listed.checkpoint) is not None:
+            with suppress(MessageError):
+                put = put_of(checkpoint.token(self._app.namespace))
+                self._remember(listed.loop, put)
+        return put
+
+    def orphans(self) -> list[LoopId]:
+        """Return loops that this code does not have, not all where there are very many."""
+        found = list[LoopId]()
+        for task, count in self._listing.counts.items():
+            own = LoopId(task)
+            if task in self._app.tasks or own == SUPERVISION:
+                listed = self._listing.get(own)
+                if listed is not None and not listed.is_gone and is_orphan(self._app, listed):
+                    found.append(own)
+                continue
+            known_count, loops = self._orphans.get(task, (0, []))
+            if count != known_count:
+                of_task = self._listing.table.of_task(task, MOST_ORPHANS)
+                loops = [loop for loop in of_task if not loop.is_whole]
+                self._orphans[task] = count, loops
+            found += loops
+        return found
+
+    async def overdue(self, now: datetime, tolerance: timedelta) -> list[Overdue]:
+        """Return the loops whose tokens should have come.
+
+        The table tells when each may be overdue at the earliest: only those are looked at.
+
+        Args:
+            now: until when puts were heard.
+            tolerance: how long after its time a token may be on its way.
+        """
+        overdue, table = list[Overdue](), self._listing.table
+        before_ms = milliseconds_since_epoch(now - tolerance)
+        held = {loop.task for loop in self.orphans()}
+        held.update(filter(self._listing.pause_of, self._listing.counts))
+        found = table.overdue(before_ms, MOST_OVERDUE, without=held)
+        for number, loop_id in enumerate(found, 1):
+            if number % BREATHE_EVERY == 0:
+                await asyncio.sleep(0)
+            listed = self._listing.get(loop_id)
+            loop = None if listed is None else loop_of_entry(self._app, listed)
+            if listed is None or loop is None:  # its code is another one, or it is supervision
+                table.expect(loop_id, milliseconds_since_epoch(now + LOOKED_AT_AGAIN))
+                continue
+            put = self.put_of_entry(listed)
+            due_at = due_at_of(listed, put, self._listing.of_task(loop_id.task))
+            if due_at is not None and now - due_at > tolerance:
+                overdue.append(Overdue(loop, listed, put, due_at))
+            else:
+                later = due_at or now + LOOKED_AT_AGAIN
+                table.expect(loop_id, milliseconds_since_epoch(later))
+        return overdue
+
+    def look_again(self, loops: Iterable[LoopId]) -> None:
+        """Look at these again, though not before others that may be overdue."""
+        again_ms = milliseconds_since_epoch(self._clock.now() + LOOKED_AT_AGAIN)
+        for loop in loops:
+            self._listing.table.expect(loop, again_ms)
 
     def _hear_once(self, loop: LoopId, put: Put, message: Message) -> None:
         assert message.offset is not None
@@ -87,11 +184,6 @@ class Census:
             now_ms = milliseconds_since_epoch(self._clock.now())
             if not put.first and (put.rests or put.due_at_ms - now_ms >= LONG_MS):
                 self.long[loop] = message
-
-    def recall(self, loop: LoopId, put: Put) -> None:
-        """Take note of what the roster tells of a loop that was not heard of."""
-        if self.put_of(loop) is None:
-            self._remember(loop, put)
 
     def forget(self, loop: LoopId) -> None:
         """Forget a loop that is gone."""
@@ -123,3 +215,65 @@ def _is_of_another_line(put: Put, before: Put, known: int) -> bool:
         return False  # it was published again
     greatest = before.position if before.epoch == put.epoch else None
     return is_doubled(put.position, greatest, known)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How many loops and waiting messages a namespace has.
+
+    Attributes:
+        loops: how many loops each task has in each state; those that are gone are remembered for
+            a day.
+        paused: the tasks that are paused as a whole.
+        timers: how many tokens wait in each timer of loops that has any.
+        later: how many calls wait in each timer of calls that has any.
+        void: how many of these tokens are void, at least: they are dropped when they are due.
+        overdue: loops whose token should have come, not all where there are very many.
+        doubled: loops of which two lines of tokens were heard.
+    """
+
+    loops: Mapping[str, Mapping[LoopState, int]]
+    paused: Sequence[str]
+    timers: Mapping[str, int]
+    later: Mapping[str, int]
+    void: int
+    overdue: Sequence[LoopId]
+    doubled: Sequence[LoopId]
+
+
+async def count(namespace: Namespace) -> Figures:
+    """Count loops and what waits for them, without writing anything.
+
+    Raises:
+        QueueNotFound: nothing was seeded.
+        BrokerUnavailable: a stream could not be read to its end.
+    """
+    app, census = namespace.app, Census(namespace)
+    listing, now = await namespace.roster.look(), namespace.clock.now()
+    await census.read_on(RECENT, is_exact=False)
+    overdue = await census.overdue(now, TOLERANCE)
+    loops = dict[str, dict[LoopState, int]]()
+    for (task, state), number in listing.table.counts(without_key=WHOLE).items():
+        loops.setdefault(task, {})[state] = number
+    waiting = await _filled(namespace, {each.name: app.names.timer(each) for each in timers()})
+    later = await _filled(namespace, {each.name: app.names.later_timer(each) for each in timers()})
+    active = sum(states.get(LoopState.ACTIVE, 0) for states in loops.values())
+    return Figures(
+        loops,
+        [task for task in loops if listing.pause_of(task) is not None],
+        waiting,
+        later,
+        max(sum(waiting.values()) - active, 0),
+        [each.loop.id for each in overdue],
+        list(census.doubled),
+    )
+
+
+async def _filled(namespace: Namespace, queues: Mapping[str, str]) -> dict[str, int]:
+    """Return how many messages are in those queues that have any."""
+    depths = await side_by_side(namespace.broker.depth, list(queues.values()))
+    return {
+        name: depth.ready
+        for name, depth in zip(queues, depths, strict=True)
+        if depth is not None and depth.ready
+    }

@@ -32,7 +32,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -40,16 +40,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scheduler.brokers.contract import Depth, cancelled
 from scheduler.control.beginnings import Beginnings, Wanted, in_parts
-from scheduler.control.census import Census
+from scheduler.control.census import Census, Overdue
 from scheduler.control.first_tokens import triggered
 from scheduler.control.installation import Installation
-from scheduler.control.loops import is_orphan, loop_of_entry
+from scheduler.control.loops import loop_of_entry
 from scheduler.control.removal import Endings
 from scheduler.control.reports import Did, Report
 from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey, held_in
 from scheduler.control.timer_watch import IN_TIME, TimerWatch
-from scheduler.control.where import TOLERANCE, Where, due_at_of, put_of, where
+from scheduler.control.where import TOLERANCE, Where, where
 from scheduler.errors import AccessRefused, BrokerError, MessageError, QueueNotFound
 from scheduler.events import (
     CensusTaken,
@@ -66,7 +66,6 @@ from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.policies import advice
 from scheduler.protocol.tokens import LoopId, Token, decode
-from scheduler.queues.journal import Put
 from scheduler.queues.listing import Listed, Listing, checkpoint_of
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.arguments import Arguments
@@ -75,12 +74,9 @@ from scheduler.tasks.loops import Loop
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.backoff import dice
 from scheduler.timing.durations import SECOND
-from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
+from scheduler.timing.moments import LATEST_MS, moment_of
 
 REMEMBERED = 300  # troubles: what a token can carry is limited
-BREATHE_EVERY = 50  # loops that are looked at
-MOST_OVERDUE = 20_000  # loops that are looked at in a round
-LOOKED_AT_AGAIN = timedelta(seconds=1)
 NOTED_AT_ONCE = 50  # loops that are noted in the roster
 
 ROUNDS_AFTER_RECONNECT_S = (0.5, 3.0, 7.0, 12.0, 20.0)
@@ -113,16 +109,6 @@ class Memory(BaseModel):
     policies: Sequence[str] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Overdue:
-    """A loop whose token should have come."""
-
-    loop: Loop
-    listed: Listed
-    put: Put | None
-    due_at: datetime
-
-
 class Supervisor:
     """The part that one processor takes in supervision."""
 
@@ -145,10 +131,9 @@ class Supervisor:
         self._installation = installation
         self._timer_watch = timer_watch
         self._endings = endings
-        self._census = Census(namespace.journal, namespace.clock, self._listing)
+        self._census = Census(namespace)
         self._are_timers_suspect = True
         self._missing = set[str]()
-        self._orphans = dict[str, tuple[int, list[LoopId]]]()
         self._reconnected_at: datetime | None = None
         self._watching: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
@@ -195,22 +180,25 @@ class Supervisor:
         await self._declare_missing()
         known_at = self._clock.now()  # what is put after this, the census may not have heard
         await self._census.read_on()
-        orphans = self._find_orphans()
-        overdue = await self._examined(known_at, {loop.task for loop in orphans})
+        orphans = self._census.orphans()
+        overdue = await self._census.overdue(known_at, self._tolerance)
         self._are_timers_suspect = bool(overdue)
         places = await self._places(overdue, known_at)
         lost = [each for each in overdue if places[each.loop.id] is Where.LOST]
-        self._look_again([each for each in overdue if places[each.loop.id] is not Where.LOST])
+        self._census.look_again(
+            each.loop.id for each in overdue if places[each.loop.id] is not Where.LOST
+        )
         if lost:  # tokens whose runs were settled since then are in no hand, but have gone on
             await self._census.read_on()
-            lost = [each for each in lost if self._put_of(each.listed) == each.put]
+            lost = [each for each in lost if self._census.put_of_entry(each.listed) == each.put]
         lateness = await self._timer_watch.of_tokens() if lost else IN_TIME
         if lateness.is_draining:  # so many are due at once that the broker is behind
             lost = [each for each in lost if self._clock.now() - each.due_at > LONGEST_DRAINING]
         await self._beginnings.repair([each.loop for each in lost], "lost")
         stuck = await self._mend_timers(lateness.stuck, memory.stuck)
         if doubled := self._census.doubled:
-            seen = [self._loop(listed) for id in doubled if (listed := self._listing.get(id))]
+            entries = filter(None, map(self._listing.get, doubled))
+            seen = [loop_of_entry(self._app, listed) for listed in entries]
             await self._beginnings.repair(list(filter(None, seen)), "doubled", epochs=doubled)
             doubled.clear()
         await self._note()
@@ -270,76 +258,12 @@ class Supervisor:
         if not self._missing <= before:
             self._app.events.emit(QueuesMissing(tuple(sorted(self._missing)), were_declared))
 
-    def _find_orphans(self) -> list[LoopId]:
-        """Return loops that this code does not have, not all where there are very many."""
-        found = list[LoopId]()
-        for task, count in self._listing.counts.items():
-            own = LoopId(task)
-            if task in self._app.tasks or own == SUPERVISION:
-                listed = self._listing.get(own)
-                if listed is not None and not listed.is_gone and is_orphan(self._app, listed):
-                    found.append(own)
-                continue
-            known_count, loops = self._orphans.get(task, (0, []))
-            if count != known_count:
-                of_task = self._listing.table.of_task(task, REMEMBERED)
-                loops = [loop for loop in of_task if not loop.is_whole]
-                self._orphans[task] = count, loops
-            found += loops
-        return found
-
-    async def _examined(self, now: datetime, unknown: Collection[str]) -> list[Overdue]:
-        """Return the loops whose tokens should have come.
-
-        The table tells when each may be overdue at the earliest: only those are looked at.
-
-        Args:
-            unknown: tasks that this code does not have.
-        """
-        overdue, tolerance, table = list[Overdue](), self._tolerance, self._listing.table
-        before_ms = milliseconds_since_epoch(now - tolerance)
-        held = {*unknown, *filter(self._listing.pause_of, self._listing.counts)}
-        found = table.overdue(before_ms, MOST_OVERDUE, without=held)
-        for number, loop_id in enumerate(found, 1):
-            if number % BREATHE_EVERY == 0:
-                await asyncio.sleep(0)
-            listed = self._listing.get(loop_id)
-            loop = None if listed is None or loop_id == SUPERVISION else self._loop(listed)
-            if listed is None or loop is None:
-                table.expect(loop_id, milliseconds_since_epoch(now + LOOKED_AT_AGAIN))
-                continue
-            put = self._put_of(listed)
-            due_at = due_at_of(listed, put, self._listing.of_task(loop_id.task))
-            if due_at is not None and now - due_at > tolerance:
-                overdue.append(Overdue(loop, listed, put, due_at))
-            else:
-                later = due_at or now + LOOKED_AT_AGAIN
-                table.expect(loop_id, milliseconds_since_epoch(later))
-        return overdue
-
-    def _look_again(self, overdue: Iterable[Overdue]) -> None:
-        """Look at these again, though not before others that may be overdue."""
-        again_ms = milliseconds_since_epoch(self._clock.now() + LOOKED_AT_AGAIN)
-        for each in overdue:
-            self._listing.table.expect(each.loop.id, again_ms)
-
-    def _loop(self, listed: Listed) -> Loop | None:
-        return loop_of_entry(self._app, listed)
-
     @property
     def _tolerance(self) -> timedelta:
         since = self._reconnected_at
         if since is not None and self._clock.now() - since < UNSETTLED:
             return SHORT_TOLERANCE
         return TOLERANCE
-
-    def _put_of(self, listed: Listed) -> Put | None:
-        put = self._census.put_of(listed.loop)
-        if put is None and (checkpoint := listed.checkpoint) is not None:
-            with suppress(MessageError):
-                put = put_of(checkpoint.token(self._app.namespace))
-                self._census.recall(listed.loop, put)
-        return put
 
     async def _places(self, overdue: Sequence[Overdue], now: datetime) -> Mapping[LoopId, Where]:
         """Return where overdue loops are, having asked all processors and queues."""

@@ -243,11 +243,7 @@ class Journal:
             if loop not in furthest or progress >= furthest[loop][0]:
                 furthest[loop] = progress, message
 
-        if is_exact:
-            reading = self._read_to_end(since, within)
-        else:
-            reading = self._broker.read(self._names.journal, since=since, timeout=within)
-        await _each_put(reading, hear)
+        await _each_put(self._reading(since, within, is_exact=is_exact), hear)
         tokens = dict[LoopId, Token]()
         for loop, (_, message) in latest.items():
             token, before = self._token(message), self._token(furthest[loop][1])
@@ -256,13 +252,19 @@ class Journal:
         return tokens
 
     async def read_on(
-        self, hear: Hear, *, since: datetime | int | None, within: timedelta = WITHIN
+        self,
+        hear: Hear,
+        *,
+        since: datetime | int | None,
+        within: timedelta = WITHIN,
+        is_exact: bool = True,
     ) -> int | None:
         """Read the puts since a moment, to the last that was confirmed before.
 
         Args:
             hear: called with each, oldest first.
             since: also the offset that an earlier reading has come to.
+            is_exact: as of `last_put`.
 
         Returns:
             The offset of what comes next; None: nothing was read, and `since` is no offset.
@@ -272,11 +274,18 @@ class Journal:
             StreamTooLong: it could not be read to its end within this time.
             BrokerUnavailable: it could not be read.
         """
-        reached = await _each_put(self._read_to_end(since, within), hear)
+        reached = await _each_put(self._reading(since, within, is_exact=is_exact), hear)
         return since if reached is None and isinstance(since, int) else reached
 
     def _token(self, message: Message) -> Token | None:
         return _token_of(message, self._names.namespace)
+
+    def _reading(
+        self, since: datetime | int | None, within: timedelta, *, is_exact: bool
+    ) -> AsyncGenerator[Message]:
+        if is_exact:
+            return self._read_to_end(since, within)
+        return self._broker.read(self._names.journal, since=since, timeout=within)
 
     def _read_to_end(
         self, since: datetime | int | None, within: timedelta

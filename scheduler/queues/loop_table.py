@@ -130,10 +130,16 @@ class LoopTable:
         """Return some of the loops of a task that are not gone."""
         return self._loops(f"task = ? AND state != '{LoopState.GONE}' LIMIT ?", task, most)
 
-    def counts(self) -> dict[tuple[str, LoopState], int]:
-        """Return how many loops each task has in each state."""
-        query = "SELECT task, state, count(*) FROM loops GROUP BY task, state"
-        return {(task, LoopState(state)): n for task, state, n in self._database.execute(query)}
+    def counts(self, *, without_key: str = "") -> dict[tuple[str, LoopState], int]:
+        """Return how many loops each task has in each state.
+
+        Args:
+            without_key: loops of this key are left out; empty: none are.
+        """
+        condition = "key != ?" if without_key else "? = ''"
+        query = f"SELECT task, state, count(*) FROM loops WHERE {condition} GROUP BY task, state"
+        found = self._database.execute(query, (without_key,))
+        return {(task, LoopState(state)): number for task, state, number in found}
 
     def share(self, number: int, shares: int) -> list[tuple[str, bool]]:
         """Return the entries of one of so many shares of the loops, and whether it is inherited.

@@ -22,7 +22,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import Gathering
-from scheduler.queues.listing import Listed, Listing, entries_of, messages_of
+from scheduler.queues.listing import Listed, Listing, entries_of, entry_of, messages_of, parts_of
 from scheduler.queues.snapshots import Bookmark, Latest, Share, Snapshots
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch
@@ -276,17 +276,25 @@ class Roster:
         listing = self.listing
         if listing.reached is not None and message.offset <= listing.reached.offset:
             return
-        for listed in entries_of(message):
+        for part in parts_of(message):
             self._since_snapshot += 1
-            if listing.is_told(listed.loop, message.offset):
+            loop = None if self._followed else listing.enter_first(part, message.offset)
+            if loop is not None:
+                self._note_accepted((loop, part["epoch"], part.get("by", "")))
+                continue
+            listed = entry_of(part)
+            if listed is None or listing.is_told(listed.loop, message.offset):
                 continue
             if listing.enter(listed):
-                if listed.identity in self._awaited:
-                    self._awaited[listed.identity] = True
+                self._note_accepted(listed.identity)
                 # Of a loop that is renamed, the one before has ended.
                 for loop in dict.fromkeys((listed.before, listed.loop)):
                     self._tell(listing[loop])
         listing.reached = Bookmark.at(message)
+
+    def _note_accepted(self, identity: Identity) -> None:
+        if identity in self._awaited:
+            self._awaited[identity] = True
 
     def _tell(self, listed: Listed) -> None:
         lag = self._clock.now() - listed.at

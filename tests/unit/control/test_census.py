@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from scheduler.control.census import LOOK_BACK, Census
+from scheduler.control.census import LOOK_BACK, Census, count
+from scheduler.control.keyed import loop_of
 from scheduler.errors import StreamTooLong
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
-from scheduler.queues.listing import LONG, Listed, Listing
+from scheduler.queues.listing import LONG, Listed
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import SECOND, ZERO
 from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.schedules import Every
 from tests.faulty import FaultyBroker
-from tests.stage import START, Stage, an_app, journal_of, timers_of
+from tests.stage import START, Stage, an_app, new_app, program_of, timers_of
 
 EPOCH = 7
 LOOPS = [LoopId("task", f"k{n}") for n in range(500)]
@@ -39,11 +40,12 @@ class Desk:
         self.app = an_app("test", ["task"])
         self.broker = FaultyBroker(stage.server)
         self.timers = timers_of(self.app.names, stage.broker, clock)
-        self.listing = Listing()
+        program = program_of(self.app, self.broker, clock)
+        self.listing = program.roster.listing
         for loop in LOOPS:
             entry = Entry(EPOCH, LoopState.ACTIVE, EPOCH)
             self.listing.enter(Listed(loop, Every(SECOND), {}, entry, at=START))
-        self.census = Census(journal_of(self.app.names, self.broker), clock, self.listing)
+        self.census = Census(program)
 
     @property
     def heard(self) -> list[int]:
@@ -153,3 +155,31 @@ async def test_a_journal_that_is_too_long_is_read_on_from_where_it_was(desk: Des
     await desk.hear()
     assert len(desk.heard) == 5
     assert desk.census.doubled == {}
+
+
+async def test_loops_are_counted_by_state_and_what_waits_by_timer(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task
+    async def report() -> None: ...
+
+    @app.periodic(every="1h")
+    async def hourly() -> None: ...
+
+    await stage.seed(app)
+    loops = [loop_of(report.spec, Every(SECOND), {}, f"r{n}") for n in range(5)]
+    await stage.seeding.start_all(loops)
+    await stage.verbs.pause(loops[0])
+    await report.send_later("10m")
+    figures = await count(stage.program)
+    assert figures.loops["report"] == {LoopState.ACTIVE: 4, LoopState.PAUSED: 1}
+    assert figures.loops["hourly"] == {LoopState.ACTIVE: 1}
+    assert (sum(figures.timers.values()), figures.void) == (7, 1)  # one of the paused loop
+    assert sum(figures.later.values()) == 1
+    assert (figures.overdue, figures.doubled, figures.paused) == ([], [], [])
+    await asyncio.sleep(10)
+    figures = await count(stage.program)
+    assert {str(loop) for loop in figures.overdue} == {f"report.r{n}" for n in range(1, 5)}
+    await app.pause("report")
+    figures = await count(stage.program)
+    assert (figures.overdue, figures.paused) == ([], ["report"])

@@ -12,7 +12,7 @@ import pytest
 from scheduler import Context, Every, Scheduler, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control import supervision
-from scheduler.control.supervision import BREATHE_EVERY, Memory
+from scheduler.control.supervision import NOTED_AT_ONCE, Memory
 from scheduler.control.where import Where
 from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected
 from scheduler.events import (
@@ -342,7 +342,7 @@ async def test_many_loops_are_noted_without_holding_up_the_event_loop(
         return decode(message, namespace)
 
     await stage.seed(app)
-    loops = [loop_of(report.spec, Every("3h"), {}, f"r{n}") for n in range(2 * BREATHE_EVERY)]
+    loops = [loop_of(report.spec, Every("3h"), {}, f"r{n}") for n in range(2 * NOTED_AT_ONCE)]
     await stage.seeding.start_all(loops)
     monkeypatch.setattr(supervision, "decode", note)
     broker, at_publish = FaultyBroker(stage.server), list[int]()
@@ -354,7 +354,7 @@ async def test_many_loops_are_noted_without_holding_up_the_event_loop(
     async with stage.supervised(over=broker):
         await asyncio.sleep(ROUND + 2)
     assert len(decoded) == len(loops)
-    assert 0 < min(each for each in at_publish if each) <= BREATHE_EVERY
+    assert 0 < min(each for each in at_publish if each) <= NOTED_AT_ONCE
     assert all(each.checkpoint for each in (await stage.listing()).there if each.loop.key)
 
 
