@@ -252,15 +252,15 @@ class Picture:
         self.version += 1
 
     def enter(self, listed: Listed) -> None:
-        """Show an entry that the listing has."""
+        """Show the latest entry of a loop."""
         if listed.loop == SUPERVISION:
             return
         self.version += 1
         if listed.is_of_task or (loop := self._loop(listed.loop)) is None:
             return
-        latest = loop.listed = self.listing[listed.loop]
-        if loop.token is None and latest.checkpoint is not None:
-            self._recall(loop, latest)
+        loop.listed = listed
+        if loop.token is None and listed.checkpoint is not None:
+            self._recall(loop, listed)
 
     def _recall(self, loop: LoopPicture, listed: Listed) -> None:
         assert listed.checkpoint is not None
