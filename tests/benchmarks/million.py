@@ -11,7 +11,9 @@ On a private RabbitMQ, of the root in SCHEDULER_TEST_RABBITMQ_ROOT if that is se
 - running: what a run costs, and how late it starts, beside two processors
 - 10,000 more: are started by another program
 - calls: 100,000 with a time each, over a minute, sent by `send_many`
-- status: of one loop, and of the task
+- status: of one loop, and of all
+- census: of all loops and timers
+- lost: the tokens of one timer are purged, and the loops are repaired
 - kill: the broker is killed and started again. The first run after that, and the time until all
   that came due has run.
 
@@ -37,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler import Context, Every, Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.protocol.hatchery import timers
 from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
 from tests.benchmarks.costs import cpu_of
 from tests.benchmarks.fleets.record import Ran, ran, runs_in
@@ -49,6 +52,7 @@ CALLS, CALLS_OVER = 100_000, 60.0
 MORE = 10_000
 FIRST_CALL = 10_000_000  # numbers of calls, beside those of loops
 PATIENCE = 600.0
+LOST_FOR = 90.0
 SETTINGS = {"SCHEDULER_CONCURRENCY": "1000", "SCHEDULER_LOG_LEVEL": "warning"}
 
 app = Scheduler("million")
@@ -91,6 +95,8 @@ class Million:
             f"{MORE} more": self.start_more,
             "calls": self.send,
             "status": self.ask,
+            "census": self.count,
+            "lost": self.lose,
             "kill": self.kill,
         }
 
@@ -162,21 +168,38 @@ class Million:
         )
 
     async def ask(self) -> str:
-        took = list[str]()
-        for names in ["ping.loop-1"], []:
-            began = time.perf_counter()
-            command = [sys.executable, "-m", "scheduler", "status", "--timeout", "10m"]
-            done = await asyncio.create_subprocess_exec(
-                *command,
-                f"{__file__}:app",
-                *names,
-                env=os.environ,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            code = await done.wait()
-            took.append(f"{time.perf_counter() - began:.1f} s (exit code {code})")
-        return f"of one loop {took[0]}, of all {took[1]}"
+        one, whole = await self._command("status", "ping.loop-1"), await self._command("status")
+        return f"of one loop {one}, of all {whole}"
+
+    async def count(self) -> str:
+        return await self._command("census")
+
+    async def lose(self) -> str:
+        """Purge the timer that loops come to last, and wait for its loops."""
+        timer = app.names.timer(next(each for each in timers() if each.name == "1x15s"))
+        with self._processors(PROCESSORS):
+            await self._caught_up()
+            async with AmqpBroker(self._node.url) as broker:
+                depth = await broker.depth(timer)
+            await asyncio.to_thread(self._node.ctl, "purge_queue", timer)
+            purged = now()
+            await asyncio.sleep(LOST_FOR)
+        late = lateness(self._runs(purged))
+        lost = 0 if depth is None else depth.ready
+        return f"{lost} tokens purged; the latest run came {max(late) / 1e3:.1f} s late"
+
+    async def _command(self, *arguments: str) -> str:
+        """Run a command; return how long it took, and its exit code."""
+        name, *others = arguments
+        began = time.perf_counter()
+        running = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "scheduler", name, "--timeout", "10m", f"{__file__}:app"),
+            *others,
+            env=os.environ,
+            stdout=subprocess.DEVNULL,
+        )
+        code = await running.wait()
+        return f"{time.perf_counter() - began:.1f} s (exit code {code})"
 
     async def kill(self) -> str:
         with self._processors(PROCESSORS):
