@@ -23,7 +23,6 @@ from scheduler.queues.journal import MARGIN, Heard, born_at, look_backs
 from scheduler.queues.listing import Checkpoint, Listed, Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import before_rename
 
 # A processor that hangs loses its connection within minutes; no operator waits so long.
 CALLING_TIMEOUT = timedelta(seconds=10)
@@ -216,9 +215,8 @@ class Beginnings:
             by=actor(self._roll_call.processor),
             checkpoint=_checkpoint(wanted, now),
             override=None if wanted.verb is Verb.GONE else loop.override,
-            renames=wanted.before.loop.task
-            if wanted.verb is Verb.RENAME and wanted.before
-            else None,
+            renames=before.loop.task if wanted.verb is Verb.RENAME and before else None,
+            former=_former(wanted),
         )
 
     async def _exchanged(
@@ -254,7 +252,7 @@ class Beginnings:
     def _heard_since(self, first: Token, listed: Listed) -> datetime | None:
         """Return from when on the journal tells of a loop; None: too long ago, or elsewhere too."""
         now = self._clock.now()
-        if before_rename(self._app, first.loop):
+        if listed.former:
             return None
         if _is_start(first):
             return now
@@ -313,7 +311,8 @@ class Beginnings:
             if each.is_told and (Step.CALL in steps(each.verb, None) or each.loop.id.is_whole)
         ]
         silent, now_silent = dict[LoopId, Sequence[str]](), dict[LoopId, Sequence[str]]()
-        for some in in_parts({loop: entries[loop].epoch for loop in called}):
+        epochs = {name: entries[loop].epoch for loop in called for name in entries[loop].names}
+        for some in in_parts(epochs):
             until = self._clock.now() + CALLING_TIMEOUT
             async with self._roll_call:
                 while True:
@@ -338,7 +337,7 @@ def in_parts(epochs: Mapping[LoopId, int]) -> Iterator[Mapping[LoopId, int]]:
 
 def _first(wanted: Wanted, listed: Listed, now: datetime) -> Token:
     token = first_token(wanted.loop, listed.entry, wanted.verb, now, listed.reason, listed.by)
-    return replace(wanted.change(token), first=not wanted.brand_new)
+    return replace(wanted.change(token), first=not wanted.brand_new, former=listed.former)
 
 
 def _is_start(first: Token) -> bool:
@@ -361,6 +360,15 @@ def _reason(wanted: Wanted, state: LoopState) -> str:
     if wanted.reason is None and wanted.before is not None and state is LoopState.PAUSED:
         return wanted.before.reason
     return wanted.reason or ""
+
+
+def _former(wanted: Wanted) -> tuple[str, ...] | None:
+    """Return the tasks that a loop was of before: an epoch of theirs may still run."""
+    if (before := wanted.before) is None:
+        return None
+    tasks = dict.fromkeys((before.loop.task, *(before.former or ())))
+    tasks.pop(wanted.loop.id.task, None)
+    return tuple(tasks) or None
 
 
 def _checkpoint(wanted: Wanted, now: datetime) -> Checkpoint | None:

@@ -85,6 +85,7 @@ def joined(first: Token, heard: Heard, latest: Entry | None) -> Token:
         epoch=first.epoch,
         life=first.life,
         first=False,
+        former=None,
         scheduled_at=last.scheduled_at if keeps_tick else timing.scheduled_at,
         due_at=timing.due_at,
         state=State.ARMED if end is None else end.state,

@@ -13,7 +13,7 @@ from scheduler.control.loops import as_entered, as_listed, is_same
 from scheduler.control.reports import Did, Report
 from scheduler.errors import UsageError
 from scheduler.protocol.epochs import Entry, LoopState, Verb, ends, is_void
-from scheduler.protocol.tokens import State, Token
+from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.listing import DONE, Listed, Listing, checkpoint_of
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop, absent
@@ -72,13 +72,17 @@ class Endings:
         Raises:
             BrokerError: some may not be entered.
         """
-        by_loop = {end.loop: end for end in found}
+        by_loop, elsewhere = {end.loop: end for end in found}, dict[LoopId, Token]()
 
         def decide(loop: Loop, listing: Listing) -> Report | Wanted:
-            return self._wanted(by_loop[loop.id], listing) or Report(loop, Did.UNCHANGED)
+            end = by_loop[loop.id]
+            if (renamed := listing.under_its_name(end)) is not end:
+                elsewhere[renamed.loop] = renamed
+            return self._wanted(end, listing) or Report(loop, Did.UNCHANGED)
 
         if found:
             await self._beginnings.act(list(map(_loop_of, found)), decide)
+            await self.enter(*elsewhere.values())
 
     async def enter_missing(self, found: Iterable[Token], listing: Listing) -> None:
         """Enter those of which the roster, as far as it is known, does not tell yet.

@@ -23,6 +23,7 @@ from scheduler.control.loops import (
     orphans_of,
     renamed_loops_of,
     was_done,
+    whole_of,
 )
 from scheduler.control.migration import Migration
 from scheduler.control.removal import Removal
@@ -100,6 +101,7 @@ class Seeding:
         listing = await self._roster.read()
         await self._roster.compact()
         await self._begin_all([self._app.supervision], new)
+        await self._keep_pauses_of_old_names()
         begun = await self._begin_all(self._wanted(listing), new, paused=paused)
         for report in begun:
             self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, report.due_at))
@@ -204,6 +206,21 @@ class Seeding:
             for loop in orphans_of(self._app, listing)
             if (task := aliases.get(loop.id.task)) and LoopId(task, loop.id.key) in there
         ]
+
+    async def _keep_pauses_of_old_names(self) -> None:
+        """Pause the tasks that are paused by an old name."""
+
+        def decide(whole: Loop, listing: Listing) -> Report | Wanted:
+            listed = listing.get(whole.id)
+            pauses = filter(None, map(listing.pause_of, whole.task.aliases))
+            if (pause := next(pauses, None)) is None or not (listed is None or listed.is_gone):
+                return Report(whole, Did.UNCHANGED)
+            return Wanted(
+                Verb.START, whole, listed, reason=pause.reason, paused=True, is_told=False
+            )
+
+        renamed = [whole_of(task) for task in self._app.tasks.values() if task.aliases]
+        await self._beginnings.act(renamed, decide)
 
     def _wanted(self, listing: Listing) -> list[Loop]:
         loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]

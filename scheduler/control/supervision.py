@@ -325,7 +325,7 @@ class Supervisor:
     def _decoded(self, messages: Iterable[Message]) -> Iterator[Token]:
         for message in messages:
             with suppress(MessageError):
-                yield decode(message, self._app.namespace)
+                yield self._listing.under_its_name(decode(message, self._app.namespace))
 
     def _noted(self, token: Token) -> Listed | None:
         listed = self._listing.get(token.loop)

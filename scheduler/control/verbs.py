@@ -87,7 +87,7 @@ class Verbs:
                 did=Did.UNCHANGED if paused else None,
             )
 
-        return await self._act(loops, decide)
+        return await self._act_by_all_names(loops, decide)
 
     async def resume(
         self, loop: Loop, *, at_once: bool = False, after: datetime | None = None
@@ -128,7 +128,7 @@ class Verbs:
                 lambda token: resumed(token, now, at_once=at_once, after=after),
             )
 
-        return await self._act(loops, decide)
+        return await self._act_by_all_names(loops, decide)
 
     async def trigger(self, loop: Loop) -> Report:
         """Run a waiting loop now. A loop that is due, running or paused is left alone."""
@@ -232,6 +232,16 @@ class Verbs:
 
     async def _act_on(self, loop: Loop, decide: _Decide) -> Report:
         return (await self._act([loop], decide))[0]
+
+    async def _act_by_all_names(self, loops: Sequence[Loop], decide: _Decide) -> list[Report]:
+        """Act on loops; on a whole task by its aliases as well, whose queues it consumes too."""
+        others = [
+            replace(loop, id=loop.id._replace(task=alias))
+            for loop in loops
+            if loop.id.is_whole
+            for alias in loop.task.aliases
+        ]
+        return (await self._act([*loops, *others], decide))[: len(loops)]
 
     async def _act(self, loops: Sequence[Loop], decide: _Decide) -> list[Report]:
         try:

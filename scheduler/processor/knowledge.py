@@ -23,6 +23,7 @@ from scheduler.protocol.topology import Names
 from scheduler.queues.listing import Listed
 from scheduler.queues.roll_call import RollCall
 from scheduler.queues.roster import Following, Roster
+from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.backoff import backoff
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(seconds=1)
@@ -93,15 +94,15 @@ class Knowledge:
             async with asyncio.timeout(ENTERED_WITHIN_S - since):
                 await self._current.wait()
 
-    def pause_of(self, task: str) -> Listed | None:
-        """Return the entry that pauses a task; None: it is not paused."""
-        return self._listing.pause_of(task)
+    def pause_of(self, task: TaskSpec) -> Listed | None:
+        """Return the entry that pauses a task by any of its names; None: it is not paused."""
+        return next(filter(None, map(self._listing.pause_of, task.names)), None)
 
-    def is_held(self, task: str) -> bool:
-        """Return whether no run of a task begins, as it is paused, or may be."""
-        return self._listing.is_held(task)
+    def is_held(self, task: TaskSpec) -> bool:
+        """Return whether no run of a task begins, as it is paused by a name of it, or may be."""
+        return any(map(self._listing.is_held, task.names))
 
-    async def until_held(self, task: str, held: bool) -> None:
+    async def until_held(self, task: TaskSpec, held: bool) -> None:
         """Wait until a task is paused, or is not."""
         while self.is_held(task) is not held:
             await self._news.wait()

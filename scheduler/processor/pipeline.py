@@ -150,7 +150,7 @@ class Pipeline:
             await self.order.begin(run)
             # A later epoch, or a pause, may have begun meanwhile. From here to the run, nothing is
             # awaited.
-            if self._knowledge.is_held(task.name):
+            if self._knowledge.is_held(task):
                 return Verdict(Disposition.REQUEUE)
             if isinstance(subject, Token) and self._turns.is_void(subject):
                 return _superseded(delivery, subject, VOID)
@@ -200,7 +200,7 @@ class Pipeline:
             # Given back while we still consume from its queue, it would come straight back to us.
             await asyncio.wait([self.shutdown.unsubscribed])
             return Verdict(Disposition.REQUEUE)
-        if self._knowledge.is_held(run.task.name):
+        if self._knowledge.is_held(run.task):
             # Its intake is about to close; until then, this would come straight back.
             await self.shutdown.pause(run.delivery, A_MOMENT_S)
             return Verdict(Disposition.REQUEUE)

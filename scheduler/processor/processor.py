@@ -78,7 +78,7 @@ class Worker:
     @property
     def queues(self) -> list[str]:
         """Where it takes messages from: the queues of its tasks that are not paused."""
-        tasks = [task for task in self.tasks if not self.knowledge.is_held(task.name)]
+        tasks = [task for task in self.tasks if not self.knowledge.is_held(task)]
         names = (name for task in tasks for name in task.names)
         return list(map(self._app.names.processor_queue, names))
 
@@ -106,7 +106,7 @@ class Worker:
         heeding = list[asyncio.Task[None]]()
         try:
             for task in self.tasks:
-                if not self.knowledge.is_held(task.name):
+                if not self.knowledge.is_held(task):
                     await self._take_in(task)
             for task in self.tasks:
                 heed = self._heed_pauses(task)
@@ -137,15 +137,15 @@ class Worker:
         """Take no messages of a task while it is paused; runs in progress end, and are settled."""
         queues = list(map(self._app.names.processor_queue, task.names))
         while True:
-            await self.knowledge.until_held(task.name, True)
+            await self.knowledge.until_held(task, True)
             for queue in queues:
                 if (intake := self._intakes.get(queue)) is not None:
                     await intake.close()
                     await intake.ended()
                     del self._intakes[queue]
-            if (pause := self.knowledge.pause_of(task.name)) is not None:
+            if (pause := self.knowledge.pause_of(task)) is not None:
                 self._app.events.emit(TaskPaused(task.name, pause.by, pause.reason))
-            await self.knowledge.until_held(task.name, False)
+            await self.knowledge.until_held(task, False)
             for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE):
                 with suppress(BrokerError):
                     await self._take_in(task)

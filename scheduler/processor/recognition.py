@@ -21,7 +21,6 @@ from scheduler.protocol.epochs import awaited, was_settled
 from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.journal import MARGIN, Heard, born_at, look_backs
 from scheduler.queues.namespace import Namespace
-from scheduler.tasks.registry import before_rename
 from scheduler.timing.backoff import backoff
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import milliseconds_since_epoch
@@ -68,7 +67,8 @@ class Recognition:
         latest = milliseconds_since_epoch(self._clock.now() + CLOCKS_DIFFER_BY)
         if token.epoch > max(latest, self.turns.known(token.loop)):
             raise Undecodable(f"Its epoch, {token.epoch}, lies in the future.")
-        self.turns.learn(token.loop, token.epoch)
+        for loop in token.names:
+            self.turns.learn(loop, token.epoch)
         if self.turns.is_void(token):
             return VOID
         if self.turns.is_behind(token):
@@ -147,7 +147,7 @@ class Recognition:
         Returns:
             Whether it has not become void meanwhile.
         """
-        told_at, loops = self._clock.now(), (token.loop, *self._before(token))
+        told_at, loops = self._clock.now(), token.names
         for pause in backoff(FIRST_PAUSE, SECOND, jitter=0):
             answers = await self._unless_interrupted(
                 delivery, lambda: self.space.roll_call.ask_all(dict.fromkeys(loops, token.epoch))
@@ -171,28 +171,24 @@ class Recognition:
         raise AssertionError("it goes on without end")
 
     async def _history(self, delivery: Delivery, first: Token) -> Heard:
-        """Read the history of its loop, as far back as needed."""
+        """Read the history of its loop in this life, as far back as needed."""
         heard = Heard()
         noted = await self._unless_interrupted(delivery, lambda: self.knowledge.noted(first))
         for since in self._look_backs(first, noted):
-            heard = await self._unless_interrupted(
-                delivery, partial(self._heard_since, delivery, first.loop, since)
-            )
-            for loop in self._before(first):
-                before = await self._unless_interrupted(
+            heard = Heard()
+            for loop in first.names:
+                told = await self._unless_interrupted(
                     delivery, partial(self._heard_since, delivery, loop, since)
                 )
-                for token in before.furthest.values():
-                    heard.note(replace(token, loop=first.loop))
+                # Old code may have started a loop of an old name again, in another life.
+                for token in told.furthest.values():
+                    if token.life == first.life:
+                        heard.note(replace(token, loop=first.loop))
             if noted is not None:
                 heard.note(noted[0])
             if heard.has_line(first.life):
                 break
         return heard
-
-    def _before(self, first: Token) -> list[LoopId]:
-        """Return the loops that a token's loop may go on in the place of, under another name."""
-        return before_rename(self.space.app, first.loop) if first.first else []
 
     def _look_backs(self, first: Token, noted: LastNote | None) -> tuple[datetime | None, ...]:
         if noted is not None:

@@ -22,6 +22,8 @@ version                               1, the version of this format
 namespace, task, key                  whose token it is; the key is empty for the task's own loop
 epoch, life                           the epoch that it is of, and that of its loop's last start
 first                                 whether it is the first of its epoch, made by no run
+former                                of a first one: the tasks that its loop was of before, if it
+                                      was renamed
 seq                                   how many ticks of the loop have been settled before this one
 attempt                               how many attempts of this tick have failed
 state                                 armed, paused, done or replay
@@ -164,6 +166,7 @@ class Token:
         epoch: the epoch that it is of.
         life: the epoch of its loop's last start.
         first: whether it is the first of its epoch, made by no run (`scheduler.protocol.epochs`).
+        former: of a first one: the tasks that its loop was of before; None: it was not renamed.
         seq: how many ticks of the loop have been settled before this one.
         attempt: how many attempts of this tick have failed.
         carry: what the run before handed on.
@@ -183,6 +186,7 @@ class Token:
     epoch: Count = 0
     life: Count = 0
     first: Flag = False
+    former: tuple[str, ...] | None = None
     seq: Count = 0
     attempt: Count = 0
     state: State = State.ARMED
@@ -198,6 +202,11 @@ class Token:
     def rests(self) -> bool:
         """Return whether it waits nowhere: only the journal hears of it."""
         return self.state in (State.PAUSED, State.DONE)
+
+    @property
+    def names(self) -> list[LoopId]:
+        """Return the names under which its loop may have been heard of, its own first."""
+        return [self.loop, *(LoopId(task, self.loop.key) for task in self.former or ())]
 
     @property
     def triggered(self) -> bool:

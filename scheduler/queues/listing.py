@@ -19,6 +19,8 @@ A message of the roster is a JSON object that holds many: ``{"entries": [...]}``
 ``override``          who has set the schedule in place of the code's (``by``), and when (``at_ms``)
 ``renames``           the task of whose loop, of the same key, it takes the place: the entry follows
                       that one's, and ends it
+``former``            the tasks that the loop was of before
+``renamed``           in a snapshot: the task that the loop is of now, under another name
 ====================  ============================================================
 """
 
@@ -155,6 +157,8 @@ class Listed:
         checkpoint: how far it had come; None: that is for the journal to say.
         override: who has set the schedule in place of the code's; None: nobody has.
         renames: the task that the loop had before; None: none, or that was entered.
+        former: the tasks that it was of before; None: it was not renamed.
+        renamed: the task that it is of now; None: it was not renamed since.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
@@ -169,6 +173,8 @@ class Listed:
     checkpoint: Checkpoint | None = None
     override: Override | None = None
     renames: str | None = None
+    former: tuple[str, ...] | None = None
+    renamed: str | None = None
 
     @property
     def epoch(self) -> int:
@@ -178,6 +184,11 @@ class Listed:
     def before(self) -> LoopId:
         """Return the loop whose latest entry it follows: itself, unless it is renamed."""
         return self.loop if self.renames is None else LoopId(self.renames, self.loop.key)
+
+    @property
+    def names(self) -> list[LoopId]:
+        """Return the names that the loop has, and had."""
+        return [self.loop, *(LoopId(task, self.loop.key) for task in self.former or ())]
 
     @property
     def first_due_at(self) -> datetime:
@@ -473,10 +484,18 @@ class Listing(Mapping[LoopId, Listed]):
                 checkpoint=None,
                 override=None,
                 renames=None,
+                renamed=listed.loop.task,
             )
         )
         self._begin(replace(listed, renames=None))
         return True
+
+    def under_its_name(self, token: Token) -> Token:
+        """Return a token as one of the loop that goes on in the place of its own, if one does."""
+        loop = token.loop
+        while (listed := self.get(loop)) is not None and listed.renamed is not None:
+            loop = LoopId(listed.renamed, loop.key)
+        return token if loop == token.loop else replace(token, loop=loop)
 
     def load(self, entries: Iterable[bytes], inherited: int = 0) -> None:
         """Enter what a snapshot tells, in the place of what is there; `begin_from` ends it.

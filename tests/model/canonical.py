@@ -9,7 +9,7 @@ from bisect import bisect_left
 
 from scheduler.protocol import epochs
 from scheduler.protocol.epochs import Beginning, Entry, Position, Verb
-from tests.model.state import NOTHING, Creator, Journal, Processor, State, Token
+from tests.model.state import NOTHING, Creator, Journal, Processor, Renaming, State, Token
 
 FARTHEST = 2
 """Progress that is farther ahead is taken for this far ahead: the rules ask for more or less."""
@@ -32,6 +32,7 @@ def canonical(state: State) -> State:
         numbering.journal(state.journal),
         numbering.roster,
         state.what,
+        numbering.renamings,
         state.budget,
         state.verbs,
         state.truth._replace(settled=numbering.seqs[state.truth.settled]),
@@ -39,12 +40,13 @@ def canonical(state: State) -> State:
 
 
 def _key(processor: Processor) -> tuple[object, ...]:
-    return (*processor[:-1], processor.settled or ())
+    return (*processor[:5], processor.settled or (), processor.old)
 
 
 def _creator_key(creator: Creator) -> tuple[object, ...]:
     entry, token = creator.beginning
-    return creator.verb, creator.what, creator.done, entry, creator.resumed, token or ()
+    name = creator.name
+    return creator.verb, creator.what, creator.done, entry, creator.resumed, token or (), name
 
 
 class _Numbering:
@@ -90,16 +92,19 @@ class _Numbering:
             self.epoch(roster.life),
             asked=self.epoch(roster.asked) if self._ends or state.budget.stops else 0,
         )
+        self.renamings = tuple(
+            [Renaming(self.epoch(each.epoch), each.name) for each in state.renamings]
+        )
 
     def epoch(self, epoch: int) -> int:
         return self._numbers.get(epoch) or max(2 * bisect_left(self._epochs, epoch) + 1, 2)
 
     def creator(self, creator: Creator) -> Creator:
         """Of one that has not appended yet, the entry is as if it had just read the roster."""
-        verb, (entry, token), what, done, resumed = creator
+        verb, (entry, token), what, done, resumed, name = creator
         number = self._numbers.get(entry.epoch, self.roster.epoch + 1)
         if done:
-            entry = Entry(number, entry.state, 0)
+            entry, name = Entry(number, entry.state, 0), 0
         else:
             entry = entry._replace(
                 epoch=number,
@@ -108,17 +113,18 @@ class _Numbering:
                 asked=number if entry.asked == entry.epoch else self.roster.asked,
             )
         token = token and token._replace(epoch=number, seq=self.seqs[token.seq])
-        return Creator(verb, Beginning(entry, token), what, done, resumed)
+        return Creator(verb, Beginning(entry, token), what, done, resumed, name)
 
     def processor(self, each: Processor) -> Processor:
         tokens, settled = self.tokens, each.settled
         return Processor(
             each.phase,
-            self.epoch(each.known),
+            tuple([self.epoch(known) for known in each.known]),
             tokens[each.token],
             tokens[each.delivered],
             each.unconfirmed,
             self._position(settled) if settled and self._matters(settled) else None,
+            each.old,
         )
 
     def journal(self, journal: Journal) -> Journal:

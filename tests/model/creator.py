@@ -5,11 +5,23 @@ processor, puts, calls. Between any two of these steps it may be overtaken, and 
 any later moment, or never.
 """
 
+from collections.abc import Iterable
+
 from scheduler.protocol import epochs
 from scheduler.protocol.epochs import Entry, LoopState, Position, Step, Verb
 from tests.model import broker, processor
 from tests.model.moves import Actor, Move, Moves, with_processor
-from tests.model.state import NOTHING, REMOVED, Ask, Bounds, Creator, State, Token
+from tests.model.state import (
+    NOTHING,
+    REMOVED,
+    Ask,
+    Bounds,
+    Creator,
+    Name,
+    Renaming,
+    State,
+    Token,
+)
 
 STOPS = {Verb.PAUSE: LoopState.PAUSED, Verb.GONE: LoopState.GONE}
 RESUMES = {Verb.START, Verb.RESUME}
@@ -20,7 +32,8 @@ def moves(state: State, bounds: Bounds) -> Moves:
     if state.verbs and len(state.creators) < bounds.at_once:
         verb, *verbs = state.verbs
         asked_for, what = verb_of(verb, state)
-        yield begins(state._replace(verbs=tuple(verbs)), asked_for, bounds, what)
+        name = verb.name if isinstance(verb, Name) else state.name
+        yield begins(state._replace(verbs=tuple(verbs)), asked_for, bounds, what, name)
     for at, creator in enumerate(state.creators):
         if creator in state.creators[:at]:
             continue
@@ -40,28 +53,34 @@ def moves(state: State, bounds: Bounds) -> Moves:
             yield Move(Actor.FAULT, f"{creator.verb.name.lower()} dies", dead)
 
 
-def verb_of(verb: Verb | Ask, state: State) -> tuple[Verb | None, int]:
+def verb_of(verb: Verb | Ask | Name, state: State) -> tuple[Verb | None, int]:
     """What somebody does who asks for a loop; None: nothing, as it is there, or has finished."""
     if isinstance(verb, Verb):
         return verb, state.what
+    if isinstance(verb, Name):
+        return None if verb.name == state.name else Verb.RENAME, state.what
     if verb.what == state.what:
         return None, state.what
     return Verb.START if state.roster.state is LoopState.GONE else Verb.RESCHEDULE, verb.what
 
 
-def begins(state: State, verb: Verb | None, bounds: Bounds, what: int) -> Move:
+def begins(
+    state: State, verb: Verb | None, bounds: Bounds, what: int, name: int | None = None
+) -> Move:
     """It reads the roster; and appends, where no other entry can come between."""
     if verb is None:
         return Move(Actor.CREATOR, "finds it unchanged", state)
     beginning = epochs.begun(verb, state.roster, at_ms=later(state), paused=bounds.paused)
-    name = verb.name.lower()
+    name = state.name if name is None else name
+    said = verb.name.lower()
     if beginning is None:
         stopped = state.truth.stopped or STOPS.get(verb) is state.roster.state
         after = state._replace(truth=state.truth._replace(stopped=stopped))
-        return Move(Actor.CREATOR, f"{name} has nothing to do", after)
-    begun = state._replace(creators=(*state.creators, Creator(verb, beginning, what)))
+        return Move(Actor.CREATOR, f"{said} has nothing to do", after)
+    creator = Creator(verb, beginning, what, name=name)
+    begun = state._replace(creators=(*state.creators, creator))
     if bounds.at_once > 1 or bounds.budget.stops:
-        return Move(Actor.CREATOR, f"{name} reads the roster", begun)
+        return Move(Actor.CREATOR, f"{said} reads the roster", begun)
     return appends(begun, len(state.creators))
 
 
@@ -77,6 +96,9 @@ def appends(state: State, at: int) -> Move:
     if not epochs.accepted(entry, state.roster):
         return Move(Actor.CREATOR, f"{name} finds itself overtaken", without(state, at))
     what = REMOVED if verb is Verb.GONE else what
+    if verb is Verb.RENAME:
+        renaming = Renaming(entry.epoch, state.creators[at].name)
+        state = state._replace(renamings=(*state.renamings, renaming))
     return stepped(counted(state, entry, verb, what), at, f"{name} appends epoch {entry.epoch}")
 
 
@@ -110,6 +132,8 @@ def exchanges(state: State, at: int) -> Moves:
     creator = state.creators[at]
     name, first = creator.verb.name.lower(), creator.pending
     yield leaves(state, at)
+    if is_left(state):
+        return
     yield from asked(state, first.position.epoch, name)
     if is_free(state, first.position.epoch):
         position = epochs.adopted(first.position, heard(state), state.roster.life)
@@ -126,9 +150,14 @@ def leaves(state: State, at: int) -> Move:
     return stepped(state, at, f"{state.creators[at].verb.name.lower()} leaves the exchange")
 
 
+def is_left(state: State) -> bool:
+    """Return whether it leaves that to a processor anyway: the loop has had another name."""
+    return bool(state.renamings)
+
+
 def is_free(state: State, epoch: int) -> bool:
     """Return whether all processors know the epoch, and none is in an older run."""
-    return not epochs.awaited(epoch, processor.answers(state))
+    return not epochs.awaited(epoch, processor.answers(state, state.name_at(epoch)))
 
 
 def heard(state: State) -> list[Position]:
@@ -157,17 +186,27 @@ def calls(state: State, at: int) -> Moves:
     creator = state.creators[at]
     epoch, name = creator.beginning.entry.epoch, creator.verb.name.lower()
     yield from asked(state, epoch, name)
-    if not epochs.unaware(epoch, processor.answers(state)):
+    if not unaware(state, epoch):
         yield stepped(state, at, f"{name} has heard all")
 
 
 def asked(state: State, epoch: int, name: str) -> Moves:
     """Who does not know of an epoch is asked, and answers."""
-    for which in epochs.unaware(epoch, processor.answers(state)):
-        asked = state.processors[which]
-        told = asked._replace(known=epochs.learned(asked.known, epoch))
+    for which in unaware(state, epoch):
+        told = processor.answers_all(state.processors[which], names(state, epoch), epoch)
         after = state._replace(processors=with_processor(state, which, told))
         yield Move(Actor.PROCESSOR, f"answers {name}, and knows {epoch}", after, which=which)
+
+
+def unaware(state: State, epoch: int) -> list[int]:
+    """Who may still start an older run, by any of the names that are asked for."""
+    answers = [processor.answers(state, name) for name in names(state, epoch)]
+    return sorted({which for said in answers for which in epochs.unaware(epoch, said)})
+
+
+def names(state: State, epoch: int) -> Iterable[int]:
+    """Under which names it asks for a loop: under all that the loop had."""
+    return processor.all_names(state)
 
 
 def stepped(state: State, at: int, what: str, token: Token = NOTHING) -> Move:

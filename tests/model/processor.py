@@ -5,7 +5,7 @@ first decision is taken, a run ends in its put, and who is not cut off between p
 once. The roster is read where what was read decides.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 
 from scheduler.protocol import epochs
 from scheduler.protocol.epochs import Answer, Position, Step, Verb
@@ -54,7 +54,8 @@ def starts(state: State, which: int) -> Move:
     step = epochs.STARTING[processor.phase]
     known = processor.known
     if step is Step.READ:
-        known = epochs.learned(known, state.roster.epoch)
+        for name in range(len(known)):
+            known = known_with(known, (name,), state.told(name))
     phase = Phase.IDLE if done == len(epochs.STARTING) else Phase(done)
     return _moved(state, which, step.value, processor._replace(phase=phase, known=known))
 
@@ -64,12 +65,16 @@ def receives(state: State, which: int) -> Moves:
     for at, (token, redelivered) in enumerate(state.ready):
         if at and state.ready[at - 1] == state.ready[at]:
             continue
+        epoch, before = token.position.epoch, state.processors[which]
+        name = state.name_at(epoch)
+        if before.old and name:
+            continue
         taken = state._replace(ready=state.ready[:at] + state.ready[at + 1 :])
-        known = known_with(state.processors[which].known, token)
-        settled = state.processors[which].settled
-        idle = Processor(Phase.IDLE, known, settled=settled)
+        known = known_on_receipt(before.known, state, token)
+        settled = before.settled
+        idle = before._replace(known=known)
         in_hand = idle._replace(token=token, delivered=token)
-        if epochs.is_void(token.position.epoch, known):
+        if epochs.is_void(epoch, known[name]):
             yield _moved(taken, which, "acks, as void,", idle, token)
             continue
         if epochs.is_behind(token.position, settled):
@@ -87,9 +92,17 @@ def receives(state: State, which: int) -> Moves:
             yield from runs(holding, which, token)
 
 
-def known_with(known: int, token: Token) -> int:
+def known_on_receipt(known: tuple[int, ...], state: State, token: Token) -> tuple[int, ...]:
     """What it knows on receipt of a token."""
-    return epochs.learned(known, token.position.epoch)
+    return known_with(known, names(state, token), token.position.epoch)
+
+
+def known_with(known: tuple[int, ...], named: Iterable[int], epoch: int) -> tuple[int, ...]:
+    """What a processor knows that learns of an epoch of these names."""
+    after = list(known)
+    for name in named:
+        after[name] = epochs.learned(known[name], epoch)
+    return tuple(after)
 
 
 def heard(state: State) -> list[Position]:
@@ -97,12 +110,29 @@ def heard(state: State) -> list[Position]:
     return list(state.journal.positions(state.roster.life))
 
 
+def history(state: State, first: Token) -> list[Position]:
+    """R4: what it finds of a loop, under all names that the loop had."""
+    return heard(state)
+
+
+def names(state: State, token: Token) -> Iterable[int]:
+    """Under which names the loop of a token is asked for: of a first one, under all it had."""
+    name = state.name_at(token.position.epoch)
+    return all_names(state) if token.first else (name,)
+
+
+def all_names(state: State) -> Iterable[int]:
+    """The names that the loop has, and had."""
+    return {0, *(each.name for each in state.renamings)}
+
+
 def reads_on(state: State, which: int, processor: Processor) -> Moves:
     """It has read in the roster, by now, of an epoch after its token's."""
     epoch = processor.token.position.epoch
-    if epoch < state.roster.epoch:
-        known = epochs.learned(processor.known, epoch + 1)
-        if epochs.is_void(epoch, known):
+    name = state.name_at(epoch)
+    if epoch < state.told(name):
+        known = known_with(processor.known, (name,), epoch + 1)
+        if epochs.is_void(epoch, known[name]):
             idle = _idle(processor)._replace(known=known)
             yield _moved(state, which, "reads the roster, acks, as void,", idle, processor.token)
 
@@ -132,18 +162,24 @@ def calls(state: State, which: int, *, came_back: bool = False) -> Generator[Mov
     processor = state.processors[which]
     token = processor.token
     epoch = token.position.epoch
-    if epochs.is_void(epoch, processor.known):
+    if epochs.is_void(epoch, processor.known[state.name_at(epoch)]):
         yield _moved(state, which, "acks, as void,", _idle(processor), token)
         return True
     yield from reads_on(state, which, processor)
-    said = answers(state)
-    del said[which]
-    others = epochs.awaited(epoch, said, came_back=came_back)
-    for other in others:
-        if (asked := state.processors[other]).known < epoch:
-            told = asked._replace(known=epochs.learned(asked.known, epoch))
+    asked, others = list(names(state, token)), set[int]()
+    for name in asked:
+        said = answers(state, name)
+        del said[which]
+        others |= {*epochs.awaited(epoch, said, came_back=came_back)}
+    for other in sorted(others):
+        if (told := answers_all(state.processors[other], asked, epoch)) != state.processors[other]:
             yield _moved(state, other, "answers, and knows", told, token)
     return bool(others)
+
+
+def answers_all(processor: Processor, asked: Iterable[int], epoch: int) -> Processor:
+    """After it was asked for an epoch, by all names that one question has."""
+    return processor._replace(known=known_with(processor.known, asked, epoch))
 
 
 def asks(state: State, which: int) -> Moves:
@@ -154,7 +190,7 @@ def asks(state: State, which: int) -> Moves:
     calling = yield from calls(state, which)
     if not calling:
         life = state.roster.life
-        position = epochs.adopted(token.position, heard(state), life)
+        position = epochs.adopted(token.position, history(state, token), life)
         adopted = token._replace(position=Position(epoch, position.seq, joined=False))
         wrong = wrong_with_reading(state, token, position)
         if is_ended(state, position, token.what):
@@ -192,17 +228,20 @@ def is_end(state: State, position: Position) -> bool:
     return epochs.was_settled(position, [end.position for end in state.journal.ends])
 
 
-def answers(state: State) -> dict[int, Answer | None]:
-    """What the subscribed processors say in a roll call."""
+def answers(state: State, name: int) -> dict[int, Answer | None]:
+    """What the subscribed processors say in a roll call of a loop by one of its names."""
     subscribed = epochs.STARTING.index(Step.SUBSCRIBE) + 1
     return {
-        which: Answer(
-            processor.known,
-            processor.token.position.epoch if has_run_begun(processor) else None,
-        )
+        which: Answer(processor.known[name], running(state, processor, name))
         for which, processor in enumerate(state.processors)
         if processor.phase >= subscribed
     }
+
+
+def running(state: State, processor: Processor, name: int) -> int | None:
+    """The epoch of the token by this name whose run it has begun, if it has."""
+    epoch = processor.token.position.epoch
+    return epoch if has_run_begun(processor) and state.name_at(epoch) == name else None
 
 
 def has_run_begun(processor: Processor) -> bool:
@@ -213,7 +252,7 @@ def runs(state: State, which: int, token: Token) -> Moves:
     """R1 once more, and the run begins."""
     processor = state.processors[which]
     epoch = token.position.epoch
-    if epochs.is_void(epoch, processor.known):
+    if epochs.is_void(epoch, processor.known[state.name_at(epoch)]):
         yield _moved(state, which, "acks, as void,", _idle(processor), token)
         return
     if processor.phase is Phase.CLEARED:
@@ -373,10 +412,9 @@ def cuts(state: State) -> Moves:
     for which, processor in enumerate(state.processors):
         if processor.phase is not Phase.AWAY:
             yield _failed(state, which, "is cut off", None, processor.token)
-            if processor.settled is not None:
-                dies = state._replace(
-                    processors=with_processor(state, which, processor._replace(settled=None))
-                )
+            if processor.settled is not None or processor.old:
+                another = processor._replace(settled=None, old=False)  # of the latest release
+                dies = state._replace(processors=with_processor(state, which, another))
                 yield _failed(dies, which, "dies", None, processor.token)
 
 
@@ -401,7 +439,8 @@ def cut(state: State, which: int) -> State:
     ready = state.ready
     if processor.delivered is not NOTHING:
         ready = (*ready, (processor.delivered, True))
-    away = Processor(Phase.AWAY, 0, settled=processor.settled)
+    nothing = (0,) * len(processor.known)
+    away = Processor(Phase.AWAY, nothing, settled=processor.settled, old=processor.old)
     return state._replace(
         ready=ready,
         processors=with_processor(state, which, away),
@@ -412,7 +451,7 @@ def cut(state: State, which: int) -> State:
 def _idle(processor: Processor, *, settled: bool = False) -> Processor:
     """After it acked."""
     position = processor.token.position if settled else processor.settled
-    return Processor(Phase.IDLE, processor.known, settled=position)
+    return Processor(Phase.IDLE, processor.known, settled=position, old=processor.old)
 
 
 def _moved(

@@ -22,7 +22,7 @@ from tests.model import broker, creator, processor, supervision
 from tests.model.check import Check
 from tests.model.checker import check
 from tests.model.moves import Actor, Move, Wrong
-from tests.model.state import Ask, Bounds, Budget, Journal, State
+from tests.model.state import Ask, Bounds, Budget, Journal, Name, State, Token
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ def the_first_of(first: Any, *_: Any) -> Any:
 
 begun, steps, adopted = epochs.begun, epochs.steps, epochs.adopted
 ends, stays_ended = epochs.ends, epochs.stays_ended
+holds = processor.holds
 awaited, was_settled = epochs.awaited, epochs.was_settled
 put = creator.puts
 
@@ -140,7 +141,7 @@ def _in_timers_and_hands(state: State) -> list[Position]:
 
 
 def _knows(state: State, epoch: int) -> bool:
-    return not epochs.unaware(epoch, processor.answers(state))
+    return not creator.unaware(state, epoch)
 
 
 def _without_the_last(state: State) -> list[Position]:
@@ -173,16 +174,48 @@ def _in_its_epoch(end: Position, latest: Entry, *, was_only: bool, is_same: bool
     return ends(end, latest, was_only=False, is_same=is_same)
 
 
+def _by_its_own_name(state: State, token: Token) -> tuple[int, ...]:
+    return (state.name_at(token.position.epoch),)
+
+
+def _known_by_its_own_name(known: tuple[int, ...], state: State, token: Token) -> tuple[int, ...]:
+    named = _by_its_own_name(state, token)
+    return processor.known_with(known, named, token.position.epoch)
+
+
+def _by_aliases_of_the_code(state: State, token: Token) -> tuple[int, ...]:
+    (name,) = _by_its_own_name(state, token)
+    return (name,) if name == OLD.name else (OLD.name, name)
+
+
+def _put_by_its_own_name(state: State, first: Token) -> list[Position]:
+    name = state.name_at(first.position.epoch)
+    return [put for put in state.journal.greatest if state.name_at(put.epoch) == name]
+
+
+def _called_by_its_own_name(state: State, epoch: int) -> tuple[int, ...]:
+    return (state.name_at(epoch),)
+
+
+def _holds_for_its_own_name(end: Token, state: State) -> bool:
+    return state.name_at(end.position.epoch) == state.name and holds(end, state)
+
+
+def _told_of_the_new_one(state: State, name: int) -> int:
+    return state.roster.epoch if name == state.name else 0
+
+
 def _unnoted(state: State, bounds: Bounds) -> Journal:
     return Journal(forgot=True)
 
 
-def _bounds(*verbs: Verb | Ask, once: bool = False, **budget: int) -> Bounds:
-    return Bounds(verbs=verbs, budget=Budget(**budget), once=once)
+def _bounds(*verbs: Verb | Ask | Name, once: bool = False, old: int = 0, **budget: int) -> Bounds:
+    return Bounds(verbs=verbs, budget=Budget(**budget), once=once, old=old)
 
 
 PAUSED = Verb.PAUSE, Verb.RESUME
 STARTED = Verb.GONE, Verb.START
+OLD, NEW = Name(0), Name(1)
 
 REMOVALS = (
     Removal(
@@ -205,7 +238,7 @@ REMOVALS = (
         "R1, learning",
         "a token's epoch is not learned on receipt",
         processor,
-        {"known_with": the_first_of},
+        {"known_on_receipt": the_first_of},
         _bounds(repairs=1),
         {Wrong.BACKWARDS, Wrong.OVERLAP},
     ),
@@ -481,6 +514,70 @@ REMOVALS = (
         {"STARTING": (Step.READ, Step.SUBSCRIBE)},
         _bounds(*PAUSED, outages=1),
         {Wrong.STOPPED, Wrong.OVERLAP},
+    ),
+    Removal(
+        "renaming, the roster",
+        "the entry of the new name does not end the old one",
+        State,
+        {"told": _told_of_the_new_one},
+        _bounds(NEW, outages=1, old=1),
+        {Wrong.OVERLAP},
+    ),
+    Removal(
+        "renaming, learning",
+        "a first token's epoch is learned by the new name only",
+        processor,
+        {"known_on_receipt": _known_by_its_own_name},
+        _bounds(NEW, old=1),
+        {Wrong.BACKWARDS},
+    ),
+    Removal(
+        "renaming, R4",
+        "who has a run by an old name is not asked for it",
+        processor,
+        {"names": _by_its_own_name},
+        _bounds(NEW, old=1),
+        {Wrong.OVERLAP},
+    ),
+    Removal(
+        "renaming, R4, aliases",
+        "old names are those that the code of a processor has, and not those that the token names",
+        processor,
+        {"names": _by_aliases_of_the_code},
+        _bounds(NEW, OLD),
+        {Wrong.OVERLAP},
+    ),
+    Removal(
+        "renaming, R4, adopting",
+        "what was put by an old name is not adopted",
+        processor,
+        {"history": _put_by_its_own_name},
+        _bounds(NEW, old=1),
+        {Wrong.BACKWARDS},
+    ),
+    Removal(
+        "renaming, R4, its creators",
+        "a creator exchanges the token, and asks for no old name",
+        creator,
+        {"is_left": always(False)},
+        _bounds(NEW, old=1),
+        {Wrong.OVERLAP},
+    ),
+    Removal(
+        "renaming, calling",
+        "a pause calls the roll by the new name only",
+        creator,
+        {"names": _called_by_its_own_name},
+        _bounds(NEW, Verb.PAUSE, old=1),
+        {Wrong.STOPPED},
+    ),
+    Removal(
+        "renaming, an end",
+        "what has ended by its old name is not gone by the new one",
+        processor,
+        {"holds": _holds_for_its_own_name},
+        _bounds(NEW, Verb.PAUSE, once=True),
+        {Wrong.LOST},
     ),
     Removal(
         "S1, a creator that died",

@@ -33,6 +33,23 @@ class Ask(NamedTuple):
     what: int
 
 
+class Name(NamedTuple):
+    """A loop is asked for under this name: it is renamed, or has it already.
+
+    Attributes:
+        name: under each, its tokens come to another queue; the loop begins under the first, 0.
+    """
+
+    name: int
+
+
+class Renaming(NamedTuple):
+    """A loop has another name from this epoch on."""
+
+    epoch: int
+    name: int
+
+
 class Token(NamedTuple):
     """A token.
 
@@ -70,19 +87,22 @@ class Processor(NamedTuple):
     """A processor that has one message at a time.
 
     Attributes:
-        known: an epoch that it knows of; it may read on in the roster whenever it decides.
+        known: an epoch of each name that it knows of; it may read on in the roster whenever it
+            decides.
         token: in its hand, with what it adopted.
         delivered: as it is when it is redelivered: without.
         unconfirmed: whether it has published its put, and was not told that it was taken.
         settled: where the last token stood that it settled.
+        old: whether its code has the first name only, and takes nothing that comes to others.
     """
 
     phase: Phase
-    known: int
+    known: tuple[int, ...]
     token: Token = NOTHING
     delivered: Token = NOTHING
     unconfirmed: bool = False
     settled: Position | None = None
+    old: bool = False
 
 
 class Creator(NamedTuple):
@@ -93,6 +113,7 @@ class Creator(NamedTuple):
         done: how many of its steps it has taken.
         what: with which schedule and arguments the loop goes on.
         resumed: whether somebody else has started or resumed the loop since its entry was accepted.
+        name: under which name the loop goes on.
     """
 
     verb: Verb
@@ -100,6 +121,7 @@ class Creator(NamedTuple):
     what: int = RECURRING
     done: int = 0
     resumed: bool = False
+    name: int = 0
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -203,6 +225,7 @@ class State(NamedTuple):
     Attributes:
         stuck: tokens in timers that have stopped.
         what: the schedule and arguments of the latest entry in the roster.
+        renamings: of the loop, in the order of their epochs.
         late: puts that have not arrived, though those who published them have given up on them.
     """
 
@@ -215,9 +238,27 @@ class State(NamedTuple):
     journal: Journal
     roster: Entry
     what: int
+    renamings: tuple[Renaming, ...]
     budget: Budget
-    verbs: tuple[Verb | Ask, ...]
+    verbs: tuple[Verb | Ask | Name, ...]
     truth: Truth
+
+    @property
+    def name(self) -> int:
+        """The name of the loop, as the roster says."""
+        return self.name_at(self.roster.epoch)
+
+    def name_at(self, epoch: int) -> int:
+        """The name that the loop had in an epoch, and that the tokens of the epoch come by."""
+        return next((each.name for each in reversed(self.renamings) if each.epoch <= epoch), 0)
+
+    def told(self, name: int) -> int:
+        """The latest epoch of a name in the roster: another name ends it in the epoch it begins."""
+        if name == self.name:
+            return self.roster.epoch
+        before = 0, *(each.name for each in self.renamings)
+        ends = (each.epoch for at, each in enumerate(self.renamings) if before[at] == name)
+        return max(ends, default=0)
 
     @property
     def found(self) -> list[Token]:
@@ -241,30 +282,36 @@ class Bounds:
         checkpoints: what the journal drops is noted in the roster.
         paused: a loop that is started waits until it is resumed.
         once: the loop is a one-off.
+        old: how many of the processors have code that knows the first name only.
     """
 
     processors: int = 2
-    verbs: tuple[Verb | Ask, ...] = ()
+    verbs: tuple[Verb | Ask | Name, ...] = ()
     budget: Budget = Budget()
     at_once: int = 1
     checkpoints: bool = True
     paused: bool = False
     once: bool = False
+    old: int = 0
 
 
 def initial(bounds: Bounds) -> State:
     """A loop whose first token has been run, waiting."""
     start, what = Position(1, 0), int(bounds.once)
+    names = {0, *(verb.name for verb in bounds.verbs if isinstance(verb, Name))}
+    idle = Processor(Phase.IDLE, (1, *(0,) * (len(names) - 1)))
+    new = bounds.processors - bounds.old
     return State(
         waiting=(Token(start, what),),
         stuck=(),
         late=(),
         ready=(),
-        processors=(Processor(Phase.IDLE, 1),) * bounds.processors,
+        processors=(*(idle,) * new, *(idle._replace(old=True),) * bounds.old),
         creators=(),
         journal=Journal(greatest=(start,)),
         roster=Entry(1, LoopState.ACTIVE, 1, asked=1),
         what=what,
+        renamings=(),
         budget=bounds.budget,
         verbs=bounds.verbs,
         truth=Truth(),

@@ -10,7 +10,7 @@ from scheduler.protocol.epochs import Verb
 from tests.model.check import Check
 from tests.model.checker import check
 from tests.model.moves import Move, Wrong
-from tests.model.state import RECURRING, Ask, Bounds, Budget
+from tests.model.state import RECURRING, Ask, Bounds, Budget, Name
 
 FAILED_NODE: AbstractSet[Wrong] = {Wrong.OVERLAP, Wrong.BACKWARDS, Wrong.RESETTLED}
 """A token that is there twice runs twice, until S2 sees it. It must not last."""
@@ -44,17 +44,20 @@ class Row:
         said += ["no checkpoints"] * (not bounds.checkpoints)
         said += ["started paused"] * bounds.paused
         said += ["once"] * bounds.once
+        said += [f"{bounds.old} old"] * (bounds.old > 0)
         return ", ".join(filter(None, said))
 
 
-def _said(verb: Verb | Ask) -> str:
+def _said(verb: Verb | Ask | Name) -> str:
     if isinstance(verb, Verb):
         return verb
+    if isinstance(verb, Name):
+        return f"named({verb.name})"
     return f"asked({verb.what})" if verb.what else "asked(recurring)"
 
 
 def row(
-    *verbs: Verb | Ask,
+    *verbs: Verb | Ask | Name,
     states: int,
     processors: int = 2,
     found: AbstractSet[Wrong] = frozenset(),
@@ -62,10 +65,11 @@ def row(
     checkpoints: bool = True,
     paused: bool = False,
     once: bool = False,
+    old: int = 0,
     **budget: int,
 ) -> Row:
     """A row of the table: verbs, and how often what may go wrong."""
-    bounds = Bounds(processors, verbs, Budget(**budget), at_once, checkpoints, paused, once)
+    bounds = Bounds(processors, verbs, Budget(**budget), at_once, checkpoints, paused, once, old)
     return Row(bounds, states, found)
 
 
@@ -77,6 +81,7 @@ STOPPED_AGAIN = *PAUSED, Verb.PAUSE
 REMOVED_TWICE = Verb.GONE, *STARTED
 MOVED, MOVED_AGAIN, MOVED_BACK = Ask(2), Ask(3), Ask(1)
 REPEATING = Ask(RECURRING)
+OLD, NEW = Name(0), Name(1)
 THREE = Verb.TRIGGER, Verb.RESCHEDULE, Verb.PAUSE
 
 SMALL = (
@@ -133,6 +138,21 @@ SMALL = (
     row(MOVED, REPEATING, once=True, states=1_995),
     row(Verb.GONE, MOVED_BACK, once=True, states=1_698, outages=1),
     row(once=True, states=523, stopped=1, lost=1),
+    # Loops that are renamed, while processors with code of the old name run.
+    row(NEW, states=333, old=1, deaths=1),
+    row(NEW, states=5_832, old=1, repairs=1),
+    row(NEW, states=1_217, old=1, races=1),
+    row(NEW, states=804, old=1, lost=1),
+    row(NEW, NEW, states=639, deaths=1, at_once=2),
+    row(NEW, OLD, states=2_412, at_once=2),
+    row(NEW, *PAUSED, states=2_259, old=1),
+    row(Verb.PAUSE, NEW, Verb.RESUME, states=1_389, old=1, forgets=1),
+    row(Verb.TRIGGER, NEW, states=5_742, old=1, at_once=2),
+    row(NEW, Verb.RESCHEDULE, states=1_623, old=1),
+    row(NEW, *STARTED, states=2_176, old=1),
+    row(NEW, states=319, old=1, stops=1),
+    row(NEW, Verb.PAUSE, once=True, states=386),
+    row(NEW, MOVED, once=True, states=797),
     # Failed nodes.
     row(states=48, processors=1, doublings=1),
     row(states=6_840, doublings=1, found=FAILED_NODE),
@@ -183,5 +203,12 @@ LARGE = (
     row(states=6_429, processors=3, repairs=1, races=1),
     row(Verb.RESCHEDULE, states=7_596, repairs=1, at_once=2),
     row(states=9_003, repairs=2, deaths=1),
+    row(NEW, states=10_816, old=1, outages=1),
+    row(NEW, states=7_430, old=1, stopped=1),
+    row(NEW, states=4_038, old=1, recalls=1),
+    row(NEW, OLD, states=5_490, deaths=1),
+    row(NEW, NEW, states=15_114, old=1, repairs=1, at_once=2),
+    row(NEW, *STARTED, states=10_749, deaths=1),
+    row(Verb.PAUSE, NEW, Verb.RESUME, states=5_154, old=1, deaths=1, at_once=2),
 )
 """Up to some minutes each, on a machine that does nothing else."""

@@ -12,9 +12,12 @@ from scheduler.control.reports import Did
 from scheduler.control.where import Where
 from scheduler.errors import BrokerError, Unconfirmed
 from scheduler.events import LoopReported
+from scheduler.processor.loop_turns import LoopTurns
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.failed import EVERYTHING
+from scheduler.queues.listing import Listing
+from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.loops import Loop
 from scheduler.timing.once import Once
 from tests.faulty import FaultyBroker
@@ -34,14 +37,20 @@ class Shop:
     """
 
     def __init__(
-        self, *, renamed: bool, takes: float = 0, every: str = "1m", **options: Any
+        self,
+        *,
+        renamed: bool,
+        takes: float = 0,
+        every: str = "1m",
+        back: Sequence[str] = (),
+        **options: Any,
     ) -> None:
         self.app = new_app()
         self.ticks, self.calls = list[tuple[int, int]](), list[int]()
         self.stops_at = -1
         self.most = self._going = 0
         self._takes = takes
-        name, aliases = ("counter", ["count"]) if renamed else ("count", [])
+        name, aliases = ("counter", ["count"]) if renamed else ("count", back)
         self.app.periodic(every=every, name=name, aliases=aliases)(self.count)
         name, aliases = ("render", ["render_pdf"]) if renamed else ("render_pdf", [])
         self.app.task(name=name, retry=Retry(0), aliases=aliases, **options)(self.render)
@@ -245,6 +254,119 @@ async def test_what_old_code_starts_again_is_removed(stage: Stage) -> None:
     async with stage.supervised():
         await asyncio.sleep(61)
     assert (old.ticks, new.ticks) == ([], [(0, 0)])
+
+
+async def test_what_old_code_has_started_again_is_no_progress_of_the_new_name(
+    stage: Stage,
+) -> None:
+    old, new = old_shop(), new_shop()
+    await stage.seed(old.app)
+    await renamed(stage, new)
+    await stage.verbs.pause(stage.app.loop("counter"))
+    await renamed(stage, old)
+    async with stage.supervised(app=old.app):
+        await asyncio.sleep(5 * 60)
+    assert len(old.ticks) > 3
+    assert await renamed(stage, new) == {"counter": Did.UNCHANGED, "count": Did.REMOVED}
+    await stage.verbs.resume(stage.app.loop("counter"))
+    async with stage.supervised():
+        await asyncio.sleep(61)
+    assert new.ticks == [(0, 0)]
+
+
+async def test_code_that_goes_back_to_the_old_name_goes_on_from_the_new_one(stage: Stage) -> None:
+    """Also where the first token comes to a processor whose code has the new name."""
+    old, new, back = old_shop(), new_shop(takes=40), old_shop(back=["counter"])
+    await stage.seed(old.app)
+    async with stage.supervised():
+        await asyncio.sleep(150)
+    await renamed(stage, new)
+    async with stage.supervised(grace=60):
+        await asyncio.sleep(50)
+        assert new.ticks == [(2, 2)]  # whose run goes on
+        assert await renamed(stage, back) == {"count": Did.RENAMED}
+        await asyncio.sleep(15)
+        assert len(new.ticks) == 1
+        await asyncio.sleep(90)
+    assert new.ticks[1:] == [(3, 3)]
+
+
+async def test_operators_with_old_code_leave_the_run_of_an_old_name_to_end(stage: Stage) -> None:
+    old, new = old_shop(takes=40), new_shop()
+    await stage.seed(old.app)
+    async with stage.supervised(grace=60):
+        await asyncio.sleep(180)
+        assert old.ticks == [(0, 0), (1, 1)]  # whose run goes on
+        await renamed(stage, new)
+        operator = program(stage, old.app)
+        await operator.verbs.trigger(await operator.loops.find("counter"))
+        async with stage.supervised(grace=60):
+            await asyncio.sleep(10)
+            assert new.ticks == []
+            await asyncio.sleep(60)
+    assert (len(old.ticks), new.ticks[0]) == (2, (2, 2))
+
+
+async def test_a_pause_is_told_to_processors_by_the_old_name_as_well(stage: Stage) -> None:
+    await stage.seed(old_shop().app)
+    await renamed(stage, new_shop())
+    behind = LoopTurns(Listing())  # of a processor that has not read on in the roster
+    async with RollCall(stage.broker, stage.app.names, behind):
+        await stage.verbs.pause(stage.app.loop("counter"))
+    epochs = [behind.known(LoopId(task)) for task in ("count", "counter")]
+    assert epochs == [(await stage.listing()).known(LoopId("counter"))] * 2
+
+
+async def test_a_one_off_that_ends_while_it_is_renamed_and_paused_is_over(stage: Stage) -> None:
+    old, new = old_shop(takes=40), new_shop()
+    await stage.seed(old.app)
+    (task,) = stage.app.select(["render_pdf"])
+    once = Loop(LoopId("render_pdf", "x"), task, Once(START + MINUTE), {"page": 1})
+    await stage.seeding.start(once)
+    async with stage.supervised(grace=60):
+        await asyncio.sleep(70)
+        assert old.calls == [1]
+        await renamed(stage, new)
+        await stage.verbs.pause(await stage.loops.find("render.x"))
+        await asyncio.sleep(60)
+    assert (await stage.listing())[LoopId("render", "x")].is_done
+
+
+async def test_how_far_a_run_of_the_old_name_came_is_noted_of_the_paused_loop(
+    stage: Stage,
+) -> None:
+    old, new = old_shop(takes=40), new_shop()
+    await stage.seed(old.app)
+    async with stage.supervised(grace=60):
+        await asyncio.sleep(70)
+        assert old.ticks == [(0, 0)]
+        await renamed(stage, new)
+        await stage.verbs.pause(stage.app.loop("counter"))
+        await asyncio.sleep(60)
+    noted = (await stage.listing())[LoopId("counter")].checkpoint
+    assert noted is not None
+    assert noted.position.seq == 1
+
+
+async def test_a_paused_task_stays_paused_under_its_new_name(stage: Stage) -> None:
+    old, new = old_shop(), new_shop()
+    await stage.seed(old.app)
+    await stage.verbs.pause(await stage.loops.find_or_whole("render_pdf"), "stocktaking")
+    await old.send(1)
+    await program(stage, new.app).installation.declare_all()
+    async with stage.supervised(app=new.app):
+        await asyncio.sleep(60)
+        assert new.calls == []
+    await renamed(stage, new)
+    (backlog,) = await stage.survey.backlogs()
+    assert (backlog.pause and backlog.pause.reason, backlog.ready) == ("stocktaking", 1)
+    async with stage.supervised(), stage.supervised(app=old.app):
+        await new.send(2)
+        await asyncio.sleep(60)
+        assert (old.calls, new.calls) == ([], [])
+        await stage.verbs.resume(await stage.loops.find_or_whole("render"))
+        await asyncio.sleep(60)
+    assert sorted(old.calls + new.calls) == [1, 2]
 
 
 async def test_tokens_and_messages_of_both_names_are_served_beside_old_code(stage: Stage) -> None:
