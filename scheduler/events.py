@@ -105,8 +105,11 @@ class EventStream:
         """Hand an event to every listener that is told of its kind."""
         for listener in self._listeners_of(type(event)):
             try:
-                with UserCode("the listener"):
+                try:
                     listener(event)
+                except BaseException:
+                    with UserCode("the listener"):
+                        raise
             except Exception:
                 logging.getLogger(__name__).exception("The listener %r failed", listener)
 

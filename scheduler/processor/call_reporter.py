@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,44 +23,56 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
 
 EVERY = timedelta(seconds=10)
-SOON = timedelta(seconds=1)
+SOON, MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
 MOST_SUMMARIES, MOST_ATTEMPTS = 1_000, 10_000  # that wait for the broker: the oldest are dropped
 MOST_ERRORS = 1_000
 NOT_RUN = frozenset(
     {Reason.UNDECODABLE, Reason.INVALID_ARGUMENTS, Reason.BROKEN, Reason.DELIVERY_LIMIT}
 )
 COUNTED_AS = {
-    Ending.SUCCEEDED: "succeeded",
-    Ending.STOPPED: "succeeded",
     Ending.RETRIED: "retried",
     Ending.ESCALATED: "failed",
     Ending.CANCELLED: "cancelled",
     Ending.SKIPPED: "expired",
 }
-FAILED = frozenset({Ending.RETRIED, Ending.ESCALATED, Ending.CANCELLED})
+FAILED = Ending.RETRIED, Ending.ESCALATED, Ending.CANCELLED  # a set would cost each call a hash
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the calls of a task since its last summary."""
+    """What became of the calls of a task since its last summary.
+
+    Of a call that succeeds, only its two spans are noted: what else is told of it is computed in
+    its summary.
+
+    Attributes:
+        every: whether each attempt is reported, not only those that failed.
+        late: how long after they were due first attempts started.
+        late_again: and later attempts.
+        took: how long attempts took.
+    """
 
     since: datetime
+    every: bool = False
     counts: Counter[str] = field(default_factory=Counter[str])
-    late_ms: list[float] = field(default_factory=list[float])
-    took_ms: list[float] = field(default_factory=list[float])
+    late: list[timedelta] = field(default_factory=list[timedelta])
+    late_again: list[timedelta] = field(default_factory=list[timedelta])
+    took: list[timedelta] = field(default_factory=list[timedelta])
     errors: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
 
     def note(self, event: RunFinished) -> None:
         """Count an attempt that ended."""
-        self.counts[COUNTED_AS[event.ending]] += 1
-        if event.ending is Ending.SKIPPED:
-            return
-        late = max(event.started_at - event.scheduled_at, timedelta(0))
-        self.counts["started"] += 1
-        self.counts["on_time"] += late <= ON_TIME
-        self.took_ms.append(_ms(event.duration))
-        if event.attempt == 1:
-            self.late_ms.append(_ms(late))
+        if (ending := event.ending) is not Ending.SUCCEEDED:
+            self._note_ending(ending, event)
+            if ending is Ending.SKIPPED:
+                return
+        late = self.late if event.attempt == 1 else self.late_again
+        late.append(event.started_at - event.scheduled_at)
+        self.took.append(event.duration)
+
+    def _note_ending(self, ending: Ending, event: RunFinished) -> None:
+        if ending in COUNTED_AS:
+            self.counts[COUNTED_AS[ending]] += 1
         if event.error is not None:
             self.note_error(summary_of(event.error), flat(event.message_id))
 
@@ -72,15 +85,23 @@ class Tally:
     def summary(self, task: str, now: datetime) -> Summary:
         """Return what it has counted."""
         counts: dict[str, Any] = dict(self.counts)
+        started = len(self.took)
+        late_ms, took_ms = _sorted_ms(self.late), _sorted_ms(self.took)
+        on_time = bisect_right(late_ms, _ms(ON_TIME))
+        on_time += bisect_right(_sorted_ms(self.late_again), _ms(ON_TIME))
+        ended = (self.counts[what] for what in ("retried", "failed", "cancelled"))
         commonest = sorted(self.errors.items(), key=lambda item: -item[1][0])[:FEW_ERRORS]
         return Summary(
             task=task,
             since=self.since,
             until=now,
-            late_p50_ms=_quantile(self.late_ms, 0.5),
-            late_p99_ms=_quantile(self.late_ms, 0.99),
-            took_p50_ms=_quantile(self.took_ms, 0.5),
-            took_p99_ms=_quantile(self.took_ms, 0.99),
+            started=started,
+            on_time=on_time,
+            succeeded=started - sum(ended),
+            late_p50_ms=_quantile(late_ms, 0.5),
+            late_p99_ms=_quantile(late_ms, 0.99),
+            took_p50_ms=_quantile(took_ms, 0.5),
+            took_p99_ms=_quantile(took_ms, 0.99),
             errors=tuple(ErrorCount(error, count, id) for error, (count, id) in commonest),
             **counts,
         )
@@ -118,25 +139,23 @@ class CallReporter:
 
     def hear(self, event: Event) -> None:
         """Take note of a call that ended, or could not be run: a listener."""
-        match event:
-            case RunFinished(call=Call() as call):
-                self._tally(call.task).note(event)
-                if event.ending in FAILED or self._tasks[call.task].history:
+        if isinstance(event, RunFinished):
+            if (call := event.call) is not None:
+                tally = self._tallies.get(call.task) or self._new_tally(call.task)
+                tally.note(event)
+                if tally.every or event.ending in FAILED:
                     self._attempts.append(_attempt(event, call))
-            case MessageParked() if not event.routing_key.startswith(LOOP_KEY):
-                tally = self._tally(event.task)
-                tally.counts["parked"] += 1
-                if event.reason in NOT_RUN:
-                    tally.note_error(event.error, flat(event.message_id or ""))
-                    self._attempts.append(self._not_run(event))
-            case _:
-                return
-        self._news.set()
+        elif isinstance(event, MessageParked) and not event.routing_key.startswith(LOOP_KEY):
+            tally = self._tallies.get(event.task) or self._new_tally(event.task)
+            tally.counts["parked"] += 1
+            if event.reason in NOT_RUN:
+                tally.note_error(event.error, flat(event.message_id or ""))
+                self._attempts.append(self._not_run(event))
 
-    def _tally(self, task: str) -> Tally:
-        tally = self._tallies.get(task)
-        if tally is None:
-            tally = self._tallies[task] = Tally(self._clock.now())
+    def _new_tally(self, task: str) -> Tally:
+        every = task in self._tasks and self._tasks[task].history
+        tally = self._tallies[task] = Tally(self._clock.now(), every)
+        self._news.set()
         return tally
 
     def _not_run(self, event: MessageParked) -> Attempt:
@@ -195,9 +214,13 @@ def _attempt(event: RunFinished, call: Call) -> Attempt:
 
 
 def _ms(span: timedelta) -> float:
-    return span / timedelta(milliseconds=1)
+    return span / MILLISECOND
 
 
-def _quantile(values: list[float], share: float) -> float:
-    """Return the nearest rank of a share of the values; 0 of none."""
-    return sorted(values)[int(share * (len(values) - 1))] if values else 0.0
+def _sorted_ms(spans: list[timedelta]) -> list[float]:
+    return sorted([span / MILLISECOND for span in spans])
+
+
+def _quantile(ranked: list[float], share: float) -> float:
+    """Return the nearest rank of a share of the values; 0 of none, and of what is negative."""
+    return max(ranked[int(share * (len(ranked) - 1))], 0.0) if ranked else 0.0

@@ -35,7 +35,7 @@ def canonical(state: State) -> State:
         numbering.renamings,
         state.budget,
         state.verbs,
-        state.truth._replace(settled=numbering.seqs[state.truth.settled]),
+        numbering.truth,
     )
 
 
@@ -86,6 +86,8 @@ class _Numbering:
         self.seqs = _spaced(seqs)
         self.tokens = {token: self._token(token) for token in tokens}
         self.tokens[NOTHING] = NOTHING
+        settled = self.seqs[(truth := state.truth).settled]
+        self.truth = truth if settled == truth.settled else truth._replace(settled=settled)
         self.roster = Entry(
             self.epoch(roster.epoch),
             roster.state,
@@ -150,11 +152,11 @@ class _Numbering:
         return epochs.stays_ended(end.position, roster, was_only=False, is_same=True)
 
     def _token(self, token: Token) -> Token:
-        return token._replace(position=self._position(token.position))
+        return Token(self._position(token.position), token.what)
 
     def _position(self, position: Position) -> Position:
         number = self._numbers.get(position.epoch, OF_NO_TOKEN)
-        return Position(number, self.seqs[position.seq], joined=position.joined)
+        return Position(number, self.seqs[position.seq], 0, position.joined)
 
 
 def _spaced(progress: set[int]) -> dict[int, int]:

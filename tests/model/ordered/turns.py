@@ -345,9 +345,14 @@ def _message_of(note: Note, now: datetime) -> Message:
     return Message(headers={PREFIX + name: told for name, told in headers.items()})
 
 
-def _app(run: Callable[[int], Any], retries: int, limit: int) -> Scheduler:
+@cache
+def _settings(limit: int) -> Settings:
     url: Any = "memory://"
-    app = Scheduler("test", Settings(broker_url=url, delivery_limit=limit))
+    return Settings(broker_url=url, delivery_limit=limit)
+
+
+def _app(run: Callable[[int], Any], retries: int, limit: int) -> Scheduler:
+    app = Scheduler("test", _settings(limit))
     retry = Retry(retries, delays=[DELAY], jitter=0)
 
     @app.task(ordered=True, subscribe=[("orders", "#", "topic")], retry=retry, timeout="20h")
