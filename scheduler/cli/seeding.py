@@ -108,6 +108,10 @@ def _count_of(app: Scheduler, work: Work) -> Emit:
     return count
 
 
+def _schedule(report: Report) -> str:
+    return "pause of the task" if report.loop.id.is_whole else schedule_of(report.loop)
+
+
 def _due(report: Report) -> object:
     if report.due_at is None:
         return "paused" if report.is_paused else ""
@@ -117,7 +121,7 @@ def _due(report: Report) -> object:
 OF_REPORTS = Table[Report](
     {
         "LOOP": lambda report: report.loop,
-        "SCHEDULE": lambda report: schedule_of(report.loop),
+        "SCHEDULE": _schedule,
         "SEED": lambda report: report.did.value,
         "DUE": _due,
     },

@@ -302,9 +302,10 @@ class Doctor:
             return  # all of its loops would be told to be pruned
         for orphan in orphans_of(self._app, await self._survey.listing()):
             yield Finding(
-                f"loop {orphan}",
+                f"{'task' if orphan.id.is_whole else 'loop'} {orphan}",
                 "warning",
-                "is in the broker, and the code does not have it",
+                f"{'is paused' if orphan.id.is_whole else 'is'} in the broker, and the code does "
+                "not have it",
                 "Run `scheduler seed --prune` once no old processor needs it.",
             )
 

@@ -16,7 +16,7 @@ from scheduler.queues.listing import Listed, Listing
 from scheduler.queues.roster import Roster
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop, absent
-from scheduler.tasks.registry import App, before_rename
+from scheduler.tasks.registry import App, before_rename, served
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.moments import UNIX_EPOCH
 from scheduler.timing.once import Once
@@ -82,7 +82,9 @@ def _keyed(app: App, listed: Listed) -> Loop:
 
 
 def is_orphan(app: App, listed: Listed) -> bool:
-    """Tell whether this code does not have the loop of an entry."""
+    """Tell whether this code does not have the loop of an entry, or the task that it pauses."""
+    if listed.is_of_task:
+        return listed.loop.task not in served(app)
     is_ours = listed.loop in app.loops or listed.loop == SUPERVISION or _is_keyed(app, listed)
     return not is_ours
 
@@ -95,13 +97,19 @@ def loops_of(app: App, listing: Listing) -> list[Loop]:
 
 
 def orphans_of(app: App, listing: Listing) -> list[Loop]:
-    """The listed loops that this code does not have."""
-    return [_orphan(each) for each in listing.there if is_orphan(app, each)]
+    """The listed loops, and the pauses of whole tasks, that this code does not have."""
+    there = *listing.there, *listing.pauses
+    return [_orphan(each) for each in there if is_orphan(app, each)]
 
 
 def _orphan(listed: Listed) -> Loop:
     task = absent(listed.loop.task)
     return Loop(listed.loop, task, listed.schedule, listed.args, listed.override)
+
+
+def name_of_orphan(orphan: Loop) -> str:
+    """Return the name of a loop that this code does not have, or what it is instead of one."""
+    return f"the pause of {orphan}" if orphan.id.is_whole else str(orphan)
 
 
 def whole_of(task: TaskSpec) -> Loop:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import Depth
 from scheduler.control.leftovers import Leftover
-from scheduler.control.loops import as_listed, keyed_loops_of, orphans_of
+from scheduler.control.loops import as_listed, keyed_loops_of, name_of_orphan, orphans_of
 from scheduler.control.where import Where, due_at_of, put_of, where
 from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound
 from scheduler.protocol.epochs import LoopState
@@ -102,7 +102,7 @@ class Counts:
         parked: the messages that wait for an operator, those of loops and of unknown tasks too.
         delayed: the messages that wait for their time, of retries too.
         void: the void tokens that wait in the timers of loops until they are due, at least.
-        orphans: the loops in the broker that the code does not have.
+        orphans: the loops, and pauses of tasks, in the broker that the code does not have.
         leftovers: the tasks in the broker that the code does not have.
         alarm: why the broker blocks publishers; empty: it does not.
     """
@@ -306,7 +306,7 @@ class Survey:
             await self._waiting_in([*map(names.failed_queue, served(app)), names.failed]),
             await self._waiting_in(map(names.later_timer, timers() if self._called else ())),
             max(await self._waiting_in(map(names.timer, timers())) - waiting, 0),
-            tuple(map(str, orphans_of(app, await self.listing()))),
+            tuple(map(name_of_orphan, orphans_of(app, await self.listing()))),
             tuple(leftovers),
             await self._broker.alarm(),
         )

@@ -591,6 +591,11 @@ class Listing(Mapping[LoopId, Listed]):
         there = [each for each in self.values() if not (each.is_gone or each.is_of_task)]
         return sorted(there, key=lambda listed: listed.entry.life)
 
+    @property
+    def pauses(self) -> list[Listed]:
+        """The entries that pause whole tasks."""
+        return [each for each in self.values() if each.is_of_task and not each.is_gone]
+
     def _begin(self, listed: Listed) -> None:
         loop, before = listed.loop, self.get(listed.loop)
         members = _members_of(listed)

@@ -145,7 +145,7 @@ def test_a_call_to_the_embedded_broker_is_refused(offline: CommandLine, tmp_path
 CALL = ["send", "mail", "--args", '{"to": "x"}']
 COMMANDS = (
     *(["status"], ["doctor"], ["history"], ["failed", "list"], ["trigger", "tidy"]),
-    *(["sync", "loops.toml"], CALL, [*CALL, "--unique", "x"]),
+    *(["sync", "loops.toml"], CALL, [*CALL, "--unique", "x"], ["pause", "mail"], ["ps"], ["seed"]),
 )
 LOOKS = ["history"], ["history", "mail"], ["failed", "list"], ["scheduled", "list"]
 MEMORY, DISK = "set_vm_memory_high_watermark", "set_disk_free_limit"
@@ -221,6 +221,29 @@ def test_an_alarm_does_not_keep_commands_from_looking(
             assert (ps.code, ps.out) == (1, f"As far as is known: {told}.\n")
         finally:
             node.ctl(limit, enough)
+
+
+def test_a_watch_ends_or_says_that_the_broker_does_not_answer(
+    node: PrivateNode, on_node: CommandLine
+) -> None:
+    """One that has shown something goes on, as the broker may answer again."""
+    command = "status", "--watch", "--timeout", "3s"
+    with on_node.terminal(*command) as watching:
+        watching.until("until Ctrl-C")
+        node.freeze()
+        try:
+            watching.until("has not answered")
+            began = time.monotonic()
+            with on_node.terminal(*command) as terminal:
+                done = terminal.end()
+            assert (done.code, done.out.count("\n")) == (1, 1)
+            assert "has not answered within 3s" in done.out
+            assert time.monotonic() - began < 20
+        finally:
+            node.thaw()
+        watching.until("until Ctrl-C")
+        watching.interrupt()
+        assert watching.end().code == 0
 
 
 def test_one_interrupt_is_enough(node: PrivateNode, on_node: CommandLine) -> None:

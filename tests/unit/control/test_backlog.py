@@ -6,6 +6,7 @@ import pytest
 
 from scheduler import Retry, Scheduler
 from scheduler.control.leftovers import Leftover
+from scheduler.control.reports import Did
 from scheduler.control.status import Backlog, Counts
 from scheduler.errors import Unroutable
 from scheduler.protocol.messages import Message
@@ -125,6 +126,22 @@ async def test_what_is_left_of_a_task_that_was_renamed_is_told_parked_and_sent_o
     assert sorted(ran) == ["ada", "bob"]
     await program.seeding.seed(prune=True)
     assert await program.leftovers.found() == []
+
+
+async def test_the_pause_of_a_task_that_is_gone_is_told_and_ended_by_prune(stage: Stage) -> None:
+    await stage.seed(shop())
+    await stage.verbs.pause(await stage.loops.find_or_whole("mail"), "stocktaking")
+    await stage.seed(new_app())
+    assert (await counts(stage)).orphans == ("loop", "the pause of mail")
+    doctor = [each async for each in stage.program.doctor.examine()]
+    assert any(each.about == "task mail" and "is paused in" in each.detail for each in doctor)
+    planned = {str(each.loop): each.did for each in await stage.seeding.plan(prune=True)}
+    assert planned == {"loop": Did.REMOVED, "mail": Did.REMOVED}
+    pruned = await stage.seeding.seed(prune=True)
+    assert {str(each.loop): each.did for each in pruned} == planned
+    assert (await counts(stage)).orphans == ()
+    await stage.seed(shop())
+    assert [each.pause for each in await stage.survey.backlogs()] == [None]
 
 
 async def send_as(stage: Stage, app: Scheduler, *names: str) -> None:
