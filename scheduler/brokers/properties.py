@@ -18,7 +18,7 @@ one, so they travel under other names, and have theirs again when they are read.
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, cast
 
@@ -82,13 +82,13 @@ def decoded(properties: bytes, body: bytes = b"", *, offset: str | None = None) 
         return Message(body, {UNREADABLE: properties})
 
 
-def check_key(routing_key: str) -> None:
-    """See that a message can be published with this routing key."""
+def encoded_key(routing_key: str) -> bytes:
+    """The routing key of a message that is published, as it travels."""
     try:
         routing_key.encode()
     except UnicodeEncodeError:
         raise Unencodable(f"The routing key {ascii(routing_key)} is no text.") from None
-    short_string(routing_key, "The routing key")
+    return short_string(routing_key, "The routing key")
 
 
 def check_size(properties: bytes, frame_max: int, address: str) -> None:
@@ -122,10 +122,9 @@ def check_body(body: bytes, largest: int | None, place: str, address: str) -> No
 
 
 def _decoded(properties: bytes, body: bytes, offset: str | None) -> Message:
-    flags, at, found = int.from_bytes(properties[:2]), 2, dict[str, Any]()
-    for name, flag in FLAGS.items():
-        if flags & flag:
-            found[name], at = _READERS[name](properties, at)
+    at, found = 2, dict[str, Any]()
+    for name, read in _readers_of(properties[:2]):
+        found[name], at = read(properties, at)
     if at > len(properties):
         raise Malformed("it ends too soon")
     found.pop("delivery_mode", None)
@@ -141,6 +140,12 @@ def _decoded(properties: bytes, body: bytes, offset: str | None) -> Message:
     return Message(body, headers, **found, offset=place)
 
 
+@lru_cache(maxsize=256)
+def _readers_of(flags: bytes) -> list[tuple[str, "Reader"]]:
+    set_flags = int.from_bytes(flags)
+    return [(name, _READERS[name]) for name, flag in FLAGS.items() if set_flags & flag]
+
+
 def _header_of(name: str) -> str:
     return PREFIX + name.replace("_", "-")
 
@@ -154,7 +159,8 @@ def _read_expiration(data: bytes, at: int) -> tuple[timedelta | None, int]:
         return None, at
 
 
-_READERS: dict[str, Callable[[bytes, int], tuple[Any, int]]] = {
+Reader = Callable[[bytes, int], tuple[Any, int]]
+_READERS: dict[str, Reader] = {
     **dict.fromkeys(NAMES, read_short),
     "headers": read_table,
     "delivery_mode": lambda data, at: (data[at], at + 1),

@@ -65,23 +65,19 @@ def read_table(data: bytes, at: int = 0, depth: int = 0) -> tuple[dict[str, Any]
                 start, at = value_at + 5, value_at + 5 + size
                 table[name] = data[start:at].decode("utf-8", "surrogateescape")
             else:
-                table[name], at = _read_value(data, value_at, depth)
+                table[name], at = READERS[data[value_at]](data, value_at + 1, depth)
     except (IndexError, struct.error) as error:
         raise Malformed(str(error)) from None
+    except KeyError as error:
+        raise Malformed(f"there is no kind {chr(error.args[0])!r}") from None
     if at != end or end > len(data):
         raise Malformed("it does not end where it says")
     return table, end
 
 
-def _read_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    if (read := READERS.get(data[at])) is None:
-        raise Malformed(f"there is no kind {chr(data[at])!r}")
-    return read(data, at + 1, depth)
-
-
-def _read_text(data: bytes, at: int, depth: int) -> tuple[str, int]:
-    found, end = _read_bytes(data, at, depth)
-    return found.decode("utf-8", "surrogateescape"), end
+def _read_text(data: bytes, at: int, _: int) -> tuple[str, int]:
+    start, end = _sized_part(data, at)
+    return data[start:end].decode("utf-8", "surrogateescape"), end
 
 
 def _read_bytes(data: bytes, at: int, _: int) -> tuple[bytes, int]:
@@ -122,7 +118,7 @@ def _read_array(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
     at, end = _sized_part(data, at)
     values = list[Any]()
     while at < end:
-        value, at = _read_value(data, at, depth)
+        value, at = READERS[data[at]](data, at + 1, depth)
         values.append(value)
     if at != end:
         raise Malformed("an array does not end where it says")
@@ -138,18 +134,13 @@ def short_string(text: object, what: str) -> bytes:
     """A text as short strings travel: up to 255 bytes."""
     if not isinstance(text, str):
         raise Unencodable(f"{what} is of type {type(text).__name__}: it has to be a text.")
-    data = _encoded_text(text, what)
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise Unencodable(f"{what} holds a character that is no text: {error.reason}.") from None
     if len(data) > LONGEST_SHORT:
         raise Unencodable(f"{what} is {len(data)} bytes long: at most {LONGEST_SHORT} can travel.")
-    return bytes([len(data)]) + data
-
-
-def _encoded_text(text: str, where: str | Path) -> bytes:
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
-        what = where if isinstance(where, str) else _shown(where)
-        raise Unencodable(f"{what} holds a character that is no text: {error.reason}.") from None
+    return len(data).to_bytes() + data
 
 
 def _sized(parts: Iterable[bytes]) -> bytes:
@@ -189,7 +180,10 @@ def _shown(path: Path) -> str:
 
 
 def _text(value: str, path: Path) -> bytes:
-    data = _encoded_text(value, path)
+    try:
+        data = value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise _cannot(path, f"a character that is no text ({error.reason})") from None
     return SIZED.pack(b"S", len(data)) + data
 
 

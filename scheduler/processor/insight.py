@@ -10,7 +10,6 @@ from scheduler.events import Event, EventStream, RunFinished, RunReturned, RunSe
 from scheduler.processor.processes import Child
 from scheduler.processor.runs import OURS, Execution, Executions
 from scheduler.processor.stacks import of_coroutine, of_thread
-from scheduler.protocol.tokens import Token
 from scheduler.queues.running import Demand, RunningRun
 from scheduler.tasks.context import Progress
 
@@ -77,14 +76,14 @@ async def _told(execution: Execution, processor: str, with_stack: bool) -> Runni
         progress, stack = await _asked(execution.child, progress)
     elif with_stack:
         stack = _stack_of(execution)
-    token = run.subject if isinstance(run.subject, Token) else None
+    loop, seq, attempt, _ = run.about
     return RunningRun(
         id=execution.id,
         task=run.task.name,
-        loop=None if token is None else str(run.loop),
-        key=run.loop.key,
-        seq=None if token is None else token.seq,
-        attempt=run.attempt,
+        loop=None if seq is None else str(loop),
+        key=loop.key,
+        seq=seq,
+        attempt=attempt,
         started_at=run.started_at,
         deadline=execution.deadline,
         executor=run.task.executor or "coroutine",

@@ -19,10 +19,9 @@ Then, at one place, the delivery is acked or given back.
 import asyncio
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import BrokerError, DeliveryLost, InvalidArguments, Undecodable
@@ -39,7 +38,7 @@ from scheduler.events import (
 from scheduler.processor.publishing import LONGEST_PAUSE
 from scheduler.processor.punctuality import Punctuality
 from scheduler.processor.recognition import JOINED, VOID, Interrupted, Recognition
-from scheduler.processor.runs import Executions, Run
+from scheduler.processor.runs import Executions, Held, Run
 from scheduler.processor.settlement import (
     Broken,
     Cancelled,
@@ -69,8 +68,7 @@ from scheduler.user_code import UserCode
 A_MOMENT_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What becomes of a delivery, and the event of its run that this is.
 
     Attributes:
@@ -80,6 +78,9 @@ class Verdict:
     disposition: Disposition
     event: RunEvent | None = None
     not_before: datetime | None = None
+
+
+ACKED, GIVEN_BACK = Verdict(Disposition.ACK), Verdict(Disposition.REQUEUE)
 
 
 @dataclass(eq=False)
@@ -100,9 +101,9 @@ class Pipeline:
     returned: int = 0
 
     def __post_init__(self) -> None:
-        self._app, self._clock = self.space.app, self.space.clock
+        self._app, self._now = self.space.app, self.space.clock.now
         self._turns, self._knowledge = self.recognition.turns, self.recognition.knowledge
-        self._emit = self._app.events.emit
+        self._emit, self._is_heard = self._app.events.emit, self._app.events.has_listeners
 
     async def handle(self, delivery: Delivery, task: TaskSpec) -> datetime | None:
         """Take a delivery through all steps, and be rid of it.
@@ -110,68 +111,84 @@ class Pipeline:
         Returns:
             Before which moment its message, which was given back, is not to be run.
         """
-        if not self._app.names.bring_retries(delivery.exchange, delivery.routing_key):
-            delivery.message = unclaimed(delivery.message)
-        with ExitStack() as held:
+        held: Held = []
+        try:
             verdict = await self._verdict(delivery, task, held)
             await self._dispose(delivery, verdict)
+        finally:
+            for let_go in reversed(held):
+                let_go()
         return verdict.not_before
 
-    async def _verdict(self, delivery: Delivery, task: TaskSpec, held: ExitStack) -> Verdict:
+    async def _verdict(self, delivery: Delivery, task: TaskSpec, held: Held) -> Verdict:
         try:
-            return await self._process(delivery, task, held)
+            try:
+                return await self._process(delivery, task, held)
+            except BrokerError:
+                raise
+            except Exception as error:
+                await self.successors.refuse(delivery, task, error)
+                return ACKED
         except DeliveryLost:
             return Verdict(Disposition.NOTHING)  # somebody else has it already
         except Interrupted:
             await asyncio.wait([self.shutdown.unsubscribed])
-            return Verdict(Disposition.REQUEUE)
+            return GIVEN_BACK
         except BrokerError:
-            return Verdict(Disposition.REQUEUE)
+            return GIVEN_BACK
         except Exception:
             logging.getLogger(__name__).exception("A message of %s is given back", task.name)
             await self.shutdown.pause(delivery, LONGEST_PAUSE.total_seconds())
-            return Verdict(Disposition.REQUEUE)
+            return GIVEN_BACK
 
-    async def _process(self, delivery: Delivery, task: TaskSpec, held: ExitStack) -> Verdict:
-        try:
-            subject = self._decode(delivery, task)
-            if not self._knowledge.is_current:
-                await self.shutdown.unless_begun(self._knowledge.soon_current())
-            if isinstance(subject, Token):
-                held.callback(await self._turns.take(subject))
-                if (why_not := await self.recognition.why_not(delivery, subject)) is not None:
-                    return _superseded(delivery, subject, why_not)
-            run = await self.order.resumed(self._resolve(delivery, task, subject))
-            if not await self.punctuality.is_due(run):
-                return Verdict(Disposition.ACK)
-            await self.executions.take_room(task, held)
-            if (declined := await self._decline(run)) is not None:
-                return declined
+    async def _process(self, delivery: Delivery, task: TaskSpec, held: Held) -> Verdict:
+        token, subject = None, self._decode(delivery, task)
+        if isinstance(subject, Token):
+            token = subject
+            held.append(await self._turns.take(token))
+            if (why_not := await self.recognition.why_not(delivery, token)) is not None:
+                return _superseded(delivery, token, why_not)
+        elif not self._knowledge.is_current:
+            await self.shutdown.unless_begun(self._knowledge.soon_current())
+        run = self._resolve(delivery, task, subject)
+        if delivery.redelivered:
+            await self.order.resume(run)
+        if not await self.punctuality.is_due(run):
+            return ACKED
+        await self.executions.take_room(task, held)
+        if (declined := await self._decline(run)) is not None:
+            return declined
+        if delivery.redelivered:
             await self.order.begin(run)
-            # A later epoch, or a pause, may have begun meanwhile. From here to the run, nothing is
-            # awaited.
-            if self._knowledge.is_held(task):
-                return Verdict(Disposition.REQUEUE)
-            if isinstance(subject, Token) and self._turns.is_void(subject):
-                return _superseded(delivery, subject, VOID)
-            self._turns.begin(subject)
-            run = await self._execute(self._admit(run))
-            return await self._settle(run)
-        except BrokerError:
-            raise
-        except Exception as error:
-            await self.successors.refuse(delivery, task, error)
-            return Verdict(Disposition.ACK)
+        # A later epoch, or a pause, may have begun meanwhile. From here to the run, nothing is
+        # awaited.
+        if self._knowledge.is_held(task):
+            return GIVEN_BACK
+        if token is not None:
+            if self._turns.is_void(token):
+                return _superseded(delivery, token, VOID)
+            self._turns.begin(token)
+        self._admit(run)
+        if run.outcome is None:
+            if self._is_heard(RunStarted):
+                self._emit(_started(run))
+            run.outcome = await self.executions.outcome_of(run)
+        run.ended_at = self._now()
+        return await self._settle(run)
 
     def _decode(self, delivery: Delivery, task: TaskSpec) -> Token | Call:
-        message, exchange, key = delivery.message, delivery.exchange, delivery.routing_key
-        lead_of(message.headers)  # refuses one that cannot be kept
-        if self._app.names.bring_tokens(exchange):
-            token = decode(message, self._app.namespace)
+        names, exchange, key = self._app.names, delivery.exchange, delivery.routing_key
+        if names.bring_tokens(exchange):
+            lead_of(delivery.message.headers)  # refuses one that cannot be kept
+            token = decode(delivery.message, self._app.namespace)
             if loop_named_by(key) != token.loop or token.loop.task not in task.names:
                 came = f"by {key!r} to {task.name!r}"
                 raise Undecodable(f"The token is one of {token.loop}, and came {came}.")
             return token
+        if not names.bring_retries(exchange, key):
+            delivery.message = unclaimed(delivery.message)
+        message = delivery.message
+        lead_of(message.headers)
         if not task.called or (task.reads is None and not is_call(message)):
             raise Undecodable("It is no call, and did not come the way of the loops' tokens.")
         return decode_call(
@@ -184,7 +201,7 @@ class Pipeline:
         )
 
     def _resolve(self, delivery: Delivery, task: TaskSpec, subject: Token | Call) -> Run:
-        now = self._clock.now()
+        now = self._now()
         with UserCode("a type of the arguments"):
             if isinstance(subject, Call):
                 arguments, tick = _arguments_of(subject, task), subject.due_at or now
@@ -199,43 +216,34 @@ class Pipeline:
         if self.shutdown.stopping:
             # Given back while we still consume from its queue, it would come straight back to us.
             await asyncio.wait([self.shutdown.unsubscribed])
-            return Verdict(Disposition.REQUEUE)
+            return GIVEN_BACK
         if self._knowledge.is_held(run.task):
             # Its intake is about to close; until then, this would come straight back.
             await self.shutdown.pause(run.delivery, A_MOMENT_S)
-            return Verdict(Disposition.REQUEUE)
-        if run.head.due_at is not None and self._clock.now() < run.head.due_at:
+            return GIVEN_BACK
+        if run.head.due_at is not None and self._now() < run.head.due_at:
             return Verdict(Disposition.REQUEUE, not_before=run.head.due_at)
         return None
 
-    def _admit(self, run: Run) -> Run:
-        now = self._clock.now()
+    def _admit(self, run: Run) -> None:
+        now = run.started_at = self._now()
         if run.head.begun >= self._app.settings.delivery_limit:
-            return run._replace(started_at=now, outcome=Raised(DeliveredTooOften()))
-        if isinstance(run.subject, Call):
-            expires_at, skipped = run.subject.expires_at, None
-            if expires_at is not None and now > expires_at:
-                skipped = Skipped(f"it expired {(now - expires_at).total_seconds():.1f} s ago")
-            return run._replace(started_at=now, outcome=skipped)
-        tick, outcome, missed = _admit_token(run, run.subject, now)
-        if missed:
+            run.outcome = Raised(DeliveredTooOften())
+        elif isinstance(run.subject, Call):
+            if (expires_at := run.subject.expires_at) is not None and now > expires_at:
+                late = (now - expires_at).total_seconds()
+                run.outcome = Skipped(f"it expired {late:.1f} s ago")
+        elif missed := _admit_token(run, run.subject, now):
             self._emit(TicksSkipped(*run.about, missed, "late"))
-        return run._replace(started_at=now, tick=tick, outcome=outcome)
-
-    async def _execute(self, run: Run) -> Run:
-        outcome = run.outcome
-        if outcome is None:
-            if self._app.events.has_listeners(RunStarted):
-                self._emit(_started(run))
-            outcome = await self.executions.outcome_of(run)
-        return run._replace(outcome=outcome, ended_at=self._clock.now())
 
     async def _settle(self, run: Run) -> Verdict:
         settlement = self._announced(run, _decided(run))
         not_before = await self.successors.perform(run, settlement)
         match settlement.disposition:
             case Disposition.ACK if not_before is None:
-                return Verdict(Disposition.ACK, RunSettled(*run.about))
+                return Verdict(
+                    Disposition.ACK, RunSettled(*run.about) if self._is_heard(RunSettled) else None
+                )
             case Disposition.ACK:  # to be tried again from its place
                 return Verdict(Disposition.REQUEUE, not_before=not_before)
             case Disposition.NOTHING:
@@ -248,11 +256,13 @@ class Pipeline:
         """The settlement, after the listeners have heard how its run ended."""
         if settlement.ending is None:
             return settlement
-        void = isinstance(run.subject, Token) and self._turns.is_void(run.subject)
-        self._emit(finished := _finished(run, settlement, void))
+        finished = None
+        if self._is_heard(RunFinished):
+            void = isinstance(run.subject, Token) and self._turns.is_void(run.subject)
+            self._emit(finished := _finished(run, settlement, void))
         if settlement.missed:
             self._emit(TicksSkipped(*run.about, settlement.missed, "overrun"))
-        if settlement.put is None or finished.trace == settlement.put.trace:
+        if finished is None or settlement.put is None or finished.trace == settlement.put.trace:
             return settlement
         return replace(settlement, put=replace(settlement.put, trace=_texts(finished.trace)))
 
@@ -287,7 +297,7 @@ def _texts(trace: Mapping[Any, Any]) -> dict[str, str]:
 
 def _superseded(delivery: Delivery, token: Token, why: str) -> Verdict:
     if why == JOINED:
-        return Verdict(Disposition.ACK)
+        return ACKED
     about = token.loop, token.seq, token.attempt + 1, delivery.message.message_id or ""
     return Verdict(Disposition.ACK, TokenSuperseded(*about, reason=why))
 
@@ -309,16 +319,18 @@ def _arguments_of(call: Call, task: TaskSpec) -> Mapping[str, Any]:
     return task.reads.read(call.message)
 
 
-def _admit_token(run: Run, token: Token, now: datetime) -> tuple[datetime, Skipped | None, int]:
-    """The tick that the run stands for, why it is skipped if it is, and how many were missed."""
+def _admit_token(run: Run, token: Token, now: datetime) -> int:
+    """Find the tick that a run stands for, or why it is skipped; return how many were missed."""
     if token.attempt or token.state is State.REPLAY:
-        return run.tick, None, 0
+        return 0
     if token.triggered:
-        return token.due_at, None, 0
+        run.tick = token.due_at
+        return 0
     admission = admit(token.schedule, token.scheduled_at, now)
-    late = now - admission.tick
-    skipped = None if admission.run else Skipped(f"late by {late.total_seconds():.3f} s")
-    return admission.tick, skipped, admission.missed
+    run.tick = admission.tick
+    if not admission.run:
+        run.outcome = Skipped(f"late by {(now - admission.tick).total_seconds():.3f} s")
+    return admission.missed
 
 
 def _decided(run: Run) -> Settlement:

@@ -1,8 +1,7 @@
 """Publishing what must not be lost: again and again, for as long as its delivery is ours."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 
 from scheduler.brokers.contract import Delivery
@@ -22,6 +21,7 @@ class PatientPublisher:
     def __init__(self, shutdown: Shutdown, emit: Emit) -> None:
         self._shutdown = shutdown
         self._emit = emit
+        self._loop = asyncio.get_running_loop()
         self._waiting: dict[Confirmation, None] = {}
         self._reporting: asyncio.TimerHandle | None = None
         shutdown.aborted.add_done_callback(self._give_up_all)
@@ -43,12 +43,12 @@ class PatientPublisher:
             DeliveryLost: the broker has given the message to somebody else.
             BrokerError: not confirmed yet, and told to stop waiting.
         """
-        is_again = False
-        for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
+        pauses: Iterator[float] | None = None
+        while True:
             if delivery.lost.done():
                 raise DeliveryLost
             try:
-                if not (is_again and was_taken is not None and await was_taken()):
+                if pauses is None or was_taken is None or not await was_taken():
                     await self._confirmed(delivery, publish)
                 return
             except DeliveryLost:
@@ -58,30 +58,37 @@ class PatientPublisher:
                     raise DeliveryLost from None
                 if self._shutdown.aborting:
                     raise
-                is_again, next_in = True, timedelta(seconds=pause)
-                self._emit(SettlementDelayed(delivery.routing_key, str(error), next_in))
+                pauses = pauses or backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0)
+                pause, told = next(pauses), str(error)
+                next_in = timedelta(seconds=pause)
+                self._emit(SettlementDelayed(delivery.routing_key, told, next_in))
             await asyncio.wait([delivery.lost], timeout=pause)
 
     async def _confirmed(
         self, delivery: Delivery, publish: Callable[[], Awaitable[object]]
     ) -> None:
         """Wait as long as it takes: what is published twice may be taken twice."""
-        confirmation = Confirmation(delivery, at_once=self._shutdown.aborting)
+        confirmation = Confirmation(delivery, self._loop.time())
         self._waiting[confirmation] = None
         if self._reporting is None:
             self._report()
+        delivery.lost.add_done_callback(confirmation.give_up)
+        if self._shutdown.aborting:
+            self._loop.call_soon(confirmation.give_up)
         try:
-            async with confirmation.awaited:
-                await publish()
-        except TimeoutError:
+            await publish()
+        except asyncio.CancelledError:
+            if not confirmation.end():
+                raise
             raise DeliveryLost from None
         finally:
-            del self._waiting[confirmation]
             confirmation.end()
+            delivery.lost.remove_done_callback(confirmation.give_up)
+            del self._waiting[confirmation]
 
     def _report(self) -> None:
         """Tell of what has not been confirmed for long, as long as anything is waited for."""
-        loop, self._reporting = asyncio.get_running_loop(), None
+        loop, self._reporting = self._loop, None
         while self._waiting:
             oldest = next(iter(self._waiting))
             if (report_at := oldest.since + REPORT_AFTER.total_seconds()) > loop.time():
@@ -98,26 +105,28 @@ class PatientPublisher:
 
 
 class Confirmation:
-    """What a broker is asked to confirm, for as long as that is waited for.
+    """What a broker is asked to confirm by the running task, for as long as that is waited for.
 
     Attributes:
         since: when it was told of last, by the event loop's time.
     """
 
-    __slots__ = ("_loop", "awaited", "delivery", "since")
+    __slots__ = ("_gave_up", "_task", "delivery", "since")
 
-    def __init__(self, delivery: Delivery, *, at_once: bool) -> None:
+    def __init__(self, delivery: Delivery, since: float) -> None:
         self.delivery = delivery
-        self.awaited = asyncio.timeout(0 if at_once else None)
-        self._loop = asyncio.get_running_loop()
-        self.since = self._loop.time()
-        delivery.lost.add_done_callback(self.give_up)
+        self.since = since
+        self._task = asyncio.current_task()
+        self._gave_up = False
 
     def give_up(self, _: object = None) -> None:
-        """Wait no longer."""
-        with suppress(RuntimeError):  # it has just ended
-            self.awaited.reschedule(self._loop.time())
+        """Wait no longer: cancel the task, until it takes note of that."""
+        if self._task is not None and not self._gave_up:
+            self._gave_up = True
+            self._task.cancel()
 
-    def end(self) -> None:
-        """Take note that it is waited for no longer."""
-        self.delivery.lost.remove_done_callback(self.give_up)
+    def end(self) -> bool:
+        """Take note that it is waited for no longer; return whether it was given up, and only
+        that has cancelled its task."""
+        task, self._task = self._task, None
+        return task is not None and self._gave_up and not task.uncancel()

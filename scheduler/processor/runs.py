@@ -3,13 +3,14 @@
 import asyncio
 import concurrent.futures.thread
 import functools
+import math
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from scheduler.brokers.contract import Delivery
 from scheduler.middleware import Around, surrounded
@@ -48,10 +49,13 @@ OURS = (
     processor_processes.__file__,
     concurrent.futures.thread.__file__,
 )
+Held = list[Callable[[], None]]
+"""What is held for a delivery: how each is let go, in the order in which they were taken."""
 NOT_YET = datetime.max.replace(tzinfo=UTC)
 
 
-class Run(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Run:
     """A delivery on its way through a processor: each step adds what it found.
 
     Attributes:
@@ -73,26 +77,12 @@ class Run(NamedTuple):
     outcome: Outcome | None = None
 
     @property
-    def loop(self) -> LoopId:
-        """The loop; for a call, its task."""
-        return self.subject.loop if isinstance(self.subject, Token) else LoopId(self.task.name)
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt it is, counted from 1."""
-        return self.subject.attempt + 1
-
-    @property
     def about(self) -> tuple[LoopId, int | None, int, str]:
-        """What events say of it: loop, seq (None for a call), attempt, message id."""
-        seq = self.subject.seq if isinstance(self.subject, Token) else None
-        return self.loop, seq, self.attempt, self.delivery.message.message_id or ""
-
-    @property
-    def id(self) -> str:
-        """What somebody names it by who has it cancelled; empty: its message has no id."""
-        loop, seq, _, message_id = self.about
-        return flat(message_id) if seq is None else f"{loop}#{seq}"
+        """What events say of it: loop, seq (None for a call), attempt from 1, message id."""
+        subject, message_id = self.subject, self.delivery.message.message_id or ""
+        if isinstance(subject, Token):
+            return subject.loop, subject.seq, subject.attempt + 1, message_id
+        return LoopId(self.task.name), None, subject.attempt + 1, message_id
 
     @property
     def name(self) -> tuple[str, int | str]:
@@ -148,7 +138,8 @@ class Run(NamedTuple):
 
 
 class Execution:
-    """The task of a run, going on: cancelled when the delivery is lost, or on demand.
+    """The task of a run, going on: cancelled at its deadline, when the delivery is lost, or on
+    demand.
 
     Made in the asyncio task that settles it afterwards.
 
@@ -156,48 +147,39 @@ class Execution:
         state: what the runs of the processor share.
 
     Attributes:
+        id: what somebody names it by who has it cancelled.
         handling: ends when it is settled.
+        deadline: when it is cancelled for its timeout.
+        overdue_at: the same, by the event loop's time; infinite: it was cancelled for that.
         demand: that it is to end, and who has asked for that; None: nobody has.
         progress: what it has told of it last.
         thread: where its function is going on, if that blocks: a `threading.get_ident()`.
     """
 
-    def __init__(
-        self, run: Run, clock: Clock, state: Any, around: Sequence[Around], threads: Threads
-    ) -> None:
+    def __init__(self, run: Run, runs: "Executions") -> None:
         self.run = run
-        self.id = run.id or uuid.uuid4().hex
         self.handling = asyncio.current_task()
-        self.deadline = run.started_at + run.task.timeout
         self.demand: Demand | None = None
         self.progress: Progress | None = None
         self.thread: int | None = None
         self.child: Child | None = None
-        self._clock = clock
-        self._state = state
-        self._around = around
-        self._threads = threads
+        self._runs = runs
         self._thread: asyncio.Future[Any] | None = None
-        subject = run.subject
-        self._handed_on = subject.carry if isinstance(subject, Token) else None
-        self._name = run.name
-        self.task = asyncio.create_task(self._call(), name="run {} #{}".format(*self._name))
+        self._name = name, mark = run.name
+        self.id = f"{name}#{mark}" if isinstance(mark, int) else flat(mark) or uuid.uuid4().hex
+        self._handed_on = run.subject.carry if isinstance(run.subject, Token) else None
+        self.deadline = run.started_at + run.task.timeout
+        self.overdue_at = runs.loop.time() + run.task.timeout.total_seconds()
+        self.task = runs.loop.create_task(self._call(), name=f"run {name} #{mark}")
 
-    async def ended(self) -> None:
-        """Wait until it has ended, in whatever way."""
-        lost = self.run.delivery.lost
+    def stop(self, _: object = None) -> None:
+        """Cancel its task."""
+        self.task.cancel()
 
-        def cancel(_: object) -> None:
-            self.task.cancel()
-
-        lost.add_done_callback(cancel)
-        try:
-            await self.task
-        except BaseException:  # what it raised is its outcome
-            if not self.task.done():
-                raise
-        finally:
-            lost.remove_done_callback(cancel)
+    def expire(self) -> None:
+        """Cancel its task, once, as its time is over."""
+        self.overdue_at = math.inf
+        self.task.cancel()
 
     def cancel(self, demand: Demand) -> bool:
         """Have it end, as somebody asks for it; says whether it was going on."""
@@ -224,18 +206,16 @@ class Execution:
         return Raised(error.with_traceback(_below_ours(error.__traceback__)))
 
     async def _call(self) -> None:
-        task = self.run.task
         current_run.set(self._name)
-        deadline = asyncio.timeout(task.timeout.total_seconds())
-        context = self._context(deadline)
+        context = self._context()
+        around = () if self.run.task.builtin else self._runs.around
         try:
-            async with deadline:
-                with UserCode("the task"):
-                    await surrounded(self._around, context, self._work(context))()
-        except TimeoutError:
-            if not deadline.expired():
+            with UserCode("the task"):
+                await surrounded(around, context, self._work(context))()
+        except asyncio.CancelledError:
+            if self.overdue_at < math.inf:
                 raise
-            allowed = (context.deadline - self.run.started_at).total_seconds()
+            allowed = (self.deadline - self.run.started_at).total_seconds()
             raise TimeoutError(f"it ran longer than its timeout of {allowed:g} s") from None
 
     def _work(self, context: Context[Any]) -> Callable[[], Awaitable[Any]]:
@@ -248,7 +228,7 @@ class Execution:
         return functools.partial(self._in_thread, work) if task.blocks else work
 
     async def _in_process(self, child: Child) -> Any:
-        starting = self._threads.begin(child.start, starts=True)
+        starting = self._runs.threads.begin(child.start, starts=True)
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -268,15 +248,16 @@ class Execution:
             finally:
                 self.thread = None
 
-        self._thread = self._threads.begin(noted)
-        return await self._threads.result_of(self._thread, stop=stop)
+        self._thread = self._runs.threads.begin(noted)
+        return await self._runs.threads.result_of(self._thread, stop=stop)
 
-    def _extend(self, deadline: asyncio.Timeout, span: timedelta) -> datetime:
-        loop = self.task.get_loop()
-
+    def _extend(self, span: timedelta) -> datetime:
         def extend() -> datetime:
-            deadline.reschedule(loop.time() + span.total_seconds())
-            self.deadline = self._clock.now() + span
+            if self.overdue_at == math.inf:
+                raise RuntimeError("the run has timed out")
+            self.deadline = self._runs.clock.now() + span
+            self.overdue_at = self._runs.loop.time() + span.total_seconds()
+            self._runs.watch(self.overdue_at)
             return self.deadline
 
         async def extend_from_thread() -> datetime:
@@ -284,28 +265,29 @@ class Execution:
 
         if not self.run.task.blocks:
             return extend()
-        return asyncio.run_coroutine_threadsafe(extend_from_thread(), loop).result()
+        return asyncio.run_coroutine_threadsafe(extend_from_thread(), self._runs.loop).result()
 
-    def _context(self, deadline: asyncio.Timeout) -> Context[Any]:
+    def _context(self) -> Context[Any]:
         run, subject = self.run, self.run.subject
         token = subject if isinstance(subject, Token) else None
+        loop, _, attempt, _ = run.about
         return Context(
             task=run.task.name,
             arguments=run.arguments,
-            loop=str(run.loop),
-            key=run.loop.key,
+            loop=self._name[0],
+            key=loop.key,
             seq=token.seq if token else 0,
             scheduled_at=run.tick,
             previous_at=token.previous_at if token else None,
             started_at=run.started_at,
-            attempt=run.attempt,
+            attempt=attempt,
             redelivered=run.delivery.redelivered,
             deadline=self.deadline,
             carried=self._handed_on,
             message=run.delivery.message if isinstance(subject, Token) else subject.message,
             routing_key=run.delivery.routing_key if token else _original_key(subject),
-            state=self._state,
-            _extend=functools.partial(self._extend, deadline),
+            state=self._runs.lifespan.state,
+            _extend=self._extend,
             _hand_on=self._hand_on if token else refuse_to_carry,
             _note_progress=self._note_progress,
         )
@@ -321,6 +303,7 @@ class Executions:
     """The runs of a processor that go on now, and the room that there is for more.
 
     Args:
+        around: what stands around each run, but those of the scheduler itself.
         concurrency: how many may go on at once, over all tasks.
     """
 
@@ -333,15 +316,17 @@ class Executions:
         threads: Threads,
         concurrency: int,
     ) -> None:
-        self._clock = clock
+        self.clock = clock
+        self.lifespan = lifespan
+        self.around = around
+        self.threads = threads
+        self.loop = asyncio.get_running_loop()
         self._shutdown = shutdown
-        self._lifespan = lifespan
-        self._around = around
-        self._threads = threads
         self._free = asyncio.Semaphore(concurrency)
         self._free_threads = asyncio.Semaphore(threads.size)
         self._rooms: dict[str, Sequence[asyncio.Semaphore]] = {}
         self._going: set[Execution] = set()
+        self._next_look: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._going)
@@ -349,7 +334,7 @@ class Executions:
     def __iter__(self) -> Iterator[Execution]:
         return iter(tuple(self._going))
 
-    async def take_room(self, task: TaskSpec, held: ExitStack) -> None:
+    async def take_room(self, task: TaskSpec, held: Held) -> None:
         """Wait until there is room for a run of a task, and hold it."""
         if task.builtin:  # supervision does not wait for the runs that it supervises
             return
@@ -363,7 +348,7 @@ class Executions:
             self._rooms[task.name] = rooms
         for room in rooms:
             await room.acquire()
-            held.callback(room.release)
+            held.append(room.release)
 
     def let_through(self, waiting: int) -> None:
         """Have as many as may be waiting go on, to find that the processor stops."""
@@ -371,21 +356,49 @@ class Executions:
             for _ in range(waiting):
                 room.release()
 
+    def begin(self, run: Run) -> Execution:
+        """Begin a run of a task."""
+        execution = Execution(run, self)
+        self._going.add(execution)
+        self.watch(execution.overdue_at)
+        return execution
+
     async def outcome_of(self, run: Run) -> Outcome:
         """Run a task to its end."""
-        around = () if run.task.builtin else self._around
-        execution = Execution(run, self._clock, self._lifespan.state, around, self._threads)
-        self._going.add(execution)
+        execution, lost = self.begin(run), run.delivery.lost
+        lost.add_done_callback(execution.stop)
         try:
-            await execution.ended()
+            await execution.task
+        except BaseException:  # what it raised is its outcome
+            if not execution.task.done():
+                raise
         finally:
+            lost.remove_done_callback(execution.stop)
             self._going.discard(execution)
         return execution.outcome(interrupted=self._shutdown.aborting)
 
     def cancel(self) -> None:
         """Cancel all tasks that run now."""
         for execution in self._going:
-            execution.task.cancel()
+            execution.stop()
+
+    def watch(self, overdue_at: float) -> None:
+        """Have the runs that are overdue cancelled at a time of the event loop, or before.
+
+        One timer serves all runs: nearly all end long before their deadlines.
+        """
+        if self._next_look is None or overdue_at < self._next_look.when():
+            if self._next_look is not None:
+                self._next_look.cancel()
+            self._next_look = self.loop.call_at(overdue_at, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        self._next_look = None
+        for execution in self._going:
+            if execution.overdue_at <= self.loop.time():
+                execution.expire()
+            elif execution.overdue_at < math.inf:
+                self.watch(execution.overdue_at)
 
 
 def _cancelled(demand: Demand) -> RunCancelled:

@@ -41,23 +41,21 @@ class Order:
     heads: Heads
     publisher: PatientPublisher
 
-    async def resumed(self, run: Run) -> Run:
-        """The run, with what became of its message before."""
-        if not run.delivery.redelivered:
-            return run
+    async def resume(self, run: Run) -> None:
+        """Find what became of the message of a run that somebody had before."""
         message = run.delivery.message
         if not run.task.ordered:
-            return run._replace(head=Head(begun=failed_deliveries(message)))
-        head = await self.heads.of(run.task.name, message)
-        if not isinstance(call := run.subject, Call):
-            return run._replace(head=head)
-        first = call.first_failed_at or head.first_failed_at
-        call = replace(call, attempt=max(call.attempt, head.attempt), first_failed_at=first)
-        return run._replace(subject=call, head=head)
+            run.head = Head(begun=failed_deliveries(message))
+            return
+        run.head = head = await self.heads.of(run.task.name, message)
+        if isinstance(call := run.subject, Call):
+            first = call.first_failed_at or head.first_failed_at
+            attempt = max(call.attempt, head.attempt)
+            run.subject = replace(call, attempt=attempt, first_failed_at=first)
 
     async def begin(self, run: Run) -> None:
-        """Note that a run begins: should it end its processor, the next one knows."""
-        if run.task.ordered and run.delivery.redelivered:
+        """Note that a run of such a message begins: should it end its processor, the next knows."""
+        if run.task.ordered:
             await self._note(run, replace(run.head, begun=run.head.begun + 1))
 
     async def wait(self, run: Run, delay: timedelta, failed_at: datetime) -> datetime:
@@ -69,8 +67,7 @@ class Order:
 
     async def end(self, run: Run) -> None:
         """Forget what was noted: the message is done with."""
-        if run.task.ordered and run.delivery.redelivered:
-            await self.heads.forget(run.task.name)
+        await self.heads.forget(run.task.name)
 
     async def _note(self, run: Run, head: Head) -> None:
         task, message = run.task.name, run.delivery.message
@@ -95,7 +92,8 @@ class Successors:
 
     def __post_init__(self) -> None:
         self._names, self._clock = self.space.app.names, self.space.clock
-        self._emit = self.space.app.events.emit
+        self._emit, events = self.space.app.events.emit, self.space.app.events
+        self._is_heard = events.has_listeners
 
     async def perform(self, run: Run, settlement: Settlement) -> datetime | None:
         """Publish what the settlement asks for.
@@ -108,12 +106,17 @@ class Successors:
         if (successor := settlement.put) is not None:
             assert isinstance(run.subject, Token)
             await self.recognition.put(run.delivery, successor, run.subject)
-            self._emit(SuccessorConfirmed(*run.about))
+            if self._is_heard(SuccessorConfirmed):
+                self._emit(SuccessorConfirmed(*run.about))
         if (delay := settlement.retry_in) is not None:
             if run.task.ordered:
                 return await self.order.wait(run, delay, self._clock.now())
             await self._retry(run, settlement, delay)
-        if settlement.disposition is Disposition.ACK:
+        if (
+            run.task.ordered
+            and run.delivery.redelivered
+            and settlement.disposition is Disposition.ACK
+        ):
             await self.order.end(run)
         return None
 

@@ -15,7 +15,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
-from pydantic_core import core_schema, from_json
+from pydantic_core import PydanticSerializationError, core_schema, from_json, to_json
 
 from scheduler.errors import Undecodable
 from scheduler.timing.durations import MILLISECOND, shown
@@ -161,7 +161,10 @@ def our_headers(message: Message) -> dict[str, Any]:
 
 def compact_json(value: Any) -> bytes:
     """A body that says this, without spaces."""
-    return _COMPACT.encode(value).encode()
+    try:
+        return to_json(value, inf_nan_mode="constants")
+    except PydanticSerializationError:  # lone surrogates: only escapes can hold them
+        return _COMPACT.encode(value).encode()
 
 
 def parsed_json(body: bytes) -> Any:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker
-from scheduler.brokers.properties import check_key, encoded
+from scheduler.brokers.properties import encoded, encoded_key
 from scheduler.errors import (
     Blocked,
     BrokerUnavailable,
@@ -284,7 +284,7 @@ class Outbox:
         id = posting.message_id or str(uuid.uuid4())
         message = replace(message, message_id=id, timestamp=now)
         encoded(message)
-        check_key(key)
+        encoded_key(key)
         error = await self._deliver(Unsent(exchange, key, message, now, now), posting)
         return MessageId(id, error is not None)
 

@@ -11,7 +11,8 @@ from scheduler.brokers.contract import DEFAULT_TIMEOUT, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.connection import MemoryConnection
 from scheduler.errors import UsageError
-from scheduler.processor.runs import Execution, Run
+from scheduler.processor.lifespan import Lifespan
+from scheduler.processor.runs import Executions, Run
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.protocol.calls import decode_call
@@ -63,8 +64,11 @@ class _EagerBroker(MemoryBroker):
                 "Inside eager() nothing is published to exchanges: take a scheduler.testing.Kit."
             )
         delivery = _delivered(self._sent(message), exchange, routing_key)
-        around, threads = self._app.around_runs, Threads(1, Shutdown())
-        await Execution(self._run(delivery), self._clock, self._state, around, threads).task
+        shutdown, around = Shutdown(), self._app.around_runs
+        lifespan = Lifespan(self._app, None, shutdown)
+        lifespan.state = self._state
+        runs = Executions(self._clock, shutdown, lifespan, around, Threads(1, shutdown), 1)
+        await runs.begin(self._run(delivery)).task
 
     def _run(self, delivery: Delivery) -> Run:
         task = self._app.tasks[delivery.routing_key.rpartition(".")[2]]

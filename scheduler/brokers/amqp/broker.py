@@ -22,7 +22,7 @@ from scheduler.brokers.amqp.browsing import Browsing
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.consumers import AmqpConsumer
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
-from scheduler.brokers.amqp.driver import DriverChannel, closed
+from scheduler.brokers.amqp.driver import closed
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.amqp.session import Session
@@ -38,7 +38,8 @@ from scheduler.brokers.contract import (
     written_into,
 )
 from scheduler.brokers.credentials import parse_urls
-from scheduler.brokers.properties import check_body, check_key, check_size, encoded
+from scheduler.brokers.properties import check_body, check_size, encoded, encoded_key
+from scheduler.brokers.tables import short_string
 from scheduler.errors import (
     ConfirmationTimeout,
     IncompatibleBroker,
@@ -156,13 +157,13 @@ class AmqpBroker:
         timeout: timedelta | None = DEFAULT_TIMEOUT,
         lane: int = 0,
     ) -> None:
-        check_key(routing_key)
+        key = encoded_key(routing_key)
         session = await self._connection.ready(timeout)
         if timeout is None:
-            return await self._publish(session, message, exchange, routing_key, lane)
+            return await self._publish(session, message, exchange, routing_key, key, lane)
         try:
             async with asyncio.timeout(timeout.total_seconds()):
-                await self._publish(session, message, exchange, routing_key, lane)
+                await self._publish(session, message, exchange, routing_key, key, lane)
         except TimeoutError:
             raise ConfirmationTimeout(
                 f"{self.address} did not confirm a message within "
@@ -252,9 +253,15 @@ class AmqpBroker:
             await session.renew_getters()
 
     async def _publish(
-        self, session: Session, message: Message, exchange: str, routing_key: str, lane: int
+        self,
+        session: Session,
+        message: Message,
+        exchange: str,
+        routing_key: str,
+        key: bytes,
+        lane: int,
     ) -> None:
-        time = asyncio.get_running_loop().time
+        time = session.connection.loop.time
         began = time()
         message_id = message.message_id
         if message_id is None:  # by it, one is known that is returned
@@ -264,23 +271,17 @@ class AmqpBroker:
         address, body, place = self.address, message.body, f"{exchange} ({routing_key})"
         check_size(properties, session.frame_max, address)
         check_body(body, session.largest_body, place, address)
-
-        async def publish_over(channel: DriverChannel) -> None:
-            await channel.publish(
-                body,
-                properties,
-                exchange=exchange,
-                routing_key=routing_key,
-                message_id=message_id,
-            )
-
+        to = short_string(exchange, "The exchange"), key
+        about = {"routing_key": routing_key, "message_id": message_id}
         try:
             with self._connection.translated, session.awaiting_answer():
                 if len(body) > SURELY_ACCEPTED and session.largest_body is None:
                     async with session.lone_publisher() as channel:
-                        await publish_over(channel)
+                        await channel.publish(body, properties, *to, **about)
                 else:
-                    await publish_over(await session.publisher(exchange, lane).channel())
+                    lease = session.publisher(exchange, lane)
+                    channel = lease.usable or await lease.channel()
+                    await channel.publish(body, properties, *to, **about)
         except TooLarge as error:
             session.largest_body = error.limit
             check_body(body, error.limit, place, address)

@@ -112,7 +112,8 @@ class AmqpConsumer:
 
     async def _open(self, session: Session) -> DeliveryChannel:
         channel = await session.open_channel()
-        deliveries = DeliveryChannel(self._connection, channel, lost_with(channel))
+        lost = lost_with(channel)
+        deliveries = DeliveryChannel(self._connection, channel, lost, acks_together=True)
 
         def on_close(closing: asyncio.Future[Any]) -> None:
             if self._deliveries is deliveries:

@@ -1,7 +1,9 @@
 """What the broker has delivered, over which channel, until it is settled."""
 
 import asyncio
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,7 +22,9 @@ class DeliveryChannel:
     """A channel that deliveries come over, and are settled on.
 
     Attributes:
-        done: called when one of them is settled.
+        done: called when one of them is settled; None: nothing is.
+        acks_together: whether all that comes over the channel is held here, so that what was acked
+            before all that is held is acked by one frame.
         held: by the tags of those that are not settled, what is done when they are lost.
         retired: no more will come.
     """
@@ -28,9 +32,11 @@ class DeliveryChannel:
     connection: Connection
     channel: DriverChannel
     lost: asyncio.Future[None]
-    done: Callable[[], None] = lambda: None
+    done: Callable[[], None] | None = None
+    acks_together: bool = False
     held: dict[int, asyncio.Future[None]] = field(default_factory=dict[int, asyncio.Future[None]])
     retired: bool = False
+    _acked: list[int] = field(default_factory=list[int], init=False)
 
     def retire(self) -> None:
         """Close the channel as soon as nothing that came over it is in hand any more."""
@@ -71,19 +77,40 @@ class DeliveryChannel:
 
     async def _settle(self, tag: int, *, requeue: bool) -> None:
         try:
-            self.channel.settle(tag, requeue=requeue)
-            await asyncio.sleep(0)  # it is written before anything comes of it
+            if requeue or not self.acks_together:
+                self.channel.settle(tag, requeue=requeue)
+            else:
+                self._ack(tag)
         except ChannelInvalidStateError:
             raise DeliveryLost from None
         finally:
             self._let_go(tag)
+
+    def _ack(self, tag: int) -> None:
+        self.channel.expect_more()
+        if not self._acked:
+            self.channel.loop.call_soon(self._write_acks)
+        self._acked.append(tag)
+
+    def _write_acks(self) -> None:
+        """Ack what was acked in this turn of the event loop."""
+        acked, self._acked = self._acked, []
+        oldest = next(iter(self.held), math.inf)
+        together = [tag for tag in acked if tag < oldest]
+        with suppress(ChannelInvalidStateError):  # they come again
+            if together:
+                self.channel.settle(max(together), multiple=len(together) > 1)
+            for tag in acked:
+                if tag > oldest:
+                    self.channel.settle(tag)
 
     def _let_go(self, tag: int) -> None:
         if self.held.pop(tag, None) is not None and not self.held:
             self.lost.remove_done_callback(self._lose_all)
             if self.retired:
                 self.connection.close_soon(self.channel)
-        self.done()
+        if self.done is not None:
+            self.done()
 
     def _lose_all(self, _: object) -> None:
         for lost in self.held.values():

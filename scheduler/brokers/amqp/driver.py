@@ -219,12 +219,13 @@ class DriverChannel(aiormq.Channel):
         self._got: asyncio.Future[RawMessage | None] | None = None
         self._settled_at = -math.inf
         self._settled_together = 0
-        closing_of(self).add_done_callback(self._fail)
+        self._gone = closing_of(self)
+        self._gone.add_done_callback(self._fail)
 
     @property
     def ends(self) -> bool:
         """Whether its closing has begun: it is of no further use."""
-        return self._ends or self.is_closed
+        return self._ends or self._gone.done()
 
     async def close(self, *args: Any, **kwargs: Any) -> None:
         self._ends = True
@@ -254,17 +255,24 @@ class DriverChannel(aiormq.Channel):
         await self.close()
 
     def publish(
-        self, body: bytes, properties: bytes, *, exchange: str, routing_key: str, message_id: str
+        self,
+        body: bytes,
+        properties: bytes,
+        exchange: bytes,
+        key: bytes,
+        *,
+        routing_key: str,
+        message_id: str,
     ) -> asyncio.Future[None]:
         """Publish a message, mandatory; returns what is done when it is confirmed.
 
         Args:
+            exchange, key: as short strings.
             message_id: the one that its properties name: by it, and by its key, one is known that
                 is returned.
         """
-        self._expect_more()
-        to = short_string(exchange, "The exchange"), short_string(routing_key, "The routing key")
-        frames = publishing(self.number, *to, properties, body, self._largest_frame)
+        self.expect_more()
+        frames = publishing(self.number, exchange, key, properties, body, self._largest_frame)
         # The broker counts what comes: nothing that cannot be sent may be counted here.
         self._published += 1
         confirmed = self.loop.create_future()
@@ -278,7 +286,7 @@ class DriverChannel(aiormq.Channel):
 
     async def get(self, queue: str) -> RawMessage | None:
         """Take the message at the head of a queue, if there is one."""
-        self._expect_more()
+        self.expect_more()
         self._got = got = self.loop.create_future()
         self._write(getting(self.number, short_string(queue, "The name of the queue")))
         return await got
@@ -305,7 +313,7 @@ class DriverChannel(aiormq.Channel):
 
     def settle(self, tag: int, *, requeue: bool = False, multiple: bool = False) -> None:
         """Ack a message, or give it back, unless the broker has taken it back."""
-        self._expect_more()
+        self.expect_more()
         now = self.loop.time()
         is_soon = now - self._settled_at < NOTED_WITHIN
         self._settled_at, self._settled_together = now, self._settled_together * is_soon + 1
@@ -353,9 +361,11 @@ class DriverChannel(aiormq.Channel):
                 return
 
     def _confirm(self, last: int, multiple: bool, *, taken: bool) -> None:
-        until = itertools.takewhile(lambda tag: tag <= last, self._unconfirmed)
-        for tag in list(until) if multiple else (last,):
-            sent = self._unconfirmed.pop(tag, None)
+        waiting, tags = self._unconfirmed, [last]
+        if multiple:
+            tags = list(itertools.takewhile(last.__ge__, waiting))
+        for tag in tags:
+            sent = waiting.pop(tag, None)
             if sent is None or sent.confirmed.done():
                 continue  # it was returned, or nobody waits any more
             if taken:
@@ -371,7 +381,8 @@ class DriverChannel(aiormq.Channel):
             if not answer.done():
                 answer.set_exception(error or ChannelInvalidStateError(f"{self!r} was closed"))
 
-    def _expect_more(self) -> None:
+    def expect_more(self) -> None:
+        """See that something can still be written."""
         if self.ends:
             raise ChannelInvalidStateError(f"{self!r} is being closed")
 

@@ -67,7 +67,8 @@ class Incoming(asyncio.StreamReader):
             if came[end - 1] != FRAME_END:
                 self.set_exception(AMQPConnectionError("A frame does not end where it says."))
                 break
-            if not self._takes(kind, channel, came[at + HEAD.size : end - 1]):
+            taker, payload = self._taker(channel), came[at + HEAD.size : end - 1]
+            if not channel or (taker is not None and not taker.takes(kind, payload)):
                 super().feed_data(came[at:end])
             at = end
         self._came = came[at:]
@@ -77,12 +78,6 @@ class Incoming(asyncio.StreamReader):
             rest, self._came = self._came, b""
             super().feed_data(rest)
         super().feed_eof()
-
-    def _takes(self, kind: int, channel: int, payload: bytes) -> bool:
-        if not channel:
-            return False
-        taker = self._taker(channel)
-        return taker is None or taker.takes(kind, payload)
 
 
 class Frames(FrameReceiver):
@@ -159,13 +154,11 @@ def publishing(
     """The frames by which a message is published, mandatory, of so many bytes at most (0: any)."""
     method = PUBLISH + b"\0\0" + exchange + routing_key + MANDATORY
     header = ABOUT_CONTENT.pack(Basic.frame_id, 0, len(body)) + properties
-    frames = [_framed(FRAME_METHOD, channel, method), _framed(FRAME_HEADER, channel, header)]
+    frames = _framed(FRAME_METHOD, channel, method) + _framed(FRAME_HEADER, channel, header)
     size = largest - AROUND if largest else len(body)
-    frames += (
-        _framed(FRAME_BODY, channel, body[begin : begin + size])
-        for begin in range(0, len(body), size or 1)
-    )
-    return b"".join(frames)
+    for begin in range(0, len(body), size or 1):
+        frames += _framed(FRAME_BODY, channel, body[begin : begin + size])
+    return frames
 
 
 def half_publishing(channel: int) -> bytes:

@@ -2,8 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ class Session:
     """One live connection, with a channel to publish on and channels to get with.
 
     Attributes:
+        unanswered: what the broker was asked, and when; the oldest first.
         largest_body: the broker's max_message_size, once it has refused a message for that; None:
             not known yet, as the broker does not tell it before.
     """
@@ -50,7 +51,7 @@ class Session:
         self._alone = asyncio.Semaphore(MOST_ALONE)
         self._publishers: dict[tuple[str, int], Lease] = {}
         self.idle_getters: list[Lease] = []
-        self._unanswered: dict[object, float] = {}
+        self.unanswered: dict[Question, float] = {}
         self._watching: asyncio.Task[None] | None = None
         self._given_up_for: str | None = None
 
@@ -103,8 +104,7 @@ class Session:
             if (channel := lease.give_up()) is not None:
                 await closed(channel)
 
-    @contextmanager
-    def awaiting_answer(self) -> Generator[None]:
+    def awaiting_answer(self) -> "Question":
         """Inside the block, the connection is given up if the broker is silent for too long, and no
         alarm blocks it.
 
@@ -112,20 +112,20 @@ class Session:
         published over it, and say nothing. With the connection, what is in hand goes back to its
         queue, and is settled by whoever gets it next.
         """
-        self._unanswered[question := object()] = asyncio.get_running_loop().time()
+        return Question(self)
+
+    def await_answer(self, question: "Question") -> None:
+        """Expect an answer, until it is forgotten."""
+        self.unanswered[question] = self.connection.loop.time()
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._until_all_answered(), name="answers")
-        try:
-            yield
-        finally:
-            del self._unanswered[question]
 
     @property
     def silence(self) -> timedelta:
         """For how long the broker has sent nothing, though an answer is waited for."""
-        if not self._unanswered:
+        if not self.unanswered:
             return timedelta(0)
-        since = max(next(iter(self._unanswered.values())), self.connection.heard_at)
+        since = max(next(iter(self.unanswered.values())), self.connection.heard_at)
         return timedelta(seconds=asyncio.get_running_loop().time() - since)
 
     async def find_alarm(self) -> str:
@@ -151,15 +151,15 @@ class Session:
 
     async def _until_all_answered(self) -> None:
         loop, patience = asyncio.get_running_loop(), ANSWER_TIMEOUT.total_seconds()
-        while self._unanswered:
-            oldest, asked_at = next(iter(self._unanswered.items()))
+        while self.unanswered:
+            oldest, asked_at = next(iter(self.unanswered.items()))
             if (left := asked_at + patience - loop.time()) > 0:
                 await asyncio.sleep(left)
                 continue
             while self.connection.is_blocked:
                 await self.connection.ready()
                 await asyncio.sleep(patience)
-            if oldest in self._unanswered:
+            if oldest in self.unanswered:
                 return await self.give_up(
                     f"it left us without an answer for {patience:g} s, and no alarm blocks it"
                 )
@@ -188,6 +188,21 @@ class Session:
             await self.connection.left()
 
 
+class Question:
+    """Something that the broker was asked, inside a `with` block."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        self._session.await_answer(self)
+
+    def __exit__(self, *exception: object) -> None:
+        del self._session.unanswered[self]
+
+
 class Lease:
     """A channel that is opened when it is first used, and again after it was closed.
 
@@ -204,8 +219,9 @@ class Lease:
         self.is_kept = False
 
     @property
-    def usable(self) -> bool:
-        return self._channel is not None and not self._channel.ends
+    def usable(self) -> DriverChannel | None:
+        """The channel, if it is open."""
+        return None if self._channel is None or self._channel.ends else self._channel
 
     def release(self) -> None:
         """Let the next one have it who gets."""
@@ -219,12 +235,12 @@ class Lease:
         return channel
 
     async def channel(self) -> DriverChannel:
-        if self._channel is not None and self.usable:
-            return self._channel
+        if (channel := self.usable) is not None:
+            return channel
         async with self._opening:
-            if self._channel is None or not self.usable:
-                self._channel = await self._session.open_channel(
+            if (channel := self.usable) is None:
+                channel = self._channel = await self._session.open_channel(
                     publisher_confirms=self._publisher_confirms
                 )
-                self.lost = lost_with(self._channel)
-            return self._channel
+                self.lost = lost_with(channel)
+            return channel

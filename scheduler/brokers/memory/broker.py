@@ -38,7 +38,7 @@ from scheduler.brokers.memory.connection import (
 )
 from scheduler.brokers.memory.queues import Letter, MemoryQueue
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.brokers.properties import check_body, check_key, check_size, decoded, encoded
+from scheduler.brokers.properties import check_body, check_size, decoded, encoded, encoded_key
 from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Topology
@@ -100,7 +100,7 @@ class MemoryBroker:
         lane: int = 0,
     ) -> None:
         self._open()
-        check_key(routing_key)
+        encoded_key(routing_key)
         check_body(message.body, LARGEST_BODY, f"{exchange} ({routing_key})", self.address)
         self._server.post(Letter(self._sent(message), exchange, routing_key))
         await asyncio.sleep(0)  # whoever publishes without end must not keep others from running

@@ -60,16 +60,12 @@ def nothing(answer: Any = None) -> Callable[..., Any]:
     return instead
 
 
-resumed = Order.resumed
+resume = Order.resume
 
 
-async def _unread(self: Order, run: Run) -> Run:
-    return run
-
-
-async def _at_once(self: Order, run: Run) -> Run:
-    run = await resumed(self, run)
-    return run._replace(head=replace(run.head, due_at=None))
+async def _at_once(self: Order, run: Run) -> None:
+    await resume(self, run)
+    run.head = replace(run.head, due_at=None)
 
 
 async def _cancel(self: InOrder) -> None:
@@ -107,7 +103,7 @@ REMOVALS = (
         "the note, reading",
         "nobody reads it",
         Order,
-        {"resumed": _unread},
+        {"resume": nothing()},
         Bounds(messages=1),
         {Wrong.BACKWARDS},
     ),
@@ -115,7 +111,7 @@ REMOVALS = (
         "the note, its delay",
         "only who noted a delay waits for its end",
         Order,
-        {"resumed": _at_once},
+        {"resume": _at_once},
         Bounds(messages=1),
         {Wrong.EARLY},
     ),

@@ -56,7 +56,7 @@ def read(message: Message, namespace: str = "shop", task: str = "send_sms") -> C
 def test_a_call_looks_like_this_on_the_wire():
     assert (
         Message(
-            body=b'{"args":{"phone":"+49 1","text":"h\\u00e9"}}',
+            body='{"args":{"phone":"+49 1","text":"hé"}}'.encode(),
             headers={
                 "traceparent": "00-ab-cd-01",
                 "scheduler-version": 1,
