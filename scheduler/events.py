@@ -5,7 +5,7 @@ Each event has its line in the log: `text` with its fields filled in, at `level`
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
@@ -36,6 +36,11 @@ class Event:
 
     level: ClassVar[int] = NOTSET
     text: ClassVar[str] = ""
+
+    @property
+    def severity(self) -> int:
+        """Return the level of its line, or the highest that it may have."""
+        return self.level
 
     @property
     def line(self) -> Line:
@@ -97,13 +102,9 @@ class EventStream:
         finally:
             self.forget(listener)
 
-    def has_listeners(self, kind: type[Event]) -> bool:
-        """Whether anybody is told of such events."""
-        return bool(self._listeners_of(kind))
-
     def emit(self, event: Event) -> None:
         """Hand an event to every listener that is told of its kind."""
-        for listener in self._listeners_of(type(event)):
+        for listener in self.listeners_of(type(event)):
             try:
                 try:
                     listener(event)
@@ -113,7 +114,8 @@ class EventStream:
             except Exception:
                 logging.getLogger(__name__).exception("The listener %r failed", listener)
 
-    def _listeners_of(self, kind: type[Event]) -> list[Emit]:
+    def listeners_of(self, kind: type[Event]) -> Sequence[Emit]:
+        """Return who is told of such events: where nobody is, there is no need to make one."""
         if (found := self._of_kind.get(kind)) is None:
             found = [each for each, kinds in self._listeners if issubclass(kind, kinds)]
             self._of_kind[kind] = found
@@ -426,6 +428,9 @@ class RunStarted(RunEvent):
         return DEBUG, f"started {_span(self.late)} after its time{again}"
 
 
+LEVELS = dict.fromkeys(Ending, WARNING) | {Ending.SUCCEEDED: INFO, Ending.ESCALATED: ERROR}
+
+
 @dataclass(frozen=True, slots=True)
 class RunFinished(RunEvent):
     """A run has ended, and this is what its settlement will do.
@@ -455,22 +460,29 @@ class RunFinished(RunEvent):
     call: Call | None = field(default=None, repr=False)
 
     @property
+    def severity(self) -> int:
+        return LEVELS[self.ending]
+
+    @property
     def line(self) -> Line:
+        return self.severity, self._words()
+
+    def _words(self) -> str:
         took, then = _span(self.duration), self._then()
         error = summary_of(self.error) if self.error else ""
         match self.ending:
             case Ending.SUCCEEDED:
-                return INFO, f"succeeded in {took}{then}"
+                return f"succeeded in {took}{then}"
             case Ending.SKIPPED:
-                return WARNING, f"skipped: {self.skipped}{then}"
+                return f"skipped: {self.skipped}{then}"
             case Ending.CANCELLED:
-                return WARNING, f"{self.error} after {took}{then}"
+                return f"{self.error} after {took}{then}"
             case Ending.STOPPED:
-                return WARNING, f"stopped its loop in {took}: {error}"
+                return f"stopped its loop in {took}: {error}"
             case Ending.RETRIED:
-                return WARNING, f"failed in {took}, attempt {self.attempt}: {error}{then}"
+                return f"failed in {took}, attempt {self.attempt}: {error}{then}"
             case Ending.ESCALATED:
-                return ERROR, f"failed in {took}, attempt {self.attempt}: {error}"
+                return f"failed in {took}, attempt {self.attempt}: {error}"
 
     def _then(self) -> str:
         if self.retry_in is not None:

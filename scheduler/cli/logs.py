@@ -35,6 +35,8 @@ def told() -> list[type[Event]]:
 
 def log_event(event: Event) -> None:
     """Log an event: a listener."""
+    if not logger.isEnabledFor(event.severity):
+        return
     level, words = event.line
     if isinstance(event, RunEvent) and event.loop == SUPERVISION and level == logging.INFO:
         level = logging.DEBUG  # it goes on all the time

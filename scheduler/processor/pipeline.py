@@ -103,7 +103,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         self._app, self._now = self.space.app, self.space.clock.now
         self._turns, self._knowledge = self.recognition.turns, self.recognition.knowledge
-        self._emit, self._is_heard = self._app.events.emit, self._app.events.has_listeners
+        self._emit, self._is_heard = self._app.events.emit, self._app.events.listeners_of
 
     async def handle(self, delivery: Delivery, task: TaskSpec) -> datetime | None:
         """Take a delivery through all steps, and be rid of it.
@@ -160,10 +160,9 @@ class Pipeline:
             return declined
         if delivery.redelivered:
             await self.order.begin(run)
-        # A later epoch, or a pause, may have begun meanwhile. From here to the run, nothing is
-        # awaited.
-        if self._knowledge.is_held(task):
-            return GIVEN_BACK
+            if self._knowledge.is_held(task):  # a pause may have begun meanwhile
+                return GIVEN_BACK
+        # From here to the run, nothing is awaited: a later epoch may have begun until now.
         if token is not None:
             if self._turns.is_void(token):
                 return _superseded(delivery, token, VOID)
@@ -264,7 +263,8 @@ class Pipeline:
             self._emit(TicksSkipped(*run.about, settlement.missed, "overrun"))
         if finished is None or settlement.put is None or finished.trace == settlement.put.trace:
             return settlement
-        return replace(settlement, put=replace(settlement.put, trace=_texts(finished.trace)))
+        put = replace(settlement.put, trace=_texts(finished.trace))
+        return settlement._replace(put=put)
 
     async def _dispose(self, delivery: Delivery, verdict: Verdict) -> None:
         """The one place where a delivery leaves our hands."""

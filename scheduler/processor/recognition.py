@@ -17,7 +17,7 @@ from scheduler.processor.knowledge import Knowledge, LastNote
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER, PatientPublisher
 from scheduler.processor.shutdown import Shutdown
-from scheduler.protocol.epochs import awaited, was_settled
+from scheduler.protocol.epochs import awaited, is_void, was_settled
 from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.journal import MARGIN, Heard, born_at, look_backs
 from scheduler.queues.namespace import Namespace
@@ -64,13 +64,16 @@ class Recognition:
         if not self.knowledge.is_current:
             await self._unless_interrupted(delivery, self.knowledge.current)
         # An epoch of the future would make the loop's true tokens void for long.
-        latest = milliseconds_since_epoch(self._clock.now() + CLOCKS_DIFFER_BY)
-        if token.epoch > max(latest, self.turns.known(token.loop)):
-            raise Undecodable(f"Its epoch, {token.epoch}, lies in the future.")
-        for loop in token.names:
-            self.turns.learn(loop, token.epoch)
-        if self.turns.is_void(token):
+        known = self.turns.known(token.loop)
+        if token.epoch > known:
+            latest = milliseconds_since_epoch(self._clock.now() + CLOCKS_DIFFER_BY)
+            if token.epoch > latest:
+                raise Undecodable(f"Its epoch, {token.epoch}, lies in the future.")
+        elif is_void(token.epoch, known):
             return VOID
+        if token.epoch > known or token.former:
+            for loop in token.names:
+                self.turns.learn(loop, token.epoch)
         if self.turns.is_behind(token):
             return SETTLED
         # A node of a cluster that stood still takes a token back from a processor whose connection

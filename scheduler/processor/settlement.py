@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from scheduler.protocol.messages import one_line, summary_of
 from scheduler.protocol.tokens import Ending, LastRun, State, Token
@@ -82,8 +82,7 @@ ParkedFor = Literal["exhausted", "rejected", "cancelled", "expired", "too-large"
 Outcome = Returned | Raised | Cancelled | Skipped | Broken
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A run of a loop that is over: its token, the tick it stood for, and how it ended."""
 
     token: Token
@@ -115,8 +114,7 @@ class Disposition(Enum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """What to do now: park, put, then dispose of the delivery, in this order.
 
     Attributes:
@@ -210,7 +208,7 @@ def _go_on(run: Finished, ending: Ending, *, carry: Any, error: str | None = Non
         loop=token.loop,
         schedule=token.schedule,
         scheduled_at=plan.tick,
-        due_at=jittered(token.schedule, str(token.loop), plan.tick),
+        due_at=jittered(token.schedule, token.loop, plan.tick),
         epoch=token.epoch,
         life=token.life,
         seq=token.seq + 1,
@@ -240,7 +238,7 @@ def _escalate(run: Finished, error: Exception, policy: Policy) -> Settlement:
     next_up = _go_on(run, Ending.ESCALATED, error=summary, carry=run.token.carry)
     if policy.after_failure == "pause":
         next_up = _paused(next_up, f"paused after a failure: {summary}")
-    return replace(next_up, park=Parking(parked, _reason_of(error), error))
+    return next_up._replace(park=Parking(parked, _reason_of(error), error))
 
 
 def _failed(run: Finished, state: State, ending: Ending, summary: str) -> Token:
@@ -262,7 +260,8 @@ def _stop(run: Finished, reason: str) -> Settlement:
 def _paused(settled: Settlement, reason: str) -> Settlement:
     if settled.put is None or settled.put.state is State.DONE:
         return settled
-    return replace(settled, put=replace(settled.put, state=State.PAUSED, reason=one_line(reason)))
+    put = replace(settled.put, state=State.PAUSED, reason=one_line(reason))
+    return settled._replace(put=put)
 
 
 def _record(run: Finished, ending: Ending, error: str | None) -> LastRun:

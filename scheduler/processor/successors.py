@@ -93,7 +93,7 @@ class Successors:
     def __post_init__(self) -> None:
         self._names, self._clock = self.space.app.names, self.space.clock
         self._emit, events = self.space.app.events.emit, self.space.app.events
-        self._is_heard = events.has_listeners
+        self._is_heard = events.listeners_of
 
     async def perform(self, run: Run, settlement: Settlement) -> datetime | None:
         """Publish what the settlement asks for.
@@ -141,7 +141,7 @@ class Successors:
             await self.publisher.insist(run.delivery, send)
         except TooLarge:
             assert (parking := settlement.otherwise) is not None
-            given_up = replace(settlement, ending=Ending.ESCALATED)
+            given_up = settlement._replace(ending=Ending.ESCALATED)
             await self._escalate(run, given_up, parking)
         else:
             self._emit(SuccessorConfirmed(*run.about))

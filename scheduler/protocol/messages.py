@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -173,8 +172,10 @@ def parsed_json(body: bytes) -> Any:
     Raises:
         Undecodable: it is not JSON.
     """
-    with suppress(ValueError):
+    try:
         return from_json(body)  # in half the time; it takes less for JSON, such as lone surrogates
+    except ValueError:
+        pass
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

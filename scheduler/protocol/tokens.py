@@ -79,6 +79,7 @@ Planned = Annotated[Schedule, travelling(from_wire, core_schema.dict_schema(), t
 
 WHOLE = "*"
 """In the place of a key: all messages of a task, calls included. No loop has this key."""
+NO_KEYS = "", WHOLE
 
 
 class LoopId(NamedTuple):
@@ -88,7 +89,7 @@ class LoopId(NamedTuple):
     key: str = ""
 
     def __str__(self) -> str:
-        return f"{self.task}.{self.key}" if self.key and not self.is_whole else self.task
+        return self.task if self.key in NO_KEYS else f"{self.task}.{self.key}"
 
     @property
     def is_whole(self) -> bool:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic cannot take typing's before Python 3.12
 
 from scheduler.errors import InvalidArguments, RegistrationError
-from scheduler.protocol.messages import Message, problems_of
+from scheduler.protocol.messages import Message, compact_json, problems_of
 from scheduler.tasks.context import Context
 
 _STRICT = json.JSONEncoder(allow_nan=False)
@@ -65,7 +65,7 @@ class Arguments:
         Raises:
             InvalidArguments: they do not fit; the message names each one.
         """
-        return self._read(json.dumps(wire))
+        return self._read(compact_json(wire))
 
     def dump(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments as JSON can hold them.
@@ -91,7 +91,7 @@ class Arguments:
             )
         return wire
 
-    def _read(self, text: str) -> dict[str, Any]:
+    def _read(self, text: str | bytes) -> dict[str, Any]:
         try:
             return dict(self._adapter.validate_json(text))
         except ValidationError as error:

@@ -1,6 +1,6 @@
 """Moments: aware, of years that a calendar has; on the wire, in milliseconds since 1970."""
 
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 
 from scheduler.errors import ScheduleError
 from scheduler.timing.durations import MILLISECOND
@@ -17,6 +17,8 @@ def utc_of(moment: datetime) -> datetime:
     Raises:
         ScheduleError: it is naive, or not of the years 1970 to 9000.
     """
+    if getattr(moment, "tzinfo", None) is UTC and UNIX_EPOCH.year <= moment.year <= LAST_YEAR:
+        return moment  # as nearly all are
     if not isinstance(moment, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ScheduleError(f"expected an aware datetime, got: {moment!r:.60}")
     if moment.utcoffset() is None:
@@ -42,7 +44,7 @@ def optional_milliseconds(moment: datetime | None) -> int | None:
 
 
 def moment_of(ms: int) -> datetime:
-    return UNIX_EPOCH + timedelta(milliseconds=ms)
+    return UNIX_EPOCH + ms * MILLISECOND
 
 
 def optional_moment(ms: int | None) -> datetime | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
 from scheduler.errors import ScheduleError
@@ -298,11 +298,14 @@ Schedule: TypeAlias = Recurring | Once
 """What a token travels by: what a user gives a loop, or the one moment of a named one-off."""
 
 
-def jittered(schedule: Schedule, loop: str, tick: datetime) -> datetime:
+def jittered(schedule: Schedule, loop: object, tick: datetime) -> datetime:
     """When the run for a tick starts: the tick, plus up to `schedule.jitter`.
 
     The same loop and tick give the same moment, on every machine. It is in whole milliseconds
     after the tick and, on a grid, before the next tick.
+
+    Args:
+        loop: its name counts.
     """
     tick, limit = utc_of(tick), schedule.jitter
     if limit and schedule.has_grid:
@@ -314,8 +317,7 @@ def jittered(schedule: Schedule, loop: str, tick: datetime) -> datetime:
     return tick + (int.from_bytes(digest) * (limit // MILLISECOND + 1) >> 64) * MILLISECOND
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(NamedTuple):
     """What a token that reached a worker is worth.
 
     Attributes:
@@ -329,8 +331,7 @@ class Admission:
     missed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What comes after a run.
 
     Attributes:

@@ -234,10 +234,10 @@ def test_a_listener_may_hear_of_some_kinds_alone(app: Scheduler):
     for event in (ProcessorStopped(1), ConsumerResumed("queue"), run):
         app.events.emit(event)
     assert some == [ProcessorStopped(1), run]
-    assert app.events.has_listeners(RunSettled)
-    assert not app.events.has_listeners(ConsumerResumed)
+    assert app.events.listeners_of(RunSettled)
+    assert not app.events.listeners_of(ConsumerResumed)
     app.events.forget(some.append)
-    assert not app.events.has_listeners(RunSettled)
+    assert not app.events.listeners_of(RunSettled)
 
 
 def test_a_listener_that_fails_is_logged_and_the_others_still_hear(

@@ -397,7 +397,7 @@ async def test_an_app_is_as_it_was_when_its_kit_has_gone() -> None:
             await kit.advance("1h")
         assert len(kit.sent) == 1
         assert not app.outbox.is_open
-        assert not app.events.has_listeners(object)  # pyright: ignore[reportArgumentType]
+        assert not app.events.listeners_of(object)  # pyright: ignore[reportArgumentType]
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
