@@ -25,12 +25,10 @@ from scheduler.processor.call_reporter import CallReporter
 from scheduler.processor.insight import Insight
 from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.lifespan import Lifespan
-from scheduler.processor.loop_turns import LoopTurns
-from scheduler.processor.pipeline import Pipeline
+from scheduler.processor.pipeline import Pipeline, Punctuality
 from scheduler.processor.processor import ProcessedApp, Processor, Worker
 from scheduler.processor.publishing import PatientPublisher
-from scheduler.processor.punctuality import Punctuality
-from scheduler.processor.recognition import Recognition
+from scheduler.processor.recognition import LoopTurns, Recognition
 from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.successors import Order, Successors

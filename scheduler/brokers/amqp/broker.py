@@ -20,8 +20,7 @@ from yarl import URL
 from scheduler.brokers.amqp import streams
 from scheduler.brokers.amqp.browsing import Browsing
 from scheduler.brokers.amqp.connection import Connection
-from scheduler.brokers.amqp.consumers import AmqpConsumer
-from scheduler.brokers.amqp.deliveries import DeliveryChannel
+from scheduler.brokers.amqp.consumers import AmqpConsumer, DeliveryChannel
 from scheduler.brokers.amqp.driver import closed
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.frames import RawMessage

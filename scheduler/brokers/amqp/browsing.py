@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from scheduler.brokers.amqp.connection import Connection
-from scheduler.brokers.amqp.deliveries import DeliveryChannel
+from scheduler.brokers.amqp.consumers import DeliveryChannel
 from scheduler.brokers.amqp.driver import DriverChannel, closed, lost_with
 from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.amqp.session import Session

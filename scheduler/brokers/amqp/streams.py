@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple
 from aiormq.exceptions import ChannelInvalidStateError
 
 from scheduler.brokers.amqp.connection import OFFSET, Connection
-from scheduler.brokers.amqp.consumers import AmqpConsumer
-from scheduler.brokers.amqp.deliveries import DeliveryChannel
+from scheduler.brokers.amqp.consumers import AmqpConsumer, DeliveryChannel
 from scheduler.brokers.amqp.driver import DriverChannel, closed, closing_of
 from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.contract import (

@@ -20,7 +20,7 @@ from scheduler.events import (
     TokenSuperseded,
 )
 from scheduler.processor.knowledge import Knowledge
-from scheduler.processor.loop_turns import LoopTurns
+from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.processor import loop_turns
-from scheduler.processor.loop_turns import LoopTurns
+from scheduler.processor import recognition
+from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState, Position
 from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.listing import Listed, Listing
@@ -97,7 +97,7 @@ def test_a_token_is_behind_where_it_or_one_ahead_of_it_was_settled_in_its_epoch(
 
 def test_the_loops_that_were_settled_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, others = LoopTurns(Listing()), [replace(TOKEN, loop=LoopId("task", k)) for k in "ab"]
-    monkeypatch.setattr(loop_turns, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(recognition, "MOST_REMEMBERED", 2)
     for token in TOKEN, others[0], TOKEN, others[1]:
         turns.settle(token)
     assert [turns.is_behind(token) for token in (TOKEN, *others)] == [True, False, True]

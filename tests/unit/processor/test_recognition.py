@@ -24,7 +24,7 @@ from scheduler.events import (
     TokenDelayed,
     TokenSuperseded,
 )
-from scheduler.processor.loop_turns import LoopTurns
+from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
