@@ -106,13 +106,9 @@ class EventStream:
         """Hand an event to every listener that is told of its kind."""
         for listener in self.listeners_of(type(event)):
             try:
-                try:
-                    listener(event)
-                except BaseException:
-                    with UserCode("the listener"):
-                        raise
-            except Exception:
-                logging.getLogger(__name__).exception("The listener %r failed", listener)
+                listener(event)
+            except BaseException as error:
+                _log_failure(listener, error)
 
     def listeners_of(self, kind: type[Event]) -> Sequence[Emit]:
         """Return who is told of such events: where nobody is, there is no need to make one."""
@@ -120,6 +116,14 @@ class EventStream:
             found = [each for each, kinds in self._listeners if issubclass(kind, kinds)]
             self._of_kind[kind] = found
         return found
+
+
+def _log_failure(listener: Emit, error: BaseException) -> None:
+    try:
+        with UserCode("the listener"):
+            raise error
+    except Exception:
+        logging.getLogger(__name__).exception("The listener %r failed", listener)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ one, so they travel under other names, and have theirs again when they are read.
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, cast
 
@@ -54,6 +54,7 @@ NAMES = (
 )
 FLAGS = {name: 0x8000 >> position for position, name in enumerate(NAMES)}
 NOT_OURS_TO_GIVE = "user_id", "cluster_id"
+WHAT = {name: f"The property {name}" for name in NAMES}
 PERSISTENT = b"\2"
 DISGUISED = {"CC": f"{PREFIX}cc", "BCC": f"{PREFIX}bcc"}
 UNREADABLE = f"{PREFIX}unreadable"
@@ -63,10 +64,10 @@ FRAME = 8 + 12  # bytes that a frame, and the header in it, take besides the pro
 def encoded(message: Message) -> bytes:
     """The properties of a message: which it has, and what they are."""
     flags, parts = 0, list[bytes]()
-    for flag, of, write in _WRITERS:
+    for name, of, write in _WRITERS:
         if (value := of(message)) is not None:
-            flags |= flag
-            parts.append(write(value))
+            flags |= FLAGS[name]
+            parts.append(short_string(value, WHAT[name]) if write is None else write(value))
     return flags.to_bytes(2) + b"".join(parts)
 
 
@@ -171,7 +172,7 @@ _READERS: dict[str, Reader] = {
 
 
 def _headers(headers: object) -> bytes:
-    if not isinstance(headers, Mapping):
+    if headers.__class__ is not dict and not isinstance(headers, Mapping):
         raise Unencodable(f"The headers are of type {type(headers).__name__}, not a mapping.")
     headers = cast(Mapping[str, Any], headers)
     if not DISGUISED.keys().isdisjoint(headers):
@@ -185,19 +186,15 @@ def _priority(priority: object) -> bytes:
     return bytes([priority])
 
 
-_WRITTEN: dict[str, Callable[[Any], bytes]] = {
-    **{
-        name: partial(short_string, what=f"The property {name}")
-        for name in NAMES
-        if name not in NOT_OURS_TO_GIVE
-    },
+_WRITTEN: dict[str, Callable[[Any], bytes] | None] = {
+    **dict.fromkeys(name for name in NAMES if name not in NOT_OURS_TO_GIVE),  # short strings
     "headers": _headers,
     "delivery_mode": bytes,
     "priority": _priority,
     "expiration": lambda wait: short_string(str(milliseconds(wait)), "The expiration"),
     "timestamp": lambda moment: time_of(moment, "The property timestamp"),
 }
-_WRITERS: list[tuple[int, Callable[[Message], Any], Callable[[Any], bytes]]] = [
-    (FLAGS[name], (lambda _: PERSISTENT) if name == "delivery_mode" else attrgetter(name), write)
+_WRITERS: list[tuple[str, Callable[[Message], Any], Callable[[Any], bytes] | None]] = [
+    (name, (lambda _: PERSISTENT) if name == "delivery_mode" else attrgetter(name), write)
     for name, write in _WRITTEN.items()
 ]

@@ -22,7 +22,6 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 from scheduler.errors import Unencodable
@@ -94,11 +93,15 @@ def _read_decimal(data: bytes, at: int, _: int) -> tuple[Decimal, int]:
     return Decimal(digits).scaleb(-scale), at + 5
 
 
-def _read_nested(data: bytes, at: int, depth: int, read: "Read") -> tuple[Any, int]:
+def _read_nested(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     if depth >= MOST_DEEP:
-        _, end = _sized_part(data, at)
-        return Opaque(data[at - 1 : end]), end
-    return read(data, at, depth + 1)
+        return _read_opaque(data, at)
+    return read_table(data, at, depth + 1)
+
+
+def _read_opaque(data: bytes, at: int) -> tuple[Opaque, int]:
+    _, end = _sized_part(data, at)
+    return Opaque(data[at - 1 : end]), end
 
 
 def _sized_part(data: bytes, at: int) -> tuple[int, int]:
@@ -106,7 +109,7 @@ def _sized_part(data: bytes, at: int) -> tuple[int, int]:
     return at + 4, at + 4 + size
 
 
-def read_time(data: bytes, at: int) -> tuple[datetime | Opaque, int]:
+def read_time(data: bytes, at: int, _: int = 0) -> tuple[datetime | Opaque, int]:
     """The moment that begins there, and where it ends."""
     seconds, end = int.from_bytes(data[at : at + 8]), at + 8
     if seconds > LATEST:
@@ -114,11 +117,13 @@ def read_time(data: bytes, at: int) -> tuple[datetime | Opaque, int]:
     return UNIX_EPOCH + timedelta(seconds=seconds), end
 
 
-def _read_array(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+def _read_array(data: bytes, at: int, depth: int) -> tuple[list[Any] | Opaque, int]:
+    if depth >= MOST_DEEP:
+        return _read_opaque(data, at)
     at, end = _sized_part(data, at)
     values = list[Any]()
     while at < end:
-        value, at = READERS[data[at]](data, at + 1, depth)
+        value, at = READERS[data[at]](data, at + 1, depth + 1)
         values.append(value)
     if at != end:
         raise Malformed("an array does not end where it says")
@@ -240,10 +245,10 @@ READERS: Mapping[int, Read] = {
     ord("x"): _read_bytes,
     ord("t"): lambda data, at, _: (data[at] != 0, at + 1),
     ord("V"): lambda _, at, __: (None, at),
-    ord("T"): lambda data, at, _: read_time(data, at),
+    ord("T"): read_time,
     ord("D"): _read_decimal,
-    ord("A"): partial(_read_nested, read=_read_array),
-    ord("F"): partial(_read_nested, read=read_table),
+    ord("A"): _read_array,
+    ord("F"): _read_nested,
     **{
         ord(kind): _read_number(struct.Struct(f">{code}"))
         for kind, code in zip("bBsuIilLfd", "bBhHiIqqfd", strict=True)

@@ -28,6 +28,7 @@ behind each of them in many more.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
 from scheduler.errors import UsageError
@@ -172,14 +173,21 @@ def route(delay: timedelta) -> Route:
         UsageError: it is negative or longer than `LONGEST`.
     """
     check_length(delay)
-    whole = left = delay // MILLISECOND
-    digits: list[int] = []
+    whole = delay // MILLISECOND
+    digits, left = _digits(whole)
+    return Route(digits, delay - (whole - left) * MILLISECOND)
+
+
+@lru_cache(maxsize=4096)
+def _digits(whole: int) -> tuple[tuple[int, ...], int]:
+    """Find the digits of a delay in milliseconds, and what is left."""
+    left, digits = whole, list[int]()
     for length, short_by, most in _UNITS_MS:
         count = min((left + short_by) // length, most) if left > _SHORT_MS else 0
         if count:
             left -= count * length - short_by
         digits.append(count)
-    return Route(tuple(digits), delay - (whole - left) * MILLISECOND)
+    return tuple(digits), left
 
 
 def timer_pattern(unit: int, timer: Timer) -> str:
