@@ -240,7 +240,7 @@ class Broker(Protocol):
         ...
 
     async def consume(
-        self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
+        self, queue: str, handler: Callable[[Delivery], object], *, prefetch: int
     ) -> Consumer:
         """Have the handler called with each message of the queue."""
         ...

@@ -186,15 +186,17 @@ def _priority(priority: object) -> bytes:
     return bytes([priority])
 
 
-_WRITTEN: dict[str, Callable[[Any], bytes] | None] = {
-    **dict.fromkeys(name for name in NAMES if name not in NOT_OURS_TO_GIVE),  # short strings
+_OTHERS: dict[str, Callable[[Any], bytes]] = {
     "headers": _headers,
     "delivery_mode": bytes,
     "priority": _priority,
     "expiration": lambda wait: short_string(str(milliseconds(wait)), "The expiration"),
     "timestamp": lambda moment: time_of(moment, "The property timestamp"),
 }
-_WRITERS: list[tuple[str, Callable[[Message], Any], Callable[[Any], bytes] | None]] = [
-    (name, (lambda _: PERSISTENT) if name == "delivery_mode" else attrgetter(name), write)
-    for name, write in _WRITTEN.items()
+_GIVEN: dict[str, Callable[[Message], Any]] = {"delivery_mode": lambda _: PERSISTENT}
+_WRITERS = [
+    (name, _GIVEN.get(name, attrgetter(name)), _OTHERS.get(name))
+    for name in NAMES
+    if name not in NOT_OURS_TO_GIVE
 ]
+"""In their order, how each is found and written; None: as a short string."""

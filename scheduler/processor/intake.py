@@ -101,10 +101,7 @@ class Flow(Intake):
     prefetch: int
 
     async def open(self) -> None:
-        def receive(delivery: Delivery) -> None:
-            self.handle(delivery)
-
-        self.consumer = await self.broker.consume(self.queue, receive, prefetch=self.prefetch)
+        self.consumer = await self.broker.consume(self.queue, self.handle, prefetch=self.prefetch)
 
     async def close(self) -> None:
         await super().close()

@@ -184,7 +184,7 @@ class AmqpBroker:
         return Browsing(self._connection, queue, limit, self.depth)
 
     async def consume(
-        self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
+        self, queue: str, handler: Callable[[Delivery], object], *, prefetch: int
     ) -> AmqpConsumer:
         def receive(deliveries: DeliveryChannel, raw: RawMessage) -> None:
             handler(deliveries.delivery(raw, queue))
@@ -270,17 +270,16 @@ class AmqpBroker:
         address, body, place = self.address, message.body, f"{exchange} ({routing_key})"
         check_size(properties, session.frame_max, address)
         check_body(body, session.largest_body, place, address)
-        to = short_string(exchange, "The exchange"), key
-        about = {"routing_key": routing_key, "message_id": message_id}
+        sent = body, properties, short_string(exchange, "The exchange"), key, message_id
         try:
             with self._connection.translated, session.awaiting_answer():
                 if len(body) > SURELY_ACCEPTED and session.largest_body is None:
                     async with session.lone_publisher() as channel:
-                        await channel.publish(body, properties, *to, **about)
+                        await channel.publish(*sent)
                 else:
                     lease = session.publisher(exchange, lane)
                     channel = lease.usable or await lease.channel()
-                    await channel.publish(body, properties, *to, **about)
+                    await channel.publish(*sent)
         except TooLarge as error:
             session.largest_body = error.limit
             check_body(body, error.limit, place, address)

@@ -42,7 +42,7 @@ from scheduler.brokers.amqp.frames import (
     settling,
 )
 from scheduler.brokers.amqp.refusals import Refused, Returned, reply
-from scheduler.brokers.properties import decoded
+from scheduler.brokers.properties import decoded, encoded_key
 from scheduler.brokers.tables import short_string
 
 WRITTEN_WITHIN = timedelta(seconds=1)
@@ -194,7 +194,7 @@ class Publication(NamedTuple):
 
     confirmed: asyncio.Future[None]
     message_id: str
-    routing_key: str
+    key: bytes
 
 
 class DriverChannel(aiormq.Channel):
@@ -255,14 +255,7 @@ class DriverChannel(aiormq.Channel):
         await self.close()
 
     def publish(
-        self,
-        body: bytes,
-        properties: bytes,
-        exchange: bytes,
-        key: bytes,
-        *,
-        routing_key: str,
-        message_id: str,
+        self, body: bytes, properties: bytes, exchange: bytes, key: bytes, message_id: str
     ) -> asyncio.Future[None]:
         """Publish a message, mandatory; returns what is done when it is confirmed.
 
@@ -276,7 +269,7 @@ class DriverChannel(aiormq.Channel):
         # The broker counts what comes: nothing that cannot be sent may be counted here.
         self._published += 1
         confirmed = self.loop.create_future()
-        self._unconfirmed[self._published] = Publication(confirmed, message_id, routing_key)
+        self._unconfirmed[self._published] = Publication(confirmed, message_id, key)
         self._write(frames)
         return confirmed
 
@@ -354,9 +347,9 @@ class DriverChannel(aiormq.Channel):
             got.set_result(message)
 
     def _return(self, message: RawMessage) -> None:
-        returned = decoded(message.properties).message_id
+        returned, key = decoded(message.properties).message_id, encoded_key(message.routing_key)
         for confirmed, *sent in self._unconfirmed.values():
-            if sent == [returned, message.routing_key] and not confirmed.done():
+            if sent == [returned, key] and not confirmed.done():
                 confirmed.set_exception(Returned(message.routing_key))
                 return
 

@@ -119,7 +119,7 @@ class MemoryBroker:
         return _browsing(self._open(), self._server.queue(queue), limit)
 
     async def consume(
-        self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
+        self, queue: str, handler: Callable[[Delivery], object], *, prefetch: int
     ) -> Consumer:
         connection = self._open()
         self._server.queue(queue)

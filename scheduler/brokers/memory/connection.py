@@ -78,7 +78,7 @@ class MemoryConsumer:
         self,
         connection: "MemoryConnection",
         queue: str,
-        handler: Callable[[Delivery], None],
+        handler: Callable[[Delivery], object],
         prefetch: int,
     ) -> None:
         self.handler = handler

@@ -141,7 +141,7 @@ class Mortal:
             raise BrokerUnavailable
 
     async def consume(
-        self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
+        self, queue: str, handler: Callable[[Delivery], object], *, prefetch: int
     ) -> Consumer:
         async def die() -> None:
             await self.die()

@@ -140,7 +140,7 @@ class _Replay:
         self._request: Request | None = None
         self._answer: Future[Any] | None = None
         self._lost: list[Future[None]] = []
-        self._receive: Callable[[Delivery], None] | None = None
+        self._receive: Callable[[Delivery], object] | None = None
 
     async def through(self, script: Script) -> Turn:
         process = processor_of(
@@ -261,7 +261,7 @@ class _Replay:
         return "the model"
 
     async def consume(
-        self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
+        self, queue: str, handler: Callable[[Delivery], object], *, prefetch: int
     ) -> Consumer:
         await self._ask(Wish.CONSUME)
         self._receive = handler
