@@ -261,17 +261,17 @@ class Pipeline:
 
     def _decode(self, delivery: Delivery, task: TaskSpec) -> Token | Call:
         names, exchange, key = self._app.names, delivery.exchange, delivery.routing_key
-        if names.bring_tokens(exchange):
-            lead_of(delivery.message.headers)  # refuses one that cannot be kept
-            token = decode(delivery.message, self._app.namespace)
+        is_token = names.bring_tokens(exchange)
+        if not is_token and not names.bring_retries(exchange, key):
+            delivery.message = unclaimed(delivery.message)
+        message = delivery.message
+        lead_of(message.headers)  # refuses one that cannot be kept
+        if is_token:
+            token = decode(message, self._app.namespace)
             if loop_named_by(key) != token.loop or token.loop.task not in task.names:
                 came = f"by {key!r} to {task.name!r}"
                 raise Undecodable(f"The token is one of {token.loop}, and came {came}.")
             return token
-        if not names.bring_retries(exchange, key):
-            delivery.message = unclaimed(delivery.message)
-        message = delivery.message
-        lead_of(message.headers)
         if not task.called or (task.reads is None and not is_call(message)):
             raise Undecodable("It is no call, and did not come the way of the loops' tokens.")
         return decode_call(

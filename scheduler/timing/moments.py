@@ -58,4 +58,4 @@ def exact(moment: datetime | None, zone: tzinfo | None = None) -> str:
 
 def time_of_day(moment: datetime) -> str:
     """Write a moment on the clock of this machine, to the millisecond."""
-    return moment.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    return moment.astimezone().time().isoformat("milliseconds")
