@@ -183,6 +183,20 @@ async def test_who_leaves_gives_back_what_it_holds(wire: Wire, broker: Broker) -
     assert inbox.is_empty
 
 
+async def test_what_is_held_is_not_acked_by_what_came_before_and_after_it(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    inbox = await Inbox.open(broker, queue)
+    await send(broker, queue, b"a", b"b", b"c", b"d", b"e", b"f")
+    came = [await inbox.next() for _ in range(6)]
+    for number in (1, 0, 3, 5):
+        await came[number].ack()
+    await inbox.consumer.leave()
+    await has_depth(broker, queue, ready=2)
+    assert await take_all(broker, queue, 2) == [b"c", b"e"]
+
+
 async def test_what_the_only_active_consumer_held_when_it_left_comes_first_to_the_next(
     wire: Wire, broker: Broker
 ) -> None:
