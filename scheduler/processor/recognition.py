@@ -267,9 +267,10 @@ class Recognition:
                 told = await self._unless_interrupted(
                     delivery, partial(self._heard_since, delivery, loop, since)
                 )
-                # Old code may have started a loop of an old name again, in another life.
+                # Old code may have started a loop of an old name again, in another life. Where the
+                # roster was lost, the life is not known: it is 0.
                 for token in told.furthest.values():
-                    if token.life == first.life:
+                    if first.life in (0, token.life):
                         heard.note(replace(token, loop=first.loop))
             if noted is not None:
                 heard.note(noted[0])
