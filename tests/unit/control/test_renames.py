@@ -12,7 +12,7 @@ from scheduler.control.reports import Did
 from scheduler.control.where import Where
 from scheduler.errors import BrokerError, Unconfirmed
 from scheduler.events import LoopReported
-from scheduler.processor.loop_turns import LoopTurns
+from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.failed import EVERYTHING
