@@ -589,7 +589,7 @@ class Listing(Mapping[LoopId, Listed]):
     def there(self) -> list[Listed]:
         """The loops that are not gone, in the order in which they were started."""
         there = [each for each in self.values() if not (each.is_gone or each.is_of_task)]
-        return sorted(there, key=lambda listed: listed.entry.life)
+        return sorted(there, key=lambda listed: (listed.entry.life, listed.loop))
 
     @property
     def pauses(self) -> list[Listed]:

@@ -74,6 +74,7 @@ tokens = st.builds(
     args=st.dictionaries(texts, jsons, max_size=3),
     carry=jsons,
     reason=st.none() | texts,
+    former=st.none() | st.lists(names, min_size=1, max_size=3).map(tuple),
     previous_at=st.none() | moments,
     last=st.none() | last_runs,
     act=st.none() | st.builds(Act, st.sampled_from(Verb), moments),

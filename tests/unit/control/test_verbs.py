@@ -531,7 +531,7 @@ async def test_many_loops_are_paused_and_resumed_in_bulk(stage: Stage) -> None:
     assert {str(run.loop) for run in of(RunStarted, stage.events)} >= set(names)
 
 
-async def test_a_roster_that_grows_by_verbs_alone_gets_its_snapshots(
+async def test_supervision_writes_snapshots_of_a_roster_that_grows_by_verbs(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = 10
@@ -540,6 +540,8 @@ async def test_a_roster_that_grows_by_verbs_alone_gets_its_snapshots(
     for _ in range(few):
         await stage.verbs.pause(the_loop(stage))
         await stage.verbs.resume(the_loop(stage))
+    async with stage.supervised():
+        await asyncio.sleep(40)
     depth = await stage.broker.depth(stage.app.names.snapshots)
     assert depth is not None
     assert 0 < depth.ready <= 2
