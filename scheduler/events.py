@@ -513,7 +513,7 @@ class SuccessorConfirmed(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class RunSettled(RunEvent):
-    """The message of the run is acked: the run is over."""
+    """The run is over: its message is acked with all others of this turn of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
