@@ -22,6 +22,10 @@ class SchedulerError(Exception):
         super().__init__(message or default_message(type(self)))
 
 
+class NoSpace(SchedulerError):
+    """The temporary file of the loops cannot be written."""
+
+
 class UsageError(SchedulerError):
     """This cannot work as it is written."""
 

@@ -19,16 +19,18 @@ column                      holds
 """
 
 import sqlite3
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from scheduler.errors import NoSpace
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.tokens import LoopId
 
 CACHE_KB = 64_000
+SETTINGS = f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KB};"
 HASHES = 2**32
 
 _CREATE = """
@@ -77,13 +79,15 @@ class LoopTable:
     def _database(self) -> sqlite3.Connection:
         database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         # Nothing is ever restored from it: so nothing is logged, and no transaction ends.
-        database.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KB};")
-        database.executescript(f"{_CREATE} {_INDEX} BEGIN")
+        database.executescript(f"{SETTINGS} {_CREATE} {_INDEX} BEGIN")
         return database
 
     def write(self, rows: Iterable[Row]) -> None:
         """Write rows in the place of older ones of the same loops."""
-        self._database.executemany(_WRITE, map(_values, rows))
+        try:
+            self._database.executemany(_WRITE, map(_values, rows))
+        except sqlite3.OperationalError as error:
+            raise _no_space(error) from None
 
     @contextmanager
     def in_bulk(self) -> Generator[None]:
@@ -108,15 +112,15 @@ class LoopTable:
 
     def inherit_all(self) -> None:
         """Mark all loops as inherited."""
-        self._database.execute("UPDATE loops SET inherited = 1")
+        self._execute("UPDATE loops SET inherited = 1")
 
     def delete(self, loop: LoopId) -> None:
         """Delete the row of a loop."""
-        self._database.execute(f"DELETE FROM loops {_THIS}", _key(loop))
+        self._execute(f"DELETE FROM loops {_THIS}", _key(loop))
 
     def clear(self) -> None:
         """Delete all rows."""
-        self._database.execute("DELETE FROM loops")
+        self._execute("DELETE FROM loops")
 
     def gone_before(self, moment_ms: int) -> list[LoopId]:
         """Return the loops that may be forgotten at a moment."""
@@ -138,7 +142,7 @@ class LoopTable:
         """
         condition = "key != ?" if without_key else "? = ''"
         query = f"SELECT task, state, count(*) FROM loops WHERE {condition} GROUP BY task, state"
-        found = self._database.execute(query, (without_key,))
+        found = self._execute(query, (without_key,))
         return {(task, LoopState(state)): number for task, state, number in found}
 
     def share(self, number: int, shares: int) -> list[tuple[str, bool]]:
@@ -149,7 +153,7 @@ class LoopTable:
         """
         begin, end = (-(-each * HASHES // shares) for each in (number, number + 1))
         query = "SELECT entry, inherited FROM loops WHERE hash >= ? AND hash < ?"
-        found = self._database.execute(query, (begin, end))
+        found = self._execute(query, (begin, end))
         return [(entry, bool(inherited)) for entry, inherited in found]
 
     def overdue(self, before_ms: int, most: int, *, without: Collection[str] = ()) -> list[LoopId]:
@@ -164,7 +168,7 @@ class LoopTable:
 
     def expect(self, loop: LoopId, due_ms: int | None) -> None:
         """Take note that the token of a loop is not overdue before; None: it has none."""
-        self._database.execute(f"UPDATE loops SET due_ms = ? {_THIS}", (due_ms, *_key(loop)))
+        self._execute(f"UPDATE loops SET due_ms = ? {_THIS}", (due_ms, *_key(loop)))
 
     def put(self, loop: LoopId) -> str | None:
         """Return the last put of a loop, as it was kept; None: none was."""
@@ -172,21 +176,34 @@ class LoopTable:
 
     def keep(self, loop: LoopId, put: str | None) -> None:
         """Keep the last put of a loop; None: forget it."""
-        self._database.execute(f"UPDATE loops SET put = ? {_THIS}", (put, *_key(loop)))
+        self._execute(f"UPDATE loops SET put = ? {_THIS}", (put, *_key(loop)))
+
+    def _execute(self, query: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        try:
+            return self._database.execute(query, values)
+        except sqlite3.OperationalError as error:
+            raise _no_space(error) from None
 
     def _run(self, script: str) -> None:
         # One by one: a script would end the transaction.
         for statement in filter(str.strip, script.split(";")):
-            self._database.execute(statement)
+            self._execute(statement)
 
     def _value(self, column: str, loop: LoopId) -> Any:
         query = f"SELECT {column} FROM loops {_THIS}"
-        found = self._database.execute(query, _key(loop)).fetchone()
+        found = self._execute(query, _key(loop)).fetchone()
         return None if found is None else found[0]
 
     def _loops(self, condition: str, *values: object) -> list[LoopId]:
         query = f"SELECT task, key FROM loops WHERE {condition}"
-        return [LoopId(*found) for found in self._database.execute(query, values)]
+        return [LoopId(*found) for found in self._execute(query, values)]
+
+
+def _no_space(error: sqlite3.OperationalError) -> NoSpace:
+    return NoSpace(
+        f"The temporary file of the loops cannot be written: {error}. It takes about 1 kB for each "
+        "loop; set TMPDIR to a directory that has the room."
+    )
 
 
 def share_of(loop: LoopId, shares: int) -> int:

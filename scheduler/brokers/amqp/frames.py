@@ -156,9 +156,10 @@ def publishing(
     header = ABOUT_CONTENT.pack(Basic.frame_id, 0, len(body)) + properties
     frames = _framed(FRAME_METHOD, channel, method) + _framed(FRAME_HEADER, channel, header)
     size = largest - AROUND if largest else len(body)
-    for begin in range(0, len(body), size or 1):
-        frames += _framed(FRAME_BODY, channel, body[begin : begin + size])
-    return frames
+    if len(body) <= size:
+        return frames + _framed(FRAME_BODY, channel, body) if body else frames
+    parts = (body[begin : begin + size] for begin in range(0, len(body), size))
+    return frames + b"".join([_framed(FRAME_BODY, channel, part) for part in parts])
 
 
 def half_publishing(channel: int) -> bytes:

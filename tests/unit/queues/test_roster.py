@@ -13,12 +13,20 @@ import pytest
 from scheduler import Cron, Every
 from scheduler.brokers.memory.broker import LARGEST_BODY
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import BrokerUnavailable, TooLarge, Undecodable
+from scheduler.errors import BrokerUnavailable, NoSpace, TooLarge, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.listing import DONE, ENTRY_TYPE, Checkpoint, Listed, Listing, checkpoint_of
+from scheduler.queues.listing import (
+    DONE,
+    ENTRY_TYPE,
+    Checkpoint,
+    Listed,
+    Listing,
+    checkpoint_of,
+    encoded,
+)
 from scheduler.queues.roster import REMEMBERED, Roster
 from scheduler.tasks.context import CARRY_LIMIT
 from scheduler.timing.clock import LoopClock
@@ -620,3 +628,12 @@ def test_the_name_of_a_one_off_that_has_run_is_remembered_for_as_long_as_it_is_k
     assert A.loop in listing
     listing.forget(kept.kept_until + timedelta(milliseconds=1))
     assert A.loop not in listing
+
+
+def test_a_program_without_room_for_its_loops_says_where_to_make_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler.queues.loop_table.SETTINGS", "PRAGMA max_page_count = 9;")
+    entries = [encoded(loop_number(number, 1)).encode() for number in range(1000)]
+    with pytest.raises(NoSpace, match="set TMPDIR to a directory that has the room"):
+        Listing().load(entries)
