@@ -580,10 +580,10 @@ class Listing(Mapping[LoopId, Listed]):
 
     def is_held(self, task: str) -> bool:
         """Return whether a task is paused, or may be: a roll call told of an entry to come."""
-        listed, heard = self.of_task(task), self.known(LoopId(task, WHOLE))
-        if listed is None:
-            return heard > self.forgotten
-        return not listed.is_gone or heard > listed.epoch
+        listed, whole = self.of_task(task), LoopId(task, WHOLE)
+        if listed is None:  # asked for each message, so without a look into the table
+            return self._learned.get(whole, 0) > self.forgotten
+        return not listed.is_gone or self.known(whole) > listed.epoch
 
     @property
     def there(self) -> list[Listed]:
