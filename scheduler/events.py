@@ -111,7 +111,7 @@ class EventStream:
                 _log_failure(listener, error)
 
     def listeners_of(self, kind: type[Event]) -> Sequence[Emit]:
-        """Return who is told of such events: where nobody is, there is no need to make one."""
+        """Return the listeners of a kind of event: without any, the event need not be made."""
         if (found := self._of_kind.get(kind)) is None:
             found = [each for each, kinds in self._listeners if issubclass(kind, kinds)]
             self._of_kind[kind] = found

@@ -193,7 +193,7 @@ class Feed:
             await asyncio.sleep(BEAT.total_seconds())
 
     async def _follow_on(self) -> None:
-        """Read the roster anew where another one is in its place."""
+        """Read the roster again if it was recreated."""
         if self._following is None or self._following.is_on or not self._broker.connected:
             return
         with suppress(BrokerError):  # the next beat tries again

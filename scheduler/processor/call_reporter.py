@@ -40,10 +40,9 @@ FAILED = Ending.RETRIED, Ending.ESCALATED, Ending.CANCELLED  # a set would cost 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the calls of a task since its last summary.
+    """Counts of the calls of a task since its last summary.
 
-    Of a call that succeeds, only its two spans are noted: what else is told of it is computed in
-    its summary.
+    A call that succeeds adds only its two spans; the summary computes its other figures.
 
     Attributes:
         every: whether each attempt is reported, not only those that failed.

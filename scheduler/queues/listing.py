@@ -551,7 +551,7 @@ class Listing(Mapping[LoopId, Listed]):
         self._count_anew()
 
     def clear(self) -> None:
-        """Know of nothing any more but the epochs that were learned."""
+        """Remove all entries; keep the epochs that were learned."""
         self.table.clear()
         self.begin_anew()
 

@@ -157,7 +157,7 @@ class LoopTable:
         return [(entry, bool(inherited)) for entry, inherited in found]
 
     def overdue(self, before_ms: int, most: int, *, without: Collection[str] = ()) -> list[LoopId]:
-        """Return loops whose tokens may be overdue, those that were due first first.
+        """Return loops whose tokens may be overdue, the earliest due first.
 
         Args:
             without: tasks whose loops are left out.
@@ -167,7 +167,7 @@ class LoopTable:
         return self._loops(condition, before_ms, *without, most)
 
     def expect(self, loop: LoopId, due_ms: int | None) -> None:
-        """Take note that the token of a loop is not overdue before; None: it has none."""
+        """Note from when on the token of a loop may be overdue; None: it has no token."""
         self._execute(f"UPDATE loops SET due_ms = ? {_THIS}", (due_ms, *_key(loop)))
 
     def put(self, loop: LoopId) -> str | None:

@@ -1,4 +1,4 @@
-"""What the broker delivers, until it is settled; consumers that outlive what the broker closes."""
+"""Deliveries until they are settled, and consumers that outlive a channel the broker closes."""
 
 import asyncio
 import itertools
@@ -57,7 +57,7 @@ class DeliveryChannel:
     def delivery(
         self, raw: RawMessage, queue: str, *, lost: asyncio.Future[None] | None = None
     ) -> Delivery:
-        """What has come, in hand.
+        """Return what was received as a delivery that is not settled yet.
 
         Args:
             lost: done when it is lost; None: one of its own is made. To stop listening to one that
@@ -79,7 +79,7 @@ class DeliveryChannel:
         )
 
     def leave_all(self) -> set[int]:
-        """Forget of what is held that it is; returns its tags."""
+        """Stop holding all deliveries; return their tags."""
         tags = set(self.held)
         self.held.clear()
         self.lost.remove_done_callback(self._lose_all)
