@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
+from scheduler.brokers.contract import Depth
 from scheduler.control.loops import is_orphan, loop_of_entry
 from scheduler.control.where import TOLERANCE, due_at_of, put_of
 from scheduler.errors import MessageError
@@ -38,18 +39,24 @@ MOST_PUTS = 20_000
 
 BREATHE_EVERY = 50  # loops that are looked at
 MOST_OVERDUE = 20_000  # loops that are looked at in a round
+MOST_BEHIND = 100  # of them, those of a task whose queue is not empty
 MOST_ORPHANS = 300  # of a task
 LOOKED_AT_AGAIN = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A loop whose token should have come."""
+    """A loop whose token should have come.
+
+    Attributes:
+        served_until: the latest due time of its task's loops whose runs had begun a round ago.
+    """
 
     loop: Loop
     listed: Listed
     put: Put | None
     due_at: datetime
+    served_until: datetime | None
 
 
 class Census:
@@ -66,6 +73,7 @@ class Census:
         self._orphans = dict[str, tuple[int, list[LoopId]]]()
         self._reached: int | None = None
         self._served = dict[str, int]()
+        self._served_before = dict[str, int]()
         self._puts = dict[LoopId, Put]()
         self.doubled = dict[LoopId, int]()
         self.long = dict[LoopId, Message]()
@@ -85,11 +93,6 @@ class Census:
         """
         since = self._clock.now() - look_back if self._reached is None else self._reached
         self._reached = await self._journal.read_on(self._hear_once, since=since, is_exact=is_exact)
-
-    def served_until(self, task: str) -> datetime | None:
-        """Return the latest time of the task's loops whose runs have begun; None: unknown."""
-        served_ms = self._served.get(task)
-        return None if served_ms is None else moment_of(served_ms)
 
     def put_of(self, loop: LoopId) -> Put | None:
         """Return the last put of a loop in its latest epoch; None: none was heard."""
@@ -125,36 +128,60 @@ class Census:
             found += loops
         return found
 
-    async def overdue(self, now: datetime, tolerance: timedelta) -> list[Overdue]:
+    async def overdue(
+        self, now: datetime, tolerance: timedelta, depths: Mapping[str, Depth | None]
+    ) -> list[Overdue]:
         """Return the loops whose tokens should have come.
 
-        The table tells when each may be overdue at the earliest: only those are looked at.
+        The table tells when each may be overdue at the earliest: only those are looked at. Behind
+        a backlog, a token that is overdue is ready, unless those that were due later had been
+        served a round ago. It may be on its way even so, and much of what is repaired wrongly
+        would make the backlog longer: so only a few of them are looked at.
 
         Args:
             now: until when puts were heard.
             tolerance: how long after its time a token may be on its way.
+            depths: of the queues of tasks, as far as they are known.
         """
-        overdue, table = list[Overdue](), self._listing.table
-        before_ms = milliseconds_since_epoch(now - tolerance)
-        held = {loop.task for loop in self.orphans()}
-        held.update(filter(self._listing.pause_of, self._listing.counts))
-        found = table.overdue(before_ms, MOST_OVERDUE, without=held)
-        for number, loop_id in enumerate(found, 1):
-            if number % BREATHE_EVERY == 0:
+        overdue, looked_at = list[Overdue](), 0
+        before, self._served_before = self._served_before, dict(self._served)
+        for loop_id in self._may_be_overdue(now - tolerance, depths, before):
+            looked_at += 1
+            if looked_at % BREATHE_EVERY == 0:
                 await asyncio.sleep(0)
             listed = self._listing.get(loop_id)
             loop = None if listed is None else loop_of_entry(self._app, listed)
             if listed is None or loop is None:  # its code is another one, or it is supervision
-                table.expect(loop_id, milliseconds_since_epoch(now + LOOKED_AT_AGAIN))
+                self.look_again([loop_id])
                 continue
             put = self.put_of_entry(listed)
             due_at = due_at_of(listed, put, self._listing.of_task(loop_id.task))
-            if due_at is not None and now - due_at > tolerance:
-                overdue.append(Overdue(loop, listed, put, due_at))
-            else:
-                later = due_at or now + LOOKED_AT_AGAIN
-                table.expect(loop_id, milliseconds_since_epoch(later))
+            if due_at is None or now - due_at <= tolerance:
+                again_ms = milliseconds_since_epoch(due_at or now + LOOKED_AT_AGAIN)
+                self._listing.table.expect(loop_id, again_ms)
+                continue
+            served_ms = before.get(loop_id.task)
+            served_until = None if served_ms is None else moment_of(served_ms)
+            overdue.append(Overdue(loop, listed, put, due_at, served_until))
         return overdue
+
+    def _may_be_overdue(
+        self, until: datetime, depths: Mapping[str, Depth | None], served: Mapping[str, int]
+    ) -> list[LoopId]:
+        """Return loops whose tokens may have been due before a moment, the earliest due first."""
+        table, until_ms = self._listing.table, milliseconds_since_epoch(until)
+        without = {loop.task for loop in self.orphans()}
+        without.update(filter(self._listing.pause_of, self._listing.counts))
+        behind = {
+            # Without a processor nothing is served, and it is that which is reported.
+            task: min(until_ms, served.get(task, 0)) if depth.consumers else until_ms
+            for task, depth in depths.items()
+            if depth is not None and depth.ready and task not in without
+        }
+        found = table.overdue(until_ms, MOST_OVERDUE, without=without | behind.keys())
+        for task, before_ms in behind.items():
+            found += table.overdue(before_ms, MOST_BEHIND, of_task=task)
+        return found
 
     def look_again(self, loops: Iterable[LoopId]) -> None:
         """Look at these again, though not before others that may be overdue."""
@@ -251,7 +278,7 @@ async def count(namespace: Namespace) -> Figures:
     app, census = namespace.app, Census(namespace)
     listing, now = await namespace.roster.look(), namespace.clock.now()
     await census.read_on(RECENT, is_exact=False)
-    overdue = await census.overdue(now, TOLERANCE)
+    overdue = await census.overdue(now, TOLERANCE, {})
     loops = dict[str, dict[LoopState, int]]()
     for (task, state), number in listing.table.counts(without_key=WHOLE).items():
         loops.setdefault(task, {})[state] = number

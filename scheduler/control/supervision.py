@@ -181,9 +181,10 @@ class Supervisor:
         known_at = self._clock.now()  # what is put after this, the census may not have heard
         await self._census.read_on()
         orphans = self._census.orphans()
-        overdue = await self._census.overdue(known_at, self._tolerance)
+        depths = await self._survey.depths(self._app.tasks.keys() & self._listing.counts.keys())
+        overdue = await self._census.overdue(known_at, self._tolerance, depths)
         self._are_timers_suspect = bool(overdue)
-        places = await self._places(overdue, known_at)
+        places = await self._places(overdue, depths, known_at)
         lost = [each for each in overdue if places[each.loop.id] is Where.LOST]
         self._census.look_again(
             each.loop.id for each in overdue if places[each.loop.id] is not Where.LOST
@@ -265,10 +266,11 @@ class Supervisor:
             return SHORT_TOLERANCE
         return TOLERANCE
 
-    async def _places(self, overdue: Sequence[Overdue], now: datetime) -> Mapping[LoopId, Where]:
-        """Return where overdue loops are, having asked all processors and queues."""
+    async def _places(
+        self, overdue: Sequence[Overdue], depths: Mapping[str, Depth | None], now: datetime
+    ) -> Mapping[LoopId, Where]:
+        """Return where overdue loops are, having asked all processors."""
         by_loop, places = {each.loop.id: each for each in overdue}, dict[LoopId, Where]()
-        depths = await self._survey.depths({loop.task for loop in by_loop})
         for some in in_parts({loop: self._listing.known(loop) for loop in by_loop}):
             answers = await self._survey.answers(some)
             places |= {
@@ -276,11 +278,11 @@ class Supervisor:
                     by_loop[loop].listed,
                     by_loop[loop].put,
                     now,
-                    depths[loop.task] or Depth(0, 0),
+                    depths.get(loop.task) or Depth(0, 0),
                     of_task=self._listing.of_task(loop.task),
                     timeout=by_loop[loop].loop.task.timeout,
                     held=held_in(loop, by_loop[loop].listed.epoch, answers),
-                    served_until=self._census.served_until(loop.task),
+                    served_until=by_loop[loop].served_until,
                     tolerance=self._tolerance,
                 )
                 for loop in some

@@ -156,15 +156,19 @@ class LoopTable:
         found = self._execute(query, (begin, end))
         return [(entry, bool(inherited)) for entry, inherited in found]
 
-    def overdue(self, before_ms: int, most: int, *, without: Collection[str] = ()) -> list[LoopId]:
+    def overdue(
+        self, before_ms: int, most: int, *, of_task: str = "", without: Collection[str] = ()
+    ) -> list[LoopId]:
         """Return loops whose tokens may be overdue, the earliest due first.
 
         Args:
+            of_task: only the loops of this task; empty: those of all.
             without: tasks whose loops are left out.
         """
         marks = ", ".join("?" * len(without))
-        condition = f"due_ms < ? AND task NOT IN ({marks}) ORDER BY due_ms LIMIT ?"
-        return self._loops(condition, before_ms, *without, most)
+        condition = f"due_ms < ? AND ? IN (task, '') AND task NOT IN ({marks})"
+        query = f"{condition} ORDER BY due_ms LIMIT ?"
+        return self._loops(query, before_ms, of_task, *without, most)
 
     def expect(self, loop: LoopId, due_ms: int | None) -> None:
         """Note from when on the token of a loop may be overdue; None: it has no token."""

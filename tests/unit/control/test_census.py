@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.control.census import LOOK_BACK, Census, count
+from scheduler.brokers.contract import Depth
+from scheduler.control.census import LOOK_BACK, MOST_BEHIND, Census, count
 from scheduler.control.keyed import loop_of
 from scheduler.errors import StreamTooLong
 from scheduler.protocol.epochs import Entry, LoopState, Verb
@@ -103,11 +104,18 @@ async def test_one_line_is_not_taken_for_two(desk: Desk, tokens: list[Token]) ->
     assert (await desk.hear(*tokens)).doubled == {}
 
 
-async def test_it_knows_until_when_a_task_was_served(desk: Desk) -> None:
-    assert desk.census.served_until("task") is None
-    census = await desk.hear(token(5), token(3, LOOPS[1]), token(9, LOOPS[2], attempt=1))
-    assert census.served_until("task") == START + 5 * SECOND
-    assert census.served_until("other") is None
+@pytest.mark.parametrize(
+    ("ready", "consumers", "found"),
+    [(0, 1, [500, 500]), (400, 1, [0, MOST_BEHIND]), (400, 0, [MOST_BEHIND, MOST_BEHIND])],
+)
+async def test_behind_a_backlog_it_looks_at_a_few_that_were_passed_over_a_round_ago(
+    desk: Desk, ready: int, consumers: int, found: list[int]
+) -> None:
+    census = await desk.hear(*(token(seq, loop) for seq, loop in enumerate(LOOPS)))
+    now, depths = START + 2 * len(LOOPS) * SECOND, {"task": Depth(ready, consumers)}
+    looks = [await census.overdue(now, SECOND, depths) for _ in range(2)]
+    assert list(map(len, looks)) == found
+    assert looks[1][0].served_until == START + (len(LOOPS) - 1) * SECOND
 
 
 @pytest.mark.parametrize(
