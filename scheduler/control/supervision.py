@@ -1,8 +1,9 @@
 """Supervision: finds the loops that do not go on, or that go on twice, and repairs them.
 
 It is itself a loop, so that one processor at a time does it. Its queue has one consumer at a time
-(single active consumer), which keeps the census of the journal from round to round. Each processor
-looks now and then whether that loop is still there.
+(single active consumer), which keeps the census of the journal from round to round. Each round is
+announced over the stream of the roll call. A processor that has heard of none for longer than a
+round takes looks whether the loop is still there.
 
 ======================  ========================================================================
 the loop                what is done
@@ -76,6 +77,8 @@ from scheduler.timing.backoff import dice
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import LATEST_MS, moment_of
 
+ROUND = "scheduler.supervision"
+"""The type of the message that announces a round."""
 REMEMBERED = 300  # troubles: what a token can carry is limited
 NOTED_AT_ONCE = 50  # loops that are noted in the roster
 
@@ -135,6 +138,9 @@ class Supervisor:
         self._are_timers_suspect = True
         self._missing = set[str]()
         self._reconnected_at: datetime | None = None
+        self._round_heard = asyncio.Event()
+        self._roll_call = namespace.roll_call
+        self._roll_call.on(ROUND, lambda _: self._round_heard.set())
         self._watching: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
 
@@ -144,14 +150,13 @@ class Supervisor:
 
         async def supervise(ctx: Context) -> None:
             try:
-                memory = await self.round(_memory(ctx.carried))
+                ctx.carry((await self.round(_memory(ctx.carried))).model_dump())
+                await self._roll_call.say(ROUND, "", {})
             except BrokerError as error:
                 self._app.events.emit(SupervisionDelayed(str(error)))
             except Exception:
                 # Not parked like the failure of any other run: the next round is soon.
                 logging.getLogger(__name__).exception("A round of supervision failed")
-            else:
-                ctx.carry(memory.model_dump())
 
         spec = self._app.supervision.task
         return replace(spec, function=supervise, arguments=Arguments(supervise))
@@ -343,11 +348,18 @@ class Supervisor:
         return replace(listed, checkpoint=checkpoint)
 
     async def _watch_supervision(self) -> None:
-        """Look now and then whether the supervision loop is there, for as long as we live."""
+        """Look whether the supervision loop is there, whenever no round was heard of for a while.
+
+        To look, each processor would read all that was put since the last round.
+        """
         interval = self._app.settings.supervision_interval.total_seconds()
         while True:
-            await asyncio.sleep(interval * dice.uniform(0.8, 1.2))
-            await self._patiently(self._look_after_supervision())
+            try:
+                async with asyncio.timeout(interval * dice.uniform(1.2, 1.6)):
+                    await self._round_heard.wait()
+            except TimeoutError:
+                await self._patiently(self._look_after_supervision())
+            self._round_heard.clear()
 
     async def _look_after_supervision(self) -> None:
         loop = self._app.supervision

@@ -565,8 +565,11 @@ async def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing(stage: 
 async def test_supervision_comes_back_when_its_own_token_is_gone(stage: Stage) -> None:
     app, _ = counting()
     await stage.seed(app)
-    async with stage.supervised(), stage.supervised():
-        await asyncio.sleep(20)
+    other = FaultyBroker(stage.server)
+    looks = other.on("read", ".journal").first(lambda call: asyncio.sleep(0))
+    async with stage.supervised(), stage.supervised(over=other):
+        await asyncio.sleep(20 * ROUND + 5)
+        assert looks.met == []  # each round is heard of
         await stage.lose(SUPERVISION)
         stage.events.clear()
         await asyncio.sleep(4 * ROUND)
@@ -576,7 +579,7 @@ async def test_supervision_comes_back_when_its_own_token_is_gone(stage: Stage) -
         assert 3 <= len(of(CensusTaken, stage.events)) <= 5
 
 
-async def test_a_queue_of_supervision_that_may_not_be_declared_is_told_within_a_round(
+async def test_a_queue_of_supervision_that_may_not_be_declared_is_told_within_two_rounds(
     stage: Stage,
 ) -> None:
     app, _ = counting()
@@ -585,7 +588,7 @@ async def test_a_queue_of_supervision_that_may_not_be_declared_is_told_within_a_
     async with stage.supervised(over=not_allowed(stage.server)):
         await asyncio.sleep(1)
         await stage.broker.delete(app.names.processor_queue(SUPERVISION.task))
-        await asyncio.sleep(1.2 * ROUND)
+        await asyncio.sleep(1.7 * ROUND)
         (delayed,) = of(SupervisionDelayed, stage.events)
     assert "Lost loops are not repaired; run `scheduler seed`" in delayed.reason
 
