@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # every program has tasks, and few of them start loops
     from scheduler.control.loops import Loops
     from scheduler.control.removal import Removal
     from scheduler.control.seeding import Seeding
+    from scheduler.queues.roster import Roster
 
 M = TypeVar("M")
 Pairs = Mapping[str, M] | Iterable[tuple[str, M]] | AsyncIterable[tuple[str, M]]
@@ -107,6 +108,7 @@ class Operations(Protocol):
     """What starting and stopping loops needs, over one connection."""
 
     clock: Clock
+    roster: "Roster"
     loops: "Loops"
     seeding: "Seeding"
     removal: "Removal"
@@ -251,6 +253,7 @@ class Keyed:
                     batch[loop.id] = loop
                 if batch:
                     await start(batch)
+                await operations.roster.compact()
         except SchedulerError as error:
             error.add_note(f"{count} loops were started before; called again, it goes on.")
             raise

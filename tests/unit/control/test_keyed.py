@@ -180,14 +180,17 @@ async def test_many_loops_are_started_in_batches_and_begun_again_where_it_broke_
 
 
 async def test_many_loops_of_one_period_are_spread_over_it_and_stay_where_they_are(
-    stage: Stage,
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("scheduler.queues.roster.FEW", 150)
     office = an_office()
     await stage.seed(office.app)
     every = Every("1h", mode="fixed_rate", jitter="1s")
     for did in Started(created=200), Started(unchanged=200):
         many = ((f"key{n}", every) for n in range(200))
         assert await office.report.start_many(many, spread=True) == did
+        snapshots = await stage.broker.depth(office.app.names.snapshots)
+        assert snapshots is not None and snapshots.ready == 1  # the next reader has less to read
     loops = await office.report.list()
     offsets = sorted(cast("Every", loop.schedule).offset.total_seconds() for loop in loops)
     assert max(later - one for one, later in pairwise(offsets)) < 3600 / 10
