@@ -22,7 +22,7 @@ from scheduler.cli.loading import app_with_tasks, ready_app
 from scheduler.cli.printing import Row, local, no_loops, print_json, relative, rough, seconds
 from scheduler.cli.tables import BAD, STYLES, Table, console, print_lines, width
 from scheduler.cli.upcoming import origin_of, row_of_loop, schedule_of
-from scheduler.control.status import Backlog, Counts, Status
+from scheduler.control.status import Backlog, Choice, Counts, Page, Status
 from scheduler.control.where import Where
 from scheduler.errors import BrokerError, UsageError
 from scheduler.program import Program
@@ -58,6 +58,14 @@ def status(
     interval: Annotated[
         str, typer.Option(help="How often --watch shows it anew, such as 5s; at least 1s.")
     ] = "2s",
+    task: Annotated[str, typer.Option(help="Only the loops of this task.")] = "",
+    key: Annotated[str, typer.Option(help="Only loops whose key fits, such as 'customer-*'.")] = "",
+    state: Annotated[
+        Where | None, typer.Option(help="Only loops in this state.", show_default="any")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, help="At most so many loops; those that are overdue come first.")
+    ] = Choice.limit,
     as_json: Json = False,
 ) -> bool:
     """Show where each loop is, and what waits for tasks.
@@ -66,10 +74,15 @@ def status(
     everything is shown.
     """
     reference, name = app_and_loop(reference, loop)
+    choice = Choice(task, key, state, limit)
+    if name is not None and choice != Choice(limit=limit):
+        raise UsageError("LOOP names one loop: leave it out, or --task, --key and --state.")
     if watch:
-        return _watch(reference, name, interval, as_json)
+        return _watch(reference, name, choice, interval, as_json)
     app = ready_app(reference)
-    return _show_all(app, as_json) if name is None else _show_one(app, name, as_json)
+    if task and task not in app.tasks:
+        raise UsageError(f"--task is one of {', '.join(sorted(app.tasks))}, got {task!r}.")
+    return _show_all(app, choice, as_json) if name is None else _show_one(app, name, as_json)
 
 
 # All loops
@@ -77,50 +90,59 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The loops of an app, and what waits for its tasks, at a moment."""
+    """Loops of an app, and what waits for its tasks, at a moment."""
 
-    loops: Sequence[Status]
+    page: Page
     tasks: Sequence[Backlog]
     counts: Counts
     at: datetime = field(default_factory=lambda: SystemClock().now())
 
     @property
     def is_fine(self) -> bool:
-        lost = any(status.where in GONE for status in self.loops)
+        lost = any(status.where in GONE for status in self.page.loops)
         is_served = not lost and all(backlog.is_fine for backlog in self.tasks)
         return is_served and not self.counts.alarm
 
 
-def _show_all(app: Scheduler, as_json: bool) -> bool:
+def _show_all(app: Scheduler, choice: Choice, as_json: bool) -> bool:
     async def taken(program: Program) -> Overview:
-        return await overview_of(program)
+        return await overview_of(program, choice)
 
     overview = ask(app, taken)
     if as_json:
-        loops, tasks = map(_row, overview.loops), map(asdict, overview.tasks)
-        print_json({"loops": [*loops], "tasks": [*tasks], **asdict(overview.counts)})
+        page, tasks = overview.page, map(asdict, overview.tasks)
+        counts = {"more": page.more, **asdict(overview.counts)}
+        print_json({"loops": [*map(_row, page.loops)], "tasks": [*tasks], **counts})
     else:
         print_lines(lines_of(app, overview, width()))
     return overview.is_fine
 
 
-async def overview_of(program: Program, counts: Counts | None = None) -> Overview:
+async def overview_of(program: Program, choice: Choice, counts: Counts | None = None) -> Overview:
     """Read how an app stands; what was counted before is not counted again."""
-    statuses, tasks = await asyncio.gather(program.survey.status(), program.survey.backlogs())
+    page, tasks = await asyncio.gather(program.survey.page(choice), program.survey.backlogs())
     if counts is None:
-        of_app = sum(status.where is Where.WAITING for status in statuses)
+        elsewhere = sum(status.where is not Where.WAITING for status in page.loops)
         supervision = 1
         leftovers = await program.leftovers.found()
-        counts = await program.survey.counts(of_app + supervision, leftovers)
-    return Overview(statuses, tasks, counts)
+        counts = await program.survey.counts(page.total - elsewhere + supervision, leftovers)
+    return Overview(page, tasks, counts)
 
 
 def lines_of(app: Scheduler, overview: Overview, width: int | None) -> Iterator[Text]:
     """Lay out an overview in a terminal that is so wide; None: elsewhere."""
-    if overview.loops:
-        yield from OF_LOOPS.lines(overview.loops, width)
+    page = overview.page
+    if page.loops:
+        yield from OF_LOOPS.lines(page.loops, width)
+    elif page.total:
+        yield Text(f"No loop fits, of {page.total}.")
     else:
         yield Text(f"{no_loops(app.namespace)}.")
+    if page.more:
+        yield Text(
+            f"{page.more} more loops: choose some by --task, --key or --state, or raise --limit. "
+            "`scheduler census` counts all."
+        )
     if overview.tasks:
         yield Text("")
         yield from OF_TASKS.lines(overview.tasks, width)
@@ -294,7 +316,9 @@ def row_of_last(run: LastRun | None) -> Row | None:
 # Again and again
 
 
-def _watch(reference: str | None, loop: str | None, interval: str, as_json: bool) -> bool:
+def _watch(
+    reference: str | None, loop: str | None, choice: Choice, interval: str, as_json: bool
+) -> bool:
     if loop is not None or as_json or not sys.stdout.isatty():
         raise UsageError(
             "--watch shows all loops in a terminal: leave out LOOP and --json, and what the output "
@@ -304,15 +328,16 @@ def _watch(reference: str | None, loop: str | None, interval: str, as_json: bool
     if span < LEAST:
         raise UsageError(f"--interval is at least 1s, got {interval!r}.")
     with suppress(KeyboardInterrupt):  # as one ends it
-        asyncio.run(Screen(app_with_tasks(reference), span).run())
+        asyncio.run(Screen(app_with_tasks(reference), choice, span).run())
     return True
 
 
 class Screen:
     """The last overview of an app, and whether it is a new one."""
 
-    def __init__(self, app: Scheduler, interval: timedelta) -> None:
+    def __init__(self, app: Scheduler, choice: Choice, interval: timedelta) -> None:
         self._app = app
+        self._choice = choice
         self._interval = interval
         self._console = console()
         self._overview: Overview | None = None
@@ -347,7 +372,9 @@ class Screen:
             is_new = self._counted_at is None or now - self._counted_at >= COUNT_EVERY
             counts = None if is_new or self._overview is None else self._overview.counts
             self._counted_at = now if is_new else self._counted_at
-            self._overview = await limited(program.broker, overview_of(program, counts))
+            self._overview = await limited(
+                program.broker, overview_of(program, self._choice, counts)
+            )
             self._trouble = ""
         except BrokerError as error:
             if self._overview is None:

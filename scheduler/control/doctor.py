@@ -12,7 +12,7 @@ from scheduler.brokers.contract import Broker, BrokerInfo, Delivery
 from scheduler.control.installation import Installation
 from scheduler.control.leftovers import Leftovers
 from scheduler.control.loops import orphans_of
-from scheduler.control.status import Status, Survey
+from scheduler.control.status import Choice, Status, Survey
 from scheduler.control.timer_watch import TimerWatch
 from scheduler.control.where import Where
 from scheduler.errors import (
@@ -291,13 +291,14 @@ class Doctor:
             yield Finding("timers", "ok", "none holds messages past their time")
 
     async def _check_loops(self) -> AsyncIterator[Finding]:
-        statuses = await self._survey.status()
-        for status in statuses:
+        page = await self._survey.page(Choice())
+        for status in page.loops:
             if (finding := _check_loop(status)) is not None:
                 yield finding
             if (finding := _check_schedule(status.loop)) is not None:
                 yield finding
-        yield Finding("loops", "ok", f"{len(statuses)} looked at")
+        others = f", {page.more} others are not overdue" if page.more else ""
+        yield Finding("loops", "ok", f"{len(page.loops)} looked at{others}")
         if await self._installation.other_app() is not None:
             return  # all of its loops would be told to be pruned
         for orphan in orphans_of(self._app, await self._survey.listing()):

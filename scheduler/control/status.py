@@ -3,11 +3,20 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from itertools import islice
 
 from scheduler.brokers.contract import Depth
+from scheduler.control.census import LOOK_BACK, Census
 from scheduler.control.leftovers import Leftover
-from scheduler.control.loops import as_listed, keyed_loops_of, name_of_orphan, orphans_of
-from scheduler.control.where import Where, due_at_of, put_of, where
+from scheduler.control.loops import (
+    as_listed,
+    keyed_loops_of,
+    loop_of_entry,
+    name_of_orphan,
+    orphans_of,
+)
+from scheduler.control.where import TOLERANCE, Where, due_at_of, put_of, where
 from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import timers
@@ -71,6 +80,41 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Which loops to show.
+
+    Attributes:
+        task: of this task; empty: of all.
+        key: a pattern for keys, with `*` and `?`; empty: those without a key too.
+        state: only where they are; None: anywhere.
+        limit: so many at most.
+    """
+
+    task: str = ""
+    key: str = ""
+    state: Where | None = None
+    limit: int = 1_000
+
+    def has(self, loop: LoopId) -> bool:
+        """Return whether a loop is of this task, and its key fits the pattern."""
+        return self.task in ("", loop.task) and fnmatchcase(loop.key, self.key or "*")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some loops of a namespace.
+
+    Attributes:
+        more: how many others were chosen that were not looked at.
+        total: how many loops there are in all.
+    """
+
+    loops: Sequence[Status]
+    more: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Backlog:
     """How many messages of a task there are, besides those that run or wait for their time.
 
@@ -123,6 +167,7 @@ class Survey:
     """
 
     def __init__(self, namespace: Namespace) -> None:
+        self._space = namespace
         self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
         self._is_exact = namespace.is_processor
         self._names, self._history = namespace.app.names, namespace.history
@@ -154,6 +199,37 @@ class Survey:
             )
             for loop in loops
         ]
+
+    async def page(self, choice: Choice) -> Page:
+        """Return the status of the loops chosen; of too many, those that are overdue come first."""
+        app, listing = self._app, await self.listing()
+        own = [loop for loop in app.loops.values() if choice.has(loop.id)][: choice.limit]
+        tasks = [name for name in app.tasks if choice.task in ("", name)]
+        # Of a task that is paused, all loops are, whatever their own entries tell.
+        is_own = choice.state is Where.PAUSED and not any(map(listing.pause_of, tasks))
+        of = tasks, choice.key or "*", LoopState.PAUSED if is_own else None
+        count, room = listing.table.count_keyed(*of), choice.limit - len(own)
+        found = listing.table.keyed(*of, most=room)
+        if count > room and not is_own:
+            found = [*filter(choice.has, await self._overdue_of_all()), *found]
+        entries = filter(None, map(listing.get, dict.fromkeys(found)))
+        keyed = filter(None, (loop_of_entry(app, listed) for listed in entries))
+        loops = [*own, *islice((loop for loop in keyed if loop.id not in app.loops), room)]
+        statuses = await self.status(*loops) if loops else []
+        return Page(
+            [each for each in statuses if choice.state in (None, each.where)],
+            len(own) + count - len(loops),
+            len(app.loops) + listing.table.count_keyed(app.tasks, "*"),
+        )
+
+    async def _overdue_of_all(self) -> list[LoopId]:
+        """Return loops whose token should have come, not all where there are very many."""
+        census, now = Census(self._space), self._clock.now()
+        try:
+            await census.read_on(LOOK_BACK, is_exact=self._is_exact)
+        except QueueNotFound:
+            return []
+        return [each.loop.id for each in await census.overdue(now, TOLERANCE, {})]
 
     async def last_tokens(self, loops: Sequence[Loop]) -> Mapping[LoopId, Token]:
         """Return what was put last of these loops, as far as the journal or a checkpoint tells."""

@@ -27,7 +27,7 @@ from zlib import crc32
 
 from scheduler.errors import NoSpace
 from scheduler.protocol.epochs import LoopState
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import NO_KEYS, LoopId
 
 CACHE_KB = 64_000
 SETTINGS = f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KB};"
@@ -134,6 +134,24 @@ class LoopTable:
         """Return some of the loops of a task that are not gone."""
         return self._loops(f"task = ? AND state != '{LoopState.GONE}' LIMIT ?", task, most)
 
+    def keyed(
+        self, tasks: Collection[str], key: str, state: LoopState | None, *, most: int
+    ) -> list[LoopId]:
+        """Return some of the keyed loops of tasks.
+
+        Args:
+            key: a pattern for their keys, with `*` and `?`.
+            state: the state that their entries tell; None: any, unless they are gone.
+        """
+        condition, values = _of_keyed(tasks, key, state)
+        return self._loops(f"{condition} LIMIT ?", *values, most)
+
+    def count_keyed(self, tasks: Collection[str], key: str, state: LoopState | None = None) -> int:
+        """Count what `keyed` returns some of."""
+        condition, values = _of_keyed(tasks, key, state)
+        (found,) = self._execute(f"SELECT count(*) FROM loops WHERE {condition}", values)
+        return found[0]
+
     def counts(self, *, without_key: str = "") -> dict[tuple[str, LoopState], int]:
         """Return how many loops each task has in each state.
 
@@ -208,6 +226,15 @@ def _no_space(error: sqlite3.OperationalError) -> NoSpace:
         f"The temporary file of the loops cannot be written: {error}. It takes about 1 kB for each "
         "loop; set TMPDIR to a directory that has the room."
     )
+
+
+def _of_keyed(
+    tasks: Collection[str], key: str, state: LoopState | None
+) -> tuple[str, tuple[object, ...]]:
+    names = ", ".join("?" * len(tasks))
+    of_state = "state != ?" if state is None else "state = ?"
+    values = (*tasks, key, *NO_KEYS, state or LoopState.GONE)
+    return f"task IN ({names}) AND key GLOB ? AND key NOT IN (?, ?) AND {of_state}", values
 
 
 def share_of(loop: LoopId, shares: int) -> int:

@@ -10,6 +10,7 @@ from rich.live import Live
 
 from scheduler.cli.arguments import LIMIT
 from scheduler.cli.status import Screen
+from scheduler.control.status import Choice
 from scheduler.errors import BrokerUnavailable
 from tests.faulty import Call, FaultyBroker
 from tests.stage import Stage, an_app, program_of
@@ -35,7 +36,7 @@ class Shown:
 async def test_the_last_picture_stays_while_the_broker_is_away(stage: Stage) -> None:
     app = an_app("test", ["report"])
     await stage.seed(app)
-    screen, shown = Screen(app, SECOND), Shown()
+    screen, shown = Screen(app, Choice(), SECOND), Shown()
     async with FaultyBroker(stage.server) as broker:
         program = program_of(app, broker, stage.clock)
         await screen.show_next(program, shown.live)
@@ -54,7 +55,7 @@ async def test_the_last_picture_stays_while_the_broker_is_away(stage: Stage) -> 
 async def test_a_broker_that_does_not_answer_is_told_while_it_is_waited_for(stage: Stage) -> None:
     app = an_app("test", ["report"])
     await stage.seed(app)
-    screen, shown = Screen(app, SECOND), Shown()
+    screen, shown = Screen(app, Choice(), SECOND), Shown()
     said = list[str]()
 
     async def wait(_: Call) -> None:
@@ -73,7 +74,7 @@ async def test_a_broker_that_does_not_answer_is_told_while_it_is_waited_for(stag
 async def test_a_round_that_takes_longer_than_the_limit_is_given_up(stage: Stage) -> None:
     app = an_app("test", ["report"])
     await stage.seed(app)
-    screen, shown = Screen(app, SECOND), Shown()
+    screen, shown = Screen(app, Choice(), SECOND), Shown()
     LIMIT.set(3 * SECOND)
     async with FaultyBroker(stage.server) as broker:
         program = program_of(app, broker, stage.clock)
@@ -92,4 +93,4 @@ async def test_that_nothing_is_known_at_first_is_an_error(stage: Stage) -> None:
     async with FaultyBroker(stage.server) as broker:
         broker.on("read").fails(BrokerUnavailable("It has gone."))
         with pytest.raises(BrokerUnavailable):
-            await Screen(app, SECOND).show_next(program_of(app, broker), Shown().live)
+            await Screen(app, Choice(), SECOND).show_next(program_of(app, broker), Shown().live)

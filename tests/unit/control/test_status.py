@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from scheduler import Context, Retry, Scheduler
-from scheduler.control.status import Status
+from scheduler import Context, Every, Retry, Scheduler
+from scheduler.control.status import Choice, Status
 from scheduler.control.where import Where
 from scheduler.errors import Unconfirmed
 from scheduler.protocol.tokens import Ending, LoopId
@@ -217,3 +218,40 @@ async def test_the_loops_of_the_code_come_first_then_the_keyed_ones(stage: Stage
     await first.start("a", every="1h")
     found = await stage.survey.status()
     assert [str(each.loop) for each in found] == ["second", "first", "first.b", "first.a"]
+
+
+async def test_of_many_loops_those_that_are_overdue_come_first_and_some_can_be_chosen(
+    stage: Stage,
+) -> None:
+    app = new_app()
+
+    @app.periodic(every="1h")
+    async def report(ctx: Context) -> None: ...
+
+    @app.task
+    async def other() -> None: ...
+
+    await stage.seed(app)
+    hourly = Every("1h")
+    await report.start_many({f"b{n}": hourly for n in range(20)})
+    await other.start_many({"b1": hourly, "c1": hourly})
+    late = LoopId("report", "b7")
+    await report.start("b7", every="10s")
+    await stage.verbs.pause(await stage.program.loops.find("other.c1"))
+    await stage.lose(late)
+    stage.expects_none(late)
+    await asyncio.sleep(20)
+
+    async def shown(**choice: Any) -> tuple[list[str], int]:
+        page = await stage.survey.page(Choice(**choice))
+        assert page.total == 23
+        return [str(each.loop) for each in page.loops], page.more
+
+    found, more = await shown(limit=5)
+    assert (found[:2], len(found), more) == (["report", str(late)], 5, 18)
+    assert sorted((await shown(key="?1"))[0]) == ["other.b1", "other.c1", "report.b1"]
+    assert await shown(task="other", key="c*") == (["other.c1"], 0)
+    assert await shown(state=Where.PAUSED, limit=2) == (["other.c1"], 0)
+    assert (await shown(state=Where.UNATTENDED, limit=5))[0] == [str(late)]
+    await stage.verbs.pause(await stage.loops.find_or_whole("other"))
+    assert await shown(task="other", key="b1", state=Where.PAUSED) == (["other.b1"], 0)
