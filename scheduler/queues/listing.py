@@ -24,7 +24,6 @@ A message of the roster is a JSON object that holds many: ``{"entries": [...]}``
 ====================  ============================================================
 """
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +43,7 @@ from scheduler.protocol.messages import (
     Flattened,
     Message,
     Moment,
+    compact_json,
     parsed_json,
     validated,
 )
@@ -252,8 +252,12 @@ _LISTED, _MINIMUM, _BATCH = TypeAdapter(Listed), TypeAdapter(_Minimum), TypeAdap
 
 
 def encoded(listed: Listed) -> str:
-    """Encode an entry as JSON, in ASCII and in one line."""
-    return json.dumps(_members_of(listed))
+    """Encode an entry as JSON, in one line."""
+    return _json(_members_of(listed))
+
+
+def _json(part: Any) -> str:
+    return compact_json(part).decode()
 
 
 def _members_of(listed: Listed) -> dict[str, Any]:
@@ -450,7 +454,7 @@ class Listing(Mapping[LoopId, Listed]):
             The loop; None: it is no such entry, or none that can be read.
         """
         try:
-            row = _row_of(part, json.dumps(part))
+            row = _row_of(part, _json(part))
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
         loop = row.loop
@@ -599,7 +603,7 @@ class Listing(Mapping[LoopId, Listed]):
     def _begin(self, listed: Listed) -> None:
         loop, before = listed.loop, self.get(listed.loop)
         members = _members_of(listed)
-        self.table.write([_row_of(members, json.dumps(members))])
+        self.table.write([_row_of(members, _json(members))])
         self._decoded[loop] = listed
         self._epochs.pop(loop, None)
         self._count += before is None
