@@ -203,24 +203,30 @@ class Survey:
     async def page(self, choice: Choice) -> Page:
         """Return the status of the loops chosen; of too many, those that are overdue come first."""
         app, listing = self._app, await self.listing()
-        own = [loop for loop in app.loops.values() if choice.has(loop.id)][: choice.limit]
-        tasks = [name for name in app.tasks if choice.task in ("", name)]
+        table, tasks = listing.table, [name for name in app.tasks if choice.task in ("", name)]
         # Of a task that is paused, all loops are, whatever their own entries tell.
         is_own = choice.state is Where.PAUSED and not any(map(listing.pause_of, tasks))
         of = tasks, choice.key or "*", LoopState.PAUSED if is_own else None
-        count, room = listing.table.count_keyed(*of), choice.limit - len(own)
-        found = listing.table.keyed(*of, most=room)
-        if count > room and not is_own:
-            found = [*filter(choice.has, await self._overdue_of_all()), *found]
-        entries = filter(None, map(listing.get, dict.fromkeys(found)))
-        keyed = filter(None, (loop_of_entry(app, listed) for listed in entries))
-        loops = [*own, *islice((loop for loop in keyed if loop.id not in app.loops), room)]
+        ids = list(filter(choice.has, app.loops))
+        count = len(ids) + table.count_keyed(*of)
+        if count > choice.limit and not is_own:
+            ids = [*filter(choice.has, await self._overdue_of_all()), *ids]
+        ids = dict.fromkeys((*ids, *table.keyed(*of, most=choice.limit)))
+        loops = list(
+            islice(filter(None, (self._loop(each, listing) for each in ids)), choice.limit)
+        )
         statuses = await self.status(*loops) if loops else []
         return Page(
             [each for each in statuses if choice.state in (None, each.where)],
-            len(own) + count - len(loops),
-            len(app.loops) + listing.table.count_keyed(app.tasks, "*"),
+            count - len(loops),
+            len(app.loops) + table.count_keyed(app.tasks, "*"),
         )
+
+    def _loop(self, loop: LoopId, listing: Listing) -> Loop | None:
+        if (of_code := self._app.loops.get(loop)) is not None:
+            return of_code
+        listed = listing.get(loop)
+        return None if listed is None else loop_of_entry(self._app, listed)
 
     async def _overdue_of_all(self) -> list[LoopId]:
         """Return loops whose token should have come, not all where there are very many."""

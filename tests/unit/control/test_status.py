@@ -248,7 +248,7 @@ async def test_of_many_loops_those_that_are_overdue_come_first_and_some_can_be_c
         return [str(each.loop) for each in page.loops], page.more
 
     found, more = await shown(limit=5)
-    assert (found[:2], len(found), more) == (["report", str(late)], 5, 18)
+    assert (found[:2], len(found), more) == ([str(late), "report"], 5, 18)
     assert sorted((await shown(key="?1"))[0]) == ["other.b1", "other.c1", "report.b1"]
     assert await shown(task="other", key="c*") == (["other.c1"], 0)
     assert await shown(state=Where.PAUSED, limit=2) == (["other.c1"], 0)
