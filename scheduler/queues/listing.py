@@ -62,7 +62,6 @@ from scheduler.queues.snapshots import Bookmark, batches
 from scheduler.tasks.loops import Override
 from scheduler.timing.durations import shown
 from scheduler.timing.moments import UNIX_EPOCH, milliseconds_since_epoch
-from scheduler.timing.once import Once
 
 ENTRY_TYPE = "scheduler.roster"
 MOST_ENTRIES = 100
@@ -208,16 +207,6 @@ class Listed:
     def is_done(self) -> bool:
         """Return whether it was a one-off, which has run."""
         return self.is_gone and self.reason == DONE
-
-    @property
-    def remembered_from(self) -> datetime:
-        """Return from when on the time runs after which a gone loop is forgotten.
-
-        Of a one-off whose name is kept, that is when it is kept no longer.
-        """
-        if self.is_done and isinstance(self.schedule, Once):
-            return max(self.at, self.schedule.kept_until)
-        return self.at
 
     @property
     def identity(self) -> tuple[LoopId, int, str]:

@@ -47,10 +47,6 @@ def moment_of(ms: int) -> datetime:
     return UNIX_EPOCH + ms * MILLISECOND
 
 
-def optional_moment(ms: int | None) -> datetime | None:
-    return None if ms is None else moment_of(ms)
-
-
 def exact(moment: datetime | None, zone: tzinfo | None = None) -> str:
     """Write a moment to the second, with its offset, in a zone; else in that of this machine."""
     return "" if moment is None else moment.astimezone(zone).isoformat(" ", timespec="seconds")

@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of, optional_moment
+from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
 
 
 @pytest.mark.parametrize(
@@ -16,14 +16,10 @@ from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment
 )
 def test_a_moment_travels_as_milliseconds(moment: datetime, ms: int):
     assert milliseconds_since_epoch(moment) == ms
-    assert moment_of(ms) == optional_moment(ms) == moment
+    assert moment_of(ms) == moment
     assert moment_of(ms).tzinfo is UTC
 
 
 def test_what_is_less_than_a_millisecond_is_left_out():
     moment = datetime(2026, 6, 1, 9, 0, 0, 250_999, tzinfo=UTC)
     assert moment_of(milliseconds_since_epoch(moment)) == moment - timedelta(microseconds=999)
-
-
-def test_no_moment_is_none():
-    assert optional_moment(None) is None
