@@ -284,18 +284,22 @@ class _CronJob:
     def _action(self) -> Action:
         container = self._container
         words = [each.text for key in ("command", "args") for each in container[key].items]
+        environment = dict(self._environment())
+        words = [_expanded(word, environment) for word in words]
         if not container["command"].items:
             image = container["image"].text or "the image"
-            arguments = f", with the arguments {words}" if words else ""
             self._note(container, f"the command is the entrypoint of {image}, which is not in here")
-            return Unknown(f"Write the entrypoint of {image} here{arguments}.")
-        environment = dict(self._environment())
+            given = {"arguments": words, "env": environment, "cwd": container["workingDir"].text}
+            given["grace"] = self._pod["terminationGracePeriodSeconds"].text
+            needs = [f"{name} {each!r}" for name, each in given.items() if each]
+            needed = f", with {', '.join(needs)}" if needs else ""
+            return Unknown(f"Write the entrypoint of {image} here{needed}.")
         if not container["workingDir"].text and (path := relative_path(" ".join(words))):
             said = f"{path!r} starts at the processor's folder, not at the image's: set cwd="
             self._note(container, said)
         grace = self._pod["terminationGracePeriodSeconds"].number
         return Command(
-            [_expanded(word, environment) for word in words],
+            words,
             environment=environment,
             folder=container["workingDir"].text or None,
             grace=timedelta(seconds=10 if grace is None else grace),

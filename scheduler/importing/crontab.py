@@ -182,6 +182,9 @@ def _job(line: _Line, setting: _Setting, with_user: bool) -> Job:
         user, command = [*command.split(None, 1), ""][:2]
     notes = [Note(line.place, told) for told in _misread(line, setting, user, command)]
     command, stdin = _split(command)
+    if stdin:
+        said = "what follows a `%` is read by the command, as cronie has it; others pass it on"
+        notes.append(Note(line.place, said))
     try:
         schedule, weekdays = _schedule(match["when"], setting.tz)
     except NeverFires:

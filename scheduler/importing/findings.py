@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from scheduler.tasks.retries import Retry
@@ -158,7 +159,8 @@ def relative_path(command: str) -> str:
     """Return the first path of a command that depends on the folder that it runs in; else, ""."""
     if _AT_HOME.match(command):
         return ""
-    words = (word.strip("\"'();") for word in command.split())
+    pairs = pairwise(["", *command.split()])
+    words = (word.strip("\"'();") for before, word in pairs if not before.endswith(":"))
     targets = ("".join(filter(None, match)) for match in _TARGET.findall(command))
     found = [*targets, *(word for word in words if _RELATIVE.fullmatch(word))]
     return found[0] if found else ""

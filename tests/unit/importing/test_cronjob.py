@@ -141,10 +141,11 @@ def test_whatever_is_not_known_is_told(where: tuple[str, ...], key: str) -> None
 
 
 def test_a_container_without_a_command_says_what_is_missing() -> None:
-    job, notes = of_container(command=[], args=["poll", "--all"])
+    env = [{"name": "WHAT", "value": "all"}]
+    job, notes = of_container(command=[], args=["poll", "--$(WHAT)"], env=env)
     assert isinstance(job.action, Unknown)
     assert "shop:1" in job.action.why
-    assert "['poll', '--all']" in job.action.why
+    assert "with arguments ['poll', '--all'], env {'WHAT': 'all'}" in job.action.why
     assert "the command is the entrypoint of shop:1" in notes[0]
 
 

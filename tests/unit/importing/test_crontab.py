@@ -135,6 +135,7 @@ def test_whether_there_are_users_is_told_by_the_looks(
             "0 * * * * su -s/bin/sh -c 'python jobs.py'",
             "'jobs.py' starts at the processor's folder",
         ),
+        ("0 * * * * date +%F", "what follows a `%` is read by the command"),
         ("0 * * * * -q x", "the command begins with a flag"),
         ("0 * * * * shop /srv/x", "'shop' is taken as a command, not as a user (--users)"),
         ("0 * * * * shop (cd /srv; x)", "'shop' is taken as a command, not as a user (--users)"),
@@ -166,6 +167,7 @@ def test_in_a_zone_that_there_is_not_nothing_runs() -> None:
         "(cd ~/x; make)",
         "x > /dev/null 2>&1",
         "curl https://a.b/c",
+        "curl -H 'Accept: text/plain' -H 'X: a/b' /c",
         "[ -x /a ]",
     ],
 )
