@@ -16,7 +16,9 @@ from scheduler.importing.values import (
     Class,
     Function,
     Made,
+    Module,
     Ref,
+    Scope,
     Table,
     Unread,
     Unreadable,
@@ -30,6 +32,12 @@ from scheduler.importing.values import (
 )
 
 CREATING = (*DATABASES, "create", "get_or_create", "update_or_create", "bulk_create")
+# What an app is given; all else are settings.
+OF_APPS = {
+    *("main", "loader", "backend", "amqp", "events", "log", "control", "set_as_current", "tasks"),
+    *("broker", "include", "fixups", "task_cls", "autofinalize", "namespace", "strict_typing"),
+    *("result_backend", "broker_url"),
+}
 OF_ITEMS = ("list", "tuple", "sorted", "enumerate", "reversed")
 
 
@@ -53,7 +61,7 @@ class Caller(Evaluator):
                         return self.kept(method(owner, attribute, *self._constants(node)))
                     case list():
                         return self._of_list(cast("list[Any]", owner), attribute, node)
-                    case Made() if not self._has_default(node):
+                    case Made(kind) if kind != "Celery" and not self._has_default(node):
                         return self._unknown(attribute, node, owner)
                     case _:
                         return self._called(self.attribute(owner, attribute, node.func), node)
@@ -89,14 +97,24 @@ class Caller(Evaluator):
                 given = (Bound(each, self.source.place(node)) for each in (*args, kwargs))
                 return self.update(self.state.table(), *given)
             case "setattr", [owner, attribute, value] if path == name:
-                self.set(self.value(owner), str(self.plain(attribute)), self.bound(value))
+                try:
+                    self.set(self.value(owner), str(self.plain(attribute)), self.bound(value))
+                except Unreadable:
+                    self.unfollowed(node)
                 return None
             case "map", [ast.Name(function), items] if function in FUNCTIONS:
                 values = self.items(self.value(items), items)
                 place = self.source.place(items)
                 return self.state.listed(called(function, [plain(v, place)], {}) for v in values)
             case "config_from_object", [first, *_]:
-                self._configure(first)
+                self._named_by(self.arguments(node)[1].entries)
+                self.configure(self.bound(first), node)
+                return None
+            case "config_from_envvar", _:
+                self.unfollowed(node)
+                return None
+            case "add_defaults", [first]:
+                self.configure(self.bound(first), node)
                 return None
             case _ if name in FUNCTIONS and path.removesuffix(name) in (
                 *("", "datetime.", "celery.schedules."),
@@ -106,24 +124,46 @@ class Caller(Evaluator):
             case _:
                 return self._unknown(name, node, path, hint)
 
-    def _configure(self, node: ast.expr) -> None:
-        """Take the settings of an object."""
-        match bound := self.bound(node):
-            case Bound(str(path)) | Bound(Ref(path)):
+    def configure(self, bound: Bound, node: ast.AST) -> None:
+        """Take the settings of an object; note those that are not in the files."""
+        match bound.value:
+            case str(path) | Ref(path):
                 self.state.configured.append(path)
-            case Bound(Table()):
+                if not self.project.has_object(path):
+                    place = self.source.place(node)
+                    told = f"the settings of {path} are not known{self.project.hint(path)}"
+                    self.state.notes.append(Note(place, told))
+            case Table():
                 self.update(self.state.conf, bound)
+            case Made(of="") | Class() | Module():
+                pass
+            case _:
+                self.unfollowed(node)
+
+    def _named_by(self, given: Scope) -> None:
+        """Note the prefix that names of settings have."""
+        match given.get("namespace"):
+            case Bound(str(namespace)) if namespace:
+                self.state.namespaces.append(f"{namespace.upper()}_")
             case _:
                 pass
 
     def _unknown(self, kind: str, node: ast.Call, of: Any, hint: str = "") -> Made:
         """Return the result of a call that is not followed, which may change what it is given."""
-        made = self._made(kind, node, of, hint)
-        for name in (*CONTAINERS, *(["changes"] if kind == "Celery" else [])):
-            if name in made.kwargs:
-                place = self.source.place(node)
-                self.update(self.state.conf, Bound(made.kwargs[name], place))
-        self._tell(node, made.args, made.kwargs)
+        made, place = self._made(kind, node, of, hint), self.source.place(node)
+        given = {name: Bound(each, place) for name, each in made.kwargs.items()}
+        for name in CONTAINERS:
+            if name in given:
+                self.update(self.state.conf, given[name])
+        if kind != "Celery":
+            self._tell(node, made.args, made.kwargs)
+            return made
+        self._named_by(given)
+        for name, bound in given.items():
+            if name in ("changes", "config_source"):
+                self.configure(bound, node)
+            elif name not in OF_APPS:
+                self.set(self.state.conf, name, bound)
         return made
 
     def _made(self, kind: str, node: ast.Call, of: Any = None, hint: str = "") -> Made:

@@ -113,6 +113,11 @@ class _App:
                     else:
                         told = f"{key!r} is in two tables: {seen[key].place} has it, too"
                         yield Note(own[key].place, told)
+                apart = own.keys() - seen.keys()
+                if seen and len(apart) == len(table.value.entries) and apart:
+                    first = next(iter(seen.values())).place
+                    told = f"beat_schedule: {first} is in another table: Celery reads one of them"
+                    yield Note(table.place, told)
                 seen |= own
                 table = Bound(Table(own, table.value.missing), table.place, table.notes)
             yield from entries_of(table)
@@ -163,7 +168,9 @@ class _App:
         """A loop with what the decorator of its task says."""
         found = self._definition(path)
         if found is not None and isinstance(job.action, CeleryCall):
-            action = replace(job.action, path=found.path, awaited=found.awaited)
+            action = found.job.action
+            if isinstance(action, CeleryCall):
+                action = replace(job.action, path=found.path, awaited=found.awaited)
             timeout = job.timeout or found.job.timeout
             return replace(job, action=action, retry=found.job.retry, timeout=timeout)
         job = replace(job, timeout=job.timeout or self._settings.limits.timeout)
@@ -255,6 +262,9 @@ class Settings:
                     if isinstance(base, Ref) and base.hint:
                         told = f"the settings that {made.name} has of {base.text} are not known"
                         self._note(base.place, f"{told}{base.hint}")
+        values = [bound.value for bound in self.tables]
+        if not any(each.entries or each.missing for each in values if isinstance(each, Table)):
+            self._project.state.notes += self._project.state.asked
         for each in self._project.state.conf.missing:
             self._note(each.place, f"settings of Celery's: {each.text}")
 

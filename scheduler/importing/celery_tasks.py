@@ -11,7 +11,16 @@ from typing import Any, cast
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.calls import Caller
 from scheduler.importing.celery_schedules import QUEUE, Options, span_of
-from scheduler.importing.findings import NO_RETRY, CeleryCall, Job, Note, Parameter, Place
+from scheduler.importing.findings import (
+    NO_RETRY,
+    Action,
+    CeleryCall,
+    Job,
+    Note,
+    Parameter,
+    Place,
+    Unknown,
+)
 from scheduler.importing.values import (
     Bound,
     Made,
@@ -145,11 +154,15 @@ class _Decorated:
         parameters = list(self._parameters())
         awaited = isinstance(function, ast.AsyncFunctionDef)
         self._options.tell(TAKEN, WHY)
+        action: Action = CeleryCall(path, awaited=awaited)
+        if not self._source.module:
+            action = Unknown(f"Call {function.name} of {self._source.file} here.")
+            self._note(function, f"{function.name} is in a file that no module is called like")
         job = Job(
             self._source.place(function),
             function.name,
             f"Celery's task {name}",
-            CeleryCall(path, awaited=awaited),
+            action,
             parameters=parameters,
             retry=self._retry(),
             timeout=self._timeout(),

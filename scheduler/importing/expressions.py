@@ -137,7 +137,13 @@ class Evaluator:
             case ast.Starred(inner):
                 self.assign(inner, Bound(self.unread(inner), bound.place))
             case ast.Attribute(owner, name):
-                self.set(self.value(owner), name, bound)
+                match changed := self.value(owner):
+                    case Made("crontab" | "from_string" | "schedule"):
+                        self.unfollowed(target)
+                    case Made("Celery") if name == "conf":
+                        self.configure(bound, target)
+                    case _:
+                        self.set(changed, name, bound)
             case ast.Subscript(owner, key):
                 match changed := self.value(owner):
                     case Table():
@@ -241,6 +247,9 @@ class Evaluator:
                 return self.unread(node)
 
     def _call(self, node: ast.Call) -> Any:
+        raise NotImplementedError
+
+    def configure(self, bound: Bound, node: ast.AST) -> None:
         raise NotImplementedError
 
     def _named(self, name: str, node: ast.expr) -> Any:

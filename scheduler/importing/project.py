@@ -85,6 +85,9 @@ class Project:
         conf = self.state.conf.entries
         before = dict(conf)
         place = function.source.place(function.node)
+        if not function.node.decorator_list:
+            told = f"no file here calls `def {function.node.name}`: it is followed as if one did"
+            self.state.notes.append(Note(place, told))
         self._follow(place, lambda: self._execute(function, [], None, place))
         for name, old in before.items():
             replaced = isinstance(old.value, Table) and not old.value.entries
@@ -125,6 +128,9 @@ class Project:
             return unread
         return Bound(None, place) if left is None or left.bound is None else left.bound
 
+    def hint(self, path: str) -> str:
+        return hint_of_origin(path.partition(":")[0])
+
     def module_at(self, path: str, *, relative: bool = False) -> Module | None:
         """Return the module of a path, if its file is given."""
         if not relative and path.partition(".")[0] in KNOWN:
@@ -136,6 +142,13 @@ class Project:
         ]
         return Module(found[0]) if len(found) == 1 else None
 
+    def has_object(self, path: str) -> bool:
+        """Return whether the files have what settings are taken of."""
+        if path.startswith("django.conf"):
+            return any(self.has_settings(source.file) for source in self.sources)
+        module = path.partition(":")[0]
+        return any(self.module_at(each) for each in (module, module.rpartition(".")[0]) if each)
+
     def setting(self, name: str) -> Bound | None:
         found = [self.names(source).get(name) for source in self.sources]
         return next(filter(None, found), None)
@@ -145,7 +158,7 @@ class Project:
         if isinstance(node, ast.Import):
             for each in node.names:
                 path = each.name if each.asname else each.name.partition(".")[0]
-                value = self.module_at(path) or Ref(place, path, _hint(path), path)
+                value = self.module_at(path) or Ref(place, path, hint_of_origin(path), path)
                 scope[each.asname or path] = Bound(value, place)
             return
         origin = into.source.origin(node)
@@ -169,7 +182,7 @@ class Project:
 
     def _imported(self, name: ast.alias, origin: str, place: Place) -> Bound:
         path = f"{origin}.{name.name}" if origin else name.name
-        ref = Ref(place, name.asname or name.name, _hint(origin), path)
+        ref = Ref(place, name.asname or name.name, hint_of_origin(origin), path)
         is_table = name.name.isupper() or name.name == "beat_schedule"
         if is_table and named(name.name) == "beat_schedule":
             return Bound(self.state.table(missing=[Note(place, str(ref))]), place)
@@ -195,8 +208,12 @@ class Project:
         for name, bound in [*scope.items()]:
             if not isinstance(name, str) or id(bound) in self._taken_over:
                 continue
+            for namespace in self.state.namespaces:
+                if name.startswith(namespace):
+                    name = f"CELERY_{name.removeprefix(namespace)}"
             match bound.value:
-                case Table(entries) if name in CONTAINERS:
+                case Table(entries, missing) if name in CONTAINERS:
+                    self.state.conf.missing += missing
                     yield from ((named(str(key)), each) for key, each in entries.items())
                 case Function() as function if name == "beat_schedule":
                     yield name, self._execute(function, [], None, bound.place)
@@ -220,7 +237,7 @@ class Project:
             self.executed.add(node)
 
 
-def _hint(origin: str) -> str:
+def hint_of_origin(origin: str) -> str:
     root = origin.partition(".")[0]
     if root == "django":
         return ": add the module of Django's settings"

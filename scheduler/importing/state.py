@@ -43,6 +43,8 @@ class State:
         classes: those of modules.
         added: calls of `add_periodic_task`.
         configured: the objects that an app takes its settings from.
+        namespaces: what the names of its settings begin with there.
+        asked: where `beat_schedule` is read, and is not set before.
     """
 
     def __init__(self) -> None:
@@ -55,6 +57,8 @@ class State:
         self.added: list[Bound] = []
         self.notes: list[Note] = []
         self.configured: list[str] = []
+        self.namespaces: list[str] = []
+        self.asked: list[Note] = []
 
     def step(self, count: int = 1) -> None:
         """Count steps.
@@ -84,6 +88,8 @@ class State:
     def beat_schedule(self, place: Place) -> Table:
         """Return the table of the settings, which is made if there is none."""
         scope = self.conf.entries
+        if "beat_schedule" not in scope:
+            self.asked.append(Note(place, "beat_schedule: the table is not in these files"))
         bound = scope.setdefault("beat_schedule", Bound(self.table(), place))
         if not isinstance(bound.value, Table):
             missing = [Note(place, str(bound.value))] if isinstance(bound.value, Unread) else []

@@ -84,7 +84,7 @@ class Follower(Caller):
             case ast.Delete(targets):
                 for target in targets:
                     self._delete(target)
-            case ast.Expr(value):
+            case ast.Expr(value) | ast.Assert(value):
                 self.bound(value)
             case ast.Global(names):
                 for name in names:

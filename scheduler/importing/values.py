@@ -22,8 +22,11 @@ class Source:
 
     @property
     def module(self) -> str:
-        parts = PurePath(self.file).with_suffix("").parts
-        parts = [part for part in parts if part.isidentifier()]
+        """What it is imported as; empty: it cannot be."""
+        path = PurePath(self.file)
+        if path.suffix != ".py" or not path.stem.isidentifier():
+            return ""
+        parts = [part for part in path.with_suffix("").parts if part.isidentifier()]
         parts = parts[1:] if parts[:1] == ["src"] else parts
         return ".".join(parts[:-1] if parts[-1:] == ["__init__"] else parts)
 

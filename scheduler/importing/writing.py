@@ -93,6 +93,7 @@ REMARKS = {
         "What a task returns is not stored.",
         "Periods are counted from 1970 in UTC, not from the start of beat: offset= moves them.",
         "Tasks of Celery's are called in place, in threads: it has to be installed meanwhile.",
+        "They are imported by the paths of the files that were given, from where Python starts.",
     ),
 }
 

@@ -305,6 +305,7 @@ def test_all_that_is_left_is_told_with_its_line() -> None:
     ]
     assert told == [
         "celery:1 tasks of Django need django.se",
+        "celery:11 the settings of django.conf:se",
         "celery:14 task_routes: each task has a q",
         "celery:28 queue='water' of 'poll-the-fon",
         "celery:35 retries and limits are not in ",

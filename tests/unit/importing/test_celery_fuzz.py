@@ -62,6 +62,8 @@ class Writer:
             [f"app.conf.timezone = {zone!r}"],
             [f"app.conf.update(timezone={zone!r}, enable_utc={self._pick(True, False)})"],
             [f"TIME_ZONE = {zone!r}", "app.conf.timezone = TIME_ZONE"],
+            [f"app.add_defaults({{'timezone': {zone!r}}})"],
+            [f"setattr(app.conf, 'timezone', {zone!r})"],
             [],
         )
         return HEAD + "\n".join(self._lines) + "\n"

@@ -4,7 +4,7 @@ import pytest
 
 from scheduler import Cron, Every
 from scheduler.importing.celery import read_celery
-from scheduler.importing.findings import CeleryCall, Found, Job
+from scheduler.importing.findings import CeleryCall, Found, Job, Unknown
 from tests.imported import form, notes_of
 
 A = "{'task': 't.a', 'schedule': 60}"
@@ -60,6 +60,14 @@ def test_modules_that_are_given_are_imported() -> None:
     )
     assert loops_of(found) == {"a": "60", "b": "90"}
     assert told_of(found) == []
+
+
+@pytest.mark.parametrize("file", ["stdin", "shop/its-tasks.py"])
+def test_a_task_of_a_file_that_is_no_module_is_left_to_its_reader(file: str) -> None:
+    text = f"@app.task\ndef t(): ...\n{BEAT} = {{'a': {{'task': t.name, 'schedule': 60}}}}"
+    found = read_celery({file: text})
+    assert {type(job.action) for job in found.jobs} == {Unknown}
+    assert f"{file}:2: t is in a file that no module is called like" in told_of(found)
 
 
 def test_an_enum_is_a_value() -> None:
