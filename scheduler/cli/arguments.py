@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from scheduler.app import Scheduler
-from scheduler.cli.loading import FORMS, load_app, names_app
+from scheduler.cli.loading import is_app_named, load_app, names_app
 from scheduler.cli.printing import print_error
 from scheduler.errors import ScheduleError, SchedulerError, UsageError
 from scheduler.spelling import no_such
@@ -52,12 +52,13 @@ def new_group(help: str | None = None) -> typer.Typer:
 
 
 def command(
-    group: typer.Typer, name: str, *, asks: bool = True
+    group: typer.Typer, name: str, *, asks: bool = True, more: bool = False
 ) -> Callable[[Callable[P, bool | None]], Callable[P, None]]:
     """Register a command; exit with 1 if it returns False or fails, with 2 if it was misused.
 
     Args:
         asks: whether it asks the broker, and has a limit for that.
+        more: whether it reads arguments that are none of its parameters.
     """
 
     def register(function: Callable[P, bool | None]) -> Callable[P, None]:
@@ -78,7 +79,8 @@ def command(
             signature = inspect.signature(function)
             parameters = [*signature.parameters.values(), TIMEOUT]
             vars(exiting)["__signature__"] = signature.replace(parameters=parameters)
-        group.command(name)(exiting)
+        unknown = dict.fromkeys(("allow_extra_args", "ignore_unknown_options"), more)
+        group.command(name, context_settings=unknown)(exiting)
         return exiting
 
     return register
@@ -132,7 +134,7 @@ AppArgument = Annotated[
     typer.Argument(
         metavar="APP",
         autocompletion=_loops_if_any,
-        help="module:attribute or path/to/file.py:attribute (of a file alone: app); else "
+        help="module:attribute or path/to/file.py:attribute (of either alone: app); else "
         "SCHEDULER_APP, else [tool.scheduler] app in pyproject.toml, here or in a folder above.",
     ),
 ]
@@ -200,16 +202,16 @@ def app_and_any(reference: str | None, names: list[str]) -> tuple[str | None, li
 
 def app_and_loop(reference: str | None, loop: str | None) -> tuple[str | None, str | None]:
     """Tell APP from a LOOP, either of which may be left out."""
-    reference, names = app_and_any(reference, [loop] if loop else [])
-    if len(names) > 1:
-        raise UsageError(f"An app is named as {FORMS}, got {names[0]!r}.")
-    return reference, names[0] if names else None
+    if loop is None and reference and not names_app(reference) and is_app_named():
+        return None, reference
+    return reference, loop
 
 
 def app_and_one(reference: str | None, name: str | None, what: str) -> tuple[str | None, str]:
     """Tell APP from the argument behind it, which is required."""
     reference, name = app_and_loop(reference, name)
     if name is None:
+        load_app(reference)  # which may not be there: that is told first
         raise UsageError(f"The command needs {what}: see --help.")
     return reference, name
 

@@ -78,9 +78,17 @@ def load_app(reference: str | None) -> Scheduler:
     place = Path.cwd()
     if not (reference := reference or os.environ.get("SCHEDULER_APP")):
         reference, place = _in_pyproject(place)
-    whole = f"{reference}:app" if reference.endswith(".py") else reference
+    whole = reference if ":" in reference else f"{reference}:app"
     module, attribute = _module_and_name(whole, "An app", place)
     return _app_in(module, attribute, whole)
+
+
+def is_app_named() -> bool:
+    """Tell whether SCHEDULER_APP or a pyproject.toml names an app."""
+    try:
+        return bool(os.environ.get("SCHEDULER_APP") or _in_pyproject(Path.cwd()))
+    except AppNotFound:
+        return False
 
 
 def object_named(reference: str) -> object:
@@ -174,7 +182,7 @@ def _from_module(name: str, folder: Path) -> ModuleType:
             raise  # the module is there; one that it imports is not
         raise AppNotFound(
             f"There is no module {name!r}. Modules are looked for in {str(folder)!r} and "
-            "where Python is installed; a file is named with its `.py`."
+            "where Python is installed; a file is named with its `.py`, and a loop after its app."
         ) from None
 
 

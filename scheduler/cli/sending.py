@@ -29,8 +29,9 @@ from scheduler.timing.durations import format_duration, parse_duration
 cli = new_group()
 
 
-@command(cli, "send")
+@command(cli, "send", more=True)
 def send(
+    context: typer.Context,
     reference: AppArgument = None,
     task: Annotated[
         str | None,
@@ -63,6 +64,10 @@ def send(
     Examples: scheduler send jobs:app send_mail --args '{"to": "ada@example.com"}' --in 5m;
     scheduler send jobs:app remind --unique order-7 --at 2026-06-01T09:00+02:00
     """
+    pairs = (each for each in (reference, task) if each and "=" in each)
+    for each in (*pairs, *context.args):
+        told = "is no option: the arguments are one JSON object"
+        raise UsageError(f"{each!r} {told}, such as --args '{{\"n\": 1}}'.")
     reference, name = app_and_one(reference, task, "a TASK")
     if delay is not None and at is not None:
         raise UsageError("A call has one time: give --in or --at, not both.")

@@ -528,6 +528,7 @@ def test_timer_queues_that_differ_in_their_time_alone_are_folded(offline: Comman
     [
         ("", "No app was named."),
         ("no_such_file.py:app", "There is no file 'no_such_file.py'"),
+        ("no_such_module", "There is no module 'no_such_module'"),
         (f"{APPS}/no_tasks.py:app", "has no tasks"),
         (f"{APPS}/bad_cron.py:app", "The schedule of 'report': cron expression '0 25 * * *'"),
     ],

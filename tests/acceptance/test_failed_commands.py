@@ -334,7 +334,7 @@ MISUSES: list[tuple[list[str], str]] = [
     (["list", "--task", "smss"], "There is no task 'smss'; did you mean 'sms'?"),
     (["list", "--reason", "exausted"], "There is no reason to park 'exausted'; did you mean"),
     (["show"], "the ID of a message"),
-    (["show", "a", "b"], "An app is named as `module:attribute` or"),
+    (["show", "a", "b"], "There is no module 'a'."),
     (["replay"], "the IDs of messages, --task, --reason or --all"),
     (["replay", "m1", "--task", "sms"], "--all, --task and --reason go without IDs"),
     (["purge", "m1", "--reason", "broken", "--yes"], "go without IDs"),

@@ -84,6 +84,19 @@ def test_a_file_that_there_is_not_is_no_loop(here: CommandLine) -> None:
     assert (done.code, "There is no file 'nosuch.py' in '/" in done.err) == (2, True)
 
 
+def test_a_word_is_an_app_where_none_is_named_else(here: CommandLine) -> None:
+    done = here("status", "nosuch")
+    assert (done.code, "There is no module 'nosuch'. Modules are" in done.err) == (2, True)
+    assert here("next", "shop").out.startswith("poll")
+
+
+@pytest.mark.parametrize("words", [["sell", "n=5"], ["shop", "sell", "5"], ["sell", "--n", "5"]])
+def test_how_arguments_are_sent_is_told(here: CommandLine, words: list[str]) -> None:
+    done = here("send", *words, SCHEDULER_APP="shop")
+    told = "is no option: the arguments are one JSON object, such as --args '{\"n\": 1}'."
+    assert (done.code, told in done.err) == (2, True)
+
+
 def test_a_reason_that_there_is_not_is_answered_with_those_that_there_are(
     here: CommandLine,
 ) -> None:

@@ -150,7 +150,8 @@ def test_a_broken_pyproject_does_not_matter_where_an_app_is_named():
 @pytest.mark.parametrize(
     ("reference", "told"),
     [
-        ("jobs", "An app is named as .*, got 'jobs'"),
+        ("no_such_module", "There is no module 'no_such_module'.*and a loop after its app"),
+        ("empty", "'app' is no such attribute"),
         ("nowhere.py", r"There is no file 'nowhere\.py' in '/"),
         (":app", "An app is named as .*, got ':app'"),
         ("jobs:", "An app is named as .*, got 'jobs:'"),
