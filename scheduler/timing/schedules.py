@@ -158,7 +158,8 @@ class Cron:
             day); the day of week `FRI#2` (the second Friday) and `L5` (the last Friday).
             As in cron, where day of month and day of week are both given (neither begins with `*`),
             either suffices.
-        tz: the IANA name of the zone whose wall clock counts, such as "Europe/Berlin".
+        tz: the IANA name of the zone whose wall clock counts, such as "Europe/Berlin"; it may be
+            given as a `ZoneInfo`.
         jitter: each run starts up to this much late; see `jittered`.
         catch_up: as for `Every`.
         grace: as for `Every`.
@@ -188,11 +189,12 @@ class Cron:
         self,
         expression: str,
         *,
-        tz: str = "UTC",
+        tz: str | ZoneInfo = "UTC",
         jitter: Duration = ZERO,
         catch_up: CatchUp = "latest",
         grace: Duration = DEFAULT_GRACE,
     ) -> None:
+        tz = tz.key if isinstance(tz, ZoneInfo) else tz
         _store(
             self,
             expression=expression,
@@ -404,7 +406,7 @@ class ScheduleOptions(TypedDict, total=False):
 
     mode: Mode
     offset: Duration
-    tz: str
+    tz: str | ZoneInfo
     jitter: Duration
     catch_up: CatchUp
     grace: Duration

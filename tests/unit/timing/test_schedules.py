@@ -213,6 +213,11 @@ def test_a_bad_expression_is_refused_and_the_field_named(expression: Any, messag
     assert refusal.value.__cause__ is None
 
 
+def test_a_zone_may_be_one_of_zoneinfo() -> None:
+    made = Cron("0 9 * * *", tz=ZoneInfo("Europe/Berlin"))
+    assert made == Cron("0 9 * * *", tz="Europe/Berlin")
+
+
 @pytest.mark.parametrize(
     ("tz", "message"),
     [
