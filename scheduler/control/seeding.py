@@ -31,7 +31,7 @@ from scheduler.control.reports import Did, Report
 from scheduler.control.status import Status, Survey
 from scheduler.control.where import Where
 from scheduler.errors import AccessRefused, BrokerUnavailable, MessageError, QueueNotFound
-from scheduler.events import LoopRepaired, LoopSeeded
+from scheduler.events import Event, LoopRepaired, LoopSeeded
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LoopId
@@ -154,10 +154,15 @@ class Seeding:
         listing = await self._roster.read()
         loops = [self._app.supervision, *self._app.loops.values()]
         unseeded = [loop for loop in loops if loop.id not in listing]
+        is_lost = self._app.names.roster in new and self._app.names.imprint not in new
         reports = await self._begin_all(unseeded, new)
         for report in reports:
-            detail = f"it was not in the roster, and was {report.did}"
-            self._app.events.emit(LoopRepaired(report.loop.id, "adopted", detail))
+            if report.did is Did.CREATED and not is_lost:
+                event: Event = LoopSeeded(report.loop.id, report.did.value, report.due_at)
+            else:
+                detail = f"it was not in the roster, and was {report.did}"
+                event = LoopRepaired(report.loop.id, "adopted", detail)
+            self._app.events.emit(event)
         return reports
 
     async def prepare(self, tasks: Iterable[TaskSpec]) -> None:

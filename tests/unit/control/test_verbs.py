@@ -545,3 +545,17 @@ async def test_supervision_writes_snapshots_of_a_roster_that_grows_by_verbs(
     depth = await stage.broker.depth(stage.app.names.snapshots)
     assert depth is not None
     assert 0 < depth.ready <= 2
+
+
+# Programs that run without a seed
+
+
+async def test_a_first_start_is_no_repair_unless_the_roster_was_lost(stage: Stage) -> None:
+    app = looping()
+    app.events.listen(stage.events.append)
+    await program_of(app, stage.broker, stage.clock).seeding.adopt()
+    assert [each.did for each in of(LoopSeeded, stage.events)] == ["created", "created"]
+    assert stage.repairs() == []
+    await stage.broker.delete(app.names.roster)
+    await program_of(app, stage.broker, stage.clock).seeding.adopt()
+    assert stage.repairs() == [("_supervision", "adopted"), ("task", "adopted")]
