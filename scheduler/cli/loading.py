@@ -78,7 +78,8 @@ def load_app(reference: str | None) -> Scheduler:
     place = Path.cwd()
     if not (reference := reference or os.environ.get("SCHEDULER_APP")):
         reference, place = _in_pyproject(place)
-    whole = reference if ":" in reference else f"{reference}:app"
+    is_alone = reference.endswith(".py") or ":" not in reference
+    whole = f"{reference}:app" if is_alone else reference
     module, attribute = _module_and_name(whole, "An app", place)
     return _app_in(module, attribute, whole)
 
