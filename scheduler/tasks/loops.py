@@ -72,15 +72,18 @@ def loop_of(
     """The loop of a task.
 
     Raises:
-        RegistrationError: the arguments do not fit the task.
+        RegistrationError: the task is to run alone, and has no arguments that fit it.
+        InvalidArguments: a keyed loop has none.
     """
     if not isinstance(args, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise RegistrationError(
+        raise InvalidArguments(
             f"args= of {spec.name} is a mapping of arguments by name, got {shown(args)}."
         )
     try:
         wire = spec.arguments.dump(args or {})
     except InvalidArguments as error:
+        if key:
+            raise
         raise RegistrationError(
             f"{error} Give the parameters of {spec.name} defaults, or pass args={{...}}."
         ) from None

@@ -13,7 +13,7 @@ from scheduler.brokers.contract import Depth
 from scheduler.control import keyed
 from scheduler.control.keyed import KEY, KeyedLoop, Started
 from scheduler.control.reports import Did
-from scheduler.errors import RegistrationError, ScheduleError, UsageError
+from scheduler.errors import InvalidArguments, ScheduleError, UsageError
 from scheduler.events import RunStarted
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.concurrency import AT_ONCE
@@ -333,8 +333,8 @@ def test_a_key_may_look_like_this() -> None:
         ({}, ScheduleError, "The schedule of report.bonn: "),
         ({"every": "soon"}, ScheduleError, "The schedule of report.bonn: "),
         ({"every": "1m", "cron": "* * * * *"}, ScheduleError, "The schedule of report.bonn: "),
-        ({"every": "1m", "args": {"town": "Bonn"}}, RegistrationError, "town"),
-        ({"every": "1m", "args": {"city": 7}}, RegistrationError, "city"),
+        ({"every": "1m", "args": {"town": "Bonn"}}, InvalidArguments, "town"),
+        ({"every": "1m", "args": {"city": 7}}, InvalidArguments, "city"),
     ],
 )
 async def test_what_cannot_be_used_is_refused_and_nothing_is_started(

@@ -7,7 +7,7 @@ import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
 from scheduler.control.keyed import Synced
-from scheduler.errors import BrokerUnavailable, RegistrationError, UsageError
+from scheduler.errors import BrokerUnavailable, InvalidArguments, UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.sending import CallTask
 from tests.faulty import FaultyBroker
@@ -56,7 +56,7 @@ async def test_loops_are_started_rescheduled_and_stopped(stage: Stage) -> None:
         ({"b": "1m"}, UsageError, r"digest\.b is an Every or a Cron, or a pair .* got: '1m'"),
         ({"b": (Every("1m"), 5)}, UsageError, r"digest\.b is an Every or a Cron"),
         ({"b c": Every("1m")}, UsageError, "A key has 1 to 100 letters"),
-        ({"b": (Every("1m"), {"nope": 1})}, RegistrationError, "nope"),
+        ({"b": (Every("1m"), {"nope": 1})}, InvalidArguments, "nope"),
     ],
 )
 async def test_nothing_is_done_where_one_is_wrong(
