@@ -485,7 +485,7 @@ def checked_key(spec: TaskSpec, key: str) -> str:
     if not isinstance(key, str) or len(key) > LONGEST_KEY or not KEY.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
             f"A key has 1 to {LONGEST_KEY} letters, digits, '_' or '-', and between them '.', "
-            f"'@' or '+', got {key!r}."
+            f"'@' or '+', got {key!r}. Of another text, take text.encode().hex()."
         )
     return key
 

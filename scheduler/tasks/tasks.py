@@ -171,6 +171,10 @@ def task_spec(
         raise RegistrationError(
             f"concurrency of {name} is a whole number, at least 1, got {concurrency!r}."
         )
+    if flow and flow.ordered and concurrency not in (1, DEFAULT_CONCURRENCY):
+        raise RegistrationError(
+            f"An ordered task runs one message at a time: {name} takes no concurrency=."
+        )
     arguments = Arguments(function)
     subscriptions = flow.subscriptions_of(name) if flow else ()
     expires = flow.expires if flow else None

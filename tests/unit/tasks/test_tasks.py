@@ -369,8 +369,10 @@ def test_messages_may_expire_at_once():
 
 
 def test_an_ordered_task_runs_one_message_at_a_time():
-    spec = Scheduler("shop").task(ordered=True, concurrency=9)(nothing).spec
+    spec = Scheduler("shop").task(ordered=True)(nothing).spec
     assert (spec.ordered, spec.concurrency) == (True, 1)
+    with pytest.raises(RegistrationError, match="nothing takes no concurrency="):
+        Scheduler("shop").task(ordered=True, concurrency=9)(nothing)
 
 
 @pytest.mark.parametrize(
