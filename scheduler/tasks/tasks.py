@@ -126,6 +126,8 @@ class Task(Generic[P, R]):
             kind = type(self)
             here = OF_CELERY.get(name, "")
             hint = f": write {here}(...)" if here and hasattr(kind, here) else ""
+            if (here or name).startswith("send") and not hasattr(kind, "send"):
+                hint = ": a loop gets no calls; register a task for them with @app.task"
             raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{hint}")
 
 
