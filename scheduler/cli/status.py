@@ -70,8 +70,8 @@ def status(
 ) -> bool:
     """Show where each loop is, and what waits for tasks.
 
-    A loop is waiting, ready, running, paused, lost (its token is gone) or unseeded. Of one loop,
-    everything is shown.
+    A loop is waiting, ready, running, paused, lost (its token is gone), unseeded or removed. Of one
+    loop, everything is shown.
     """
     reference, name = app_and_loop(reference, loop)
     choice = Choice(task, key, state, limit)
@@ -274,7 +274,7 @@ def _fields(status: Status, now: datetime) -> Iterator[tuple[str, str]]:
         yield "attempt", f"{status.attempt}, as {status.attempt - 1} failed"
     if status.due_at is not None:
         yield "due", _moment(status.due_at, zone, now)
-    if schedule.has_grid and status.where not in (Where.PAUSED, Where.UNSEEDED):
+    if schedule.has_grid and status.where not in (Where.PAUSED, Where.UNSEEDED, Where.REMOVED):
         for tick in islice(ticks_after(schedule, max(now, status.due_at or now)), TICKS):
             yield "next", _moment(tick, zone, now)
     yield from _of_last_run(status, zone, now)

@@ -37,7 +37,7 @@ SHORT = 8  # characters of an ID
 GOOD, ODD, BAD = "green", "yellow", "red"
 STYLES: Mapping[str, str] = {
     **dict.fromkeys(("running", "succeeded", "created", "resumed", "replayed", "ok"), GOOD),
-    **dict.fromkeys(("paused", "retried", "skipped", "stopped", "cancelled"), ODD),
+    **dict.fromkeys(("paused", "retried", "skipped", "stopped", "cancelled", "removed"), ODD),
     **dict.fromkeys(("repaired", "warning"), ODD),
     **dict.fromkeys(("lost", "unseeded", "escalated", "parked", "PROBLEM"), BAD),
 }

@@ -442,7 +442,9 @@ def _status(
     is_heard: bool,
 ) -> Status:
     processors, listed = 0 if depth is None else depth.consumers, listing.get(loop.id)
-    if depth is None or listed is None or listed.is_gone:
+    if listed is not None and listed.is_gone:
+        return Status(loop, Where.REMOVED, processors)
+    if depth is None or listed is None:
         return Status(loop, Where.UNSEEDED, processors)
     held = held_in(loop.id, listed.epoch, answers) if token is not None or is_heard else None
     put = None if token is None else put_of(token)

@@ -25,6 +25,7 @@ class Where(StrEnum):
     UNATTENDED = "unattended"
     LATE = "late"
     UNSEEDED = "unseeded"
+    REMOVED = "removed"
     UNHEARD = "unheard"
     READY = "ready"
     RUNNING = "running"
@@ -42,6 +43,7 @@ MEANINGS = {
     Where.UNATTENDED: "due, and no processor takes messages of its task: start one",
     Where.LATE: "overdue for longer than its task may take, and nothing was heard of its run",
     Where.UNSEEDED: "in the code, and not in the broker: run `scheduler seed`",
+    Where.REMOVED: "removed by a newer release: this program is older; restart it",
     Where.UNHEARD: "no activity found in the journal",
     Where.READY: "due, and waiting in the queue of its task",
     Where.RUNNING: "due, and delivered to a processor",
@@ -114,8 +116,10 @@ def where(
             order, so a token that was due before has left it.
         tolerance: how long after its time a token may be on its way.
     """
-    if listed is None or listed.is_gone:
+    if listed is None:
         return Where.UNSEEDED
+    if listed.is_gone:
+        return Where.REMOVED
     # Its run has ended it, as the roster will tell.
     rests = put is not None and put.epoch >= listed.epoch and put.rests
     if listed.entry.state is LoopState.PAUSED or rests or is_held_by(of_task):

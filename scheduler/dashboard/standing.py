@@ -38,6 +38,7 @@ MARKS = {
     Where.UNATTENDED: "⚠",
     Where.LATE: "!",
     Where.UNSEEDED: "∅",
+    Where.REMOVED: "−",
     Where.UNHEARD: "?",
     Where.READY: "◔",
     Where.RUNNING: "▶",
@@ -45,7 +46,7 @@ MARKS = {
     Where.WAITING: "○",
 }
 MEANINGS = {where: f"{where.meaning[0].upper()}{where.meaning[1:]}." for where in Where}
-AT_REST = (Where.WAITING, Where.PAUSED, Where.UNSEEDED)
+AT_REST = (Where.WAITING, Where.PAUSED, Where.UNSEEDED, Where.REMOVED)
 TROUBLES = (Where.LOST, Where.UNATTENDED, Where.LATE, Where.UNSEEDED)
 
 

@@ -45,7 +45,7 @@ def place(
     ("expected", "given"),
     [
         (Where.UNSEEDED, {"entry": None}),
-        (Where.UNSEEDED, {"entry": GONE}),
+        (Where.REMOVED, {"entry": GONE}),
         (Where.PAUSED, {"entry": PAUSED}),
         (Where.PAUSED, {"token": replace(TOKEN, state=State.PAUSED)}),
         (Where.PAUSED, {"token": replace(TOKEN, state=State.DONE), "held": False}),

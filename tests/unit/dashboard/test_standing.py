@@ -72,7 +72,7 @@ def test_one_that_the_broker_does_not_have_is_unseeded_and_one_unheard_of_is_not
     assert state_of(LoopPicture(POLL), at(0), None, TIMEOUT) is Where.UNSEEDED
     assert state_of(LoopPicture(POLL, listed()), at(0), None, TIMEOUT) is Where.UNHEARD
     gone = LoopPicture(POLL, listed(LoopState.GONE))
-    assert state_of(gone, at(0), None, TIMEOUT) is Where.UNSEEDED
+    assert state_of(gone, at(0), None, TIMEOUT) is Where.REMOVED
 
 
 def standing(
