@@ -94,7 +94,7 @@ class Installation:
     async def other_app(self) -> str | None:
         """Return the module of the app that has the namespace; None: it is this one, or none."""
         imprint = await self.imprint()
-        return None if imprint is None or imprint.app == self._app.module else imprint.app
+        return None if imprint is None or self._is_ours(imprint) else imprint.app
 
     async def require(self, tasks: Iterable[str] = ()) -> None:
         """Refuse the namespace of another app, and queues of tasks declared for other code.
@@ -104,11 +104,12 @@ class Installation:
         """
         if (imprint := await self.imprint()) is None:
             return
-        if imprint.app != self._app.module:
+        if not self._is_ours(imprint):
             raise UsageError(
                 f"The namespace {self._app.namespace!r} in {self._broker.address} is that of "
                 f"another app: it was seeded from the module {imprint.app!r}, and this one is in "
-                f"{self._app.module!r}. Nothing was started or changed. Give this app a namespace "
+                f"{self._app.module!r}, or has none of its tasks. Nothing was started or changed. "
+                "Give this app a namespace "
                 'of its own, Scheduler("..."); or, if it is the same app that has moved, run '
                 "`scheduler seed --take-over` once."
             )
@@ -125,16 +126,27 @@ class Installation:
 
     async def _seeded_of_others(self, imprint: Imprint | None) -> dict[str, Arguments]:
         """Return the arguments of the queues of such tasks, by task."""
+        seeded = {} if imprint is None else self._seeded(imprint)
+        gone = seeded.keys() - served(self._app).keys()
+        return {task: seeded[task] for task in gone if await self._has_queue_of(task)}
+
+    def _seeded(self, imprint: Imprint) -> dict[str, Arguments]:
+        """Return the arguments of the queues of tasks, by task."""
         prefix = self._app.names.processor_queue("")
-        if imprint is None:
-            return {}
-        seeded = {
+        return {
             queue.removeprefix(prefix): arguments
             for queue, arguments in imprint.queues.items()
-            if queue.startswith(prefix)
+            if queue.startswith(prefix) and queue != f"{prefix}{SUPERVISION.task}"
         }
-        gone = seeded.keys() - {SUPERVISION.task, *served(self._app)}
-        return {task: seeded[task] for task in gone if await self._has_queue_of(task)}
+
+    def _is_ours(self, imprint: Imprint) -> bool:
+        """Return whether an imprint is of this app: of its module, and not of other tasks alone.
+
+        Of an app with one task, that task may have been renamed.
+        """
+        seeded, own = self._seeded(imprint).keys(), served(self._app).keys()
+        is_like = min(len(seeded), len(own)) < 2 or not seeded.isdisjoint(own)
+        return imprint.app == self._app.module and is_like
 
     async def _has_queue_of(self, task: str) -> bool:
         names = self._app.names

@@ -49,6 +49,22 @@ async def test_the_namespace_of_another_app_is_neither_seeded_nor_processed(stag
     assert await stage.broker.depth(other.names.processor_queue("bill")) is None
 
 
+def tasked(*names: str) -> Scheduler:
+    app = new_app()
+    for name in names:
+        app.task(name=name)(lambda: None)
+    return app
+
+
+async def test_of_several_tasks_one_is_the_same_in_an_app_of_the_same_module(stage: Stage) -> None:
+    await stage.seed(tasked("buy", "sell"))
+    with pytest.raises(UsageError, match="this one is in 'stage', or has none of its tasks"):
+        await program_of(tasked("bill", "pay"), stage.broker, stage.clock).seeding.seed()
+    await program_of(tasked("bill", "sell"), stage.broker, stage.clock).seeding.seed()
+    await program_of(tasked("bill"), stage.broker, stage.clock).seeding.seed()
+    await program_of(tasked("invoice"), stage.broker, stage.clock).seeding.seed()
+
+
 async def test_an_app_that_has_moved_takes_its_namespace_along(stage: Stage) -> None:
     await stage.seed(an_app("shop"))
     moved = an_app("stores")
