@@ -65,7 +65,7 @@ def status(
     ] = None,
     limit: Annotated[
         int, typer.Option(min=1, help="At most so many loops; those that are overdue come first.")
-    ] = Choice.limit,
+    ] = Choice().limit,
     as_json: Json = False,
 ) -> bool:
     """Show where each loop is, and what waits for tasks.
