@@ -1,4 +1,4 @@
-"""Every error of the package.
+"""List every error of the package.
 
 A `UsageError` is what you wrote and cannot work: change it (exit code 2, HTTP 400). A `BrokerError`
 is what the broker could not do (HTTP 503). A message with a `MessageError` that was received is
@@ -10,13 +10,13 @@ How a task says that its run ended differently is not an error: see `scheduler.t
 
 
 def default_message(kind: type[BaseException]) -> str:
-    """What an error says that was given no message; a class may leave its docstring to its base."""
+    """Return the default message: the first docstring line of the nearest class that has one."""
     docstring = next(each.__doc__ for each in kind.__mro__ if each.__doc__)
     return docstring.partition("\n")[0]
 
 
 class SchedulerError(Exception):
-    """Something went wrong in the scheduler."""
+    """The scheduler failed."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or default_message(type(self)))
@@ -27,39 +27,39 @@ class NoSpace(SchedulerError):
 
 
 class UsageError(SchedulerError):
-    """This cannot work as it is written."""
+    """The call or configuration is invalid."""
 
 
 class ScheduleError(UsageError):
-    """A schedule, a duration or a retry policy cannot be understood."""
+    """The schedule, duration or retry policy is invalid."""
 
 
 class RegistrationError(UsageError):
-    """A task, a hook or a listener cannot be registered like this."""
+    """The task, hook or listener cannot be registered."""
 
 
 class SettingsError(UsageError):
-    """A setting has a value that cannot be used."""
+    """The value of a setting is invalid."""
 
 
 class AppNotFound(UsageError):
-    """There is no app where the command was told to look."""
+    """No app was found at the given location."""
 
 
 class UnknownLoop(UsageError):
-    """The app has no such loop."""
+    """The app has no loop of this name."""
 
 
 class MessageError(SchedulerError):
-    """A message cannot be used."""
+    """The message is invalid."""
 
 
 class Undecodable(MessageError):
-    """The message is not one of this format."""
+    """The message does not have the expected format."""
 
 
 class Unencodable(MessageError, UsageError):
-    """The message has a header or a property that no message can carry: it was not sent."""
+    """The message was not sent: a header or property cannot be encoded."""
 
 
 class InvalidArguments(MessageError, UsageError):
@@ -81,38 +81,38 @@ class TooLarge(MessageError, UsageError):
 
 
 class NotRunning(SchedulerError):
-    """No such run is going on."""
+    """No run with this ID is running."""
 
 
 class CarryError(SchedulerError):
-    """The carried value cannot travel in a token."""
+    """The carried value does not fit into a token."""
 
 
 class LifespanError(SchedulerError):
-    """What the runs of a processor share could not be opened, or has ended the processor."""
+    """The lifespan of the app failed to open, or ended the processor."""
 
 
 class PortUnavailable(SchedulerError):
-    """The port cannot be listened on."""
+    """The port is not available."""
 
 
 class BrokerError(SchedulerError):
-    """The broker could not do what was asked."""
+    """The broker could not complete the operation."""
 
 
 class BrokerUnavailable(BrokerError):
-    """There is no connection to the broker."""
+    """The broker is not reachable."""
 
 
 class NoReplica(BrokerUnavailable):
-    """The node of the broker has no running replica of the stream; another one may have."""
+    """The node has no running replica of the stream; another node may have one."""
 
 
 class StreamTooLong(BrokerUnavailable):
-    """The stream holds more than could be read in the time that there was.
+    """The stream is too long to be read in the available time.
 
     Attributes:
-        reached: the offset as far as which it was read; None: none of it was.
+        reached: the offset up to which it was read; None: nothing was read.
     """
 
     def __init__(self, message: str | None = None, *, reached: int | None = None) -> None:
@@ -121,23 +121,25 @@ class StreamTooLong(BrokerUnavailable):
 
 
 class Blocked(BrokerUnavailable):
-    """A memory or disk alarm of the broker blocks senders: the message was not sent."""
+    """The message was not sent: a memory or disk alarm of the broker blocks publishers."""
 
 
 class Unconfirmed(BrokerUnavailable):
-    """The connection went before the broker's answer came: it may or may not have been done."""
+    """The connection was lost before the broker responded: the operation may or may not be
+    complete.
+    """
 
 
 class ConfirmationTimeout(Unconfirmed):
-    """The broker did not confirm the message in time: it may or may not have been taken."""
+    """The broker did not confirm the message in time: it may or may not be queued."""
 
 
 class AccessRefused(BrokerError):
-    """The broker refused access: wrong credentials, or a right is missing."""
+    """The broker refused access: the credentials are wrong, or a permission is missing."""
 
 
 class UntrustedBroker(BrokerError):
-    """The broker's certificate does not show that it is the broker: it was told nothing."""
+    """The broker's certificate could not be verified; no credentials were sent."""
 
 
 class IncompatibleBroker(BrokerError):
@@ -149,14 +151,14 @@ class QueueNotFound(BrokerError):
 
 
 class NotSent(BrokerError):
-    """The message was not confirmed in time: it may or may not have been taken."""
+    """The message was not confirmed in time: it may or may not be queued."""
 
 
 class NotAllSent(NotSent):
-    """Some of many messages were not confirmed.
+    """Some messages of a batch were not confirmed.
 
     Attributes:
-        ids: of each, in the order of the calls; None: it was not tried, or may not have been taken.
+        ids: the message IDs in the order of the calls; None: not tried, or possibly not queued.
     """
 
     def __init__(self, message: str | None = None, *, ids: list[str | None] | None = None) -> None:
@@ -165,18 +167,18 @@ class NotAllSent(NotSent):
 
 
 class Unroutable(BrokerError):
-    """No queue is bound for the message: the broker returned it."""
+    """The message is unroutable: no queue is bound for it."""
 
 
 class Rejected(BrokerError):
-    """The queue is full: the broker rejected the message."""
+    """The broker rejected the message because the queue is full."""
 
 
 class NotAllSeen(BrokerError):
-    """Not all parked messages could be looked at.
+    """Not all parked messages could be read.
 
     Attributes:
-        left: how many of those that were there at first.
+        left: the number of the messages that were not read.
     """
 
     def __init__(self, message: str | None = None, *, left: int = 0) -> None:
@@ -199,8 +201,8 @@ class OtherArguments(IncompatibleBroker):
 
 
 class DeliveryLost(BrokerError):
-    """The channel of the delivery is gone: the broker has given the message back to its queue."""
+    """The channel of the delivery closed; the broker requeued the message."""
 
 
 class Overtaken(BrokerError):
-    """Other programs changed the same loop first, again and again."""
+    """The change was given up: other programs kept changing the same loop first."""

@@ -1,4 +1,4 @@
-"""What happened: one stream of typed events that logs, metrics and tests listen to.
+"""Define the typed events that logs, metrics and tests listen to.
 
 Each event has its line in the log: `text` with its fields filled in, at `level`.
 """
@@ -27,11 +27,11 @@ Line = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened.
+    """Report something that happened.
 
     Attributes:
-        level: of its line in the log; of several levels, the highest; NOTSET: it has no line.
-        text: the words of the line; of events of runs, without the run.
+        level: of its log line; of several levels, the highest; NOTSET: it has no line.
+        text: the words of the line; for events of runs, without the run.
     """
 
     level: ClassVar[int] = NOTSET
@@ -39,12 +39,12 @@ class Event:
 
     @property
     def severity(self) -> int:
-        """Return the level of its line, or the highest that it may have."""
+        """Return the highest level that the log line may have."""
         return self.level
 
     @property
     def line(self) -> Line:
-        """Return its line in the log."""
+        """Return the log line."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         spans = {name: _span(each) for name, each in values.items() if isinstance(each, timedelta)}
         return self.level, self.text.format_map(values | spans)
@@ -59,10 +59,10 @@ Emit = Callable[[Event], None]
 
 
 class EventStream:
-    """Hands each event to every listener, at once and in order.
+    """Hand each event to every listener, at once and in order.
 
-    A listener runs inside the scheduler: it should be quick. What it raises is logged and goes no
-    further.
+    A listener runs inside the scheduler, so it should be quick. Its exceptions are logged, and not
+    raised.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,8 @@ class EventStream:
         self._of_kind: dict[type[Event], list[Emit]] = {}
 
     def listen(self, listener: Emit, *kinds: type[Event]) -> Emit:
-        """Add a listener. Usable as a decorator.
+        """Add a listener. Usable as a decorator.  Args:     kinds: the kinds of events to listen
+        to; none: all.
 
         Args:
             kinds: what it is told of; none are named: of everything.
@@ -95,7 +96,7 @@ class EventStream:
 
     @contextmanager
     def listening(self, listener: Emit, *kinds: type[Event]) -> Generator[None]:
-        """Have a listener inside the block."""
+        """Add a listener for the duration of the block."""
         self.listen(listener, *kinds)
         try:
             yield
@@ -103,7 +104,7 @@ class EventStream:
             self.forget(listener)
 
     def emit(self, event: Event) -> None:
-        """Hand an event to every listener that is told of its kind."""
+        """Hand an event to every listener of its kind."""
         for listener in self.listeners_of(type(event)):
             try:
                 listener(event)
@@ -128,7 +129,7 @@ def _log_failure(listener: Emit, error: BaseException) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Connected(Event):
-    """The broker can be reached."""
+    """The processor connected to the broker."""
 
     level, text = INFO, "connected to {address} (RabbitMQ {version})"
     address: str
@@ -138,7 +139,7 @@ class Connected(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRetried(Event):
-    """The broker could not be reached; the next try is due."""
+    """The broker could not be reached; the next attempt is scheduled."""
 
     level, text = WARNING, "{reason} Trying again in {next_in}."
     address: str
@@ -149,7 +150,7 @@ class ConnectionRetried(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost(Event):
-    """The broker cannot be reached any more; we keep trying."""
+    """The connection to the broker was lost; the package reconnects."""
 
     level, text = WARNING, "connection to {address} lost ({reason}): reconnecting"
     address: str
@@ -158,7 +159,7 @@ class ConnectionLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInterrupted(Event):
-    """The broker stopped delivering from a queue; we keep trying."""
+    """The broker stopped delivering from a queue; the package retries."""
 
     level, text = WARNING, "{queue} delivers no more ({reason}): consuming again"
     queue: str
@@ -175,7 +176,7 @@ class ConsumerResumed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStarted(Event):
-    """A processor takes messages of these tasks."""
+    """A processor consumes messages of these tasks."""
 
     level = INFO
     namespace: str
@@ -192,7 +193,7 @@ class ProcessorStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskPaused(Event):
-    """The processor takes no messages of a task, as it is paused."""
+    """The processor stopped consuming messages of a task that was paused."""
 
     level, text = INFO, "{task} is paused by {by}: {reason}; its messages wait"
     task: str
@@ -202,7 +203,7 @@ class TaskPaused(Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskResumed(Event):
-    """The processor takes messages of a task again."""
+    """The processor consumes messages of a task again."""
 
     level, text = INFO, "{task} is resumed"
     task: str
@@ -213,7 +214,7 @@ class ProcessorStopping(Event):
     """The processor takes no more messages, and lets its runs finish.
 
     Attributes:
-        why: what told it to, such as a signal; empty: nobody said.
+        why: the cause, such as a signal; empty: unknown.
     """
 
     level = INFO
@@ -232,7 +233,7 @@ class ProcessorStopped(Event):
     """The processor has ended.
 
     Attributes:
-        why: as of `ProcessorStopping`.
+        why: as for `ProcessorStopping`.
     """
 
     level = INFO
@@ -290,9 +291,9 @@ class LoopRepaired(Event):
 
 @dataclass(frozen=True, slots=True)
 class PlaceLost(Event):
-    """Nothing tells how far a repaired loop had come: it begins again, carrying nothing.
+    """The progress of a repaired loop is lost: it restarts without carried data.
 
-    With its token, what the journal had heard of it was gone.
+    The journal history was gone with its token.
     """
 
     level = WARNING
@@ -305,7 +306,7 @@ class PlaceLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class CallEvent(Event):
-    """Something that happened to a call where it is sent."""
+    """Something happened to a call at its sender."""
 
     task: str
     message_id: str
@@ -320,7 +321,7 @@ class CallSending(CallEvent):
     """
 
     headers: dict[str, Any]
-    arguments: Mapping[str, Any] = field(repr=False)  # they may be long, and nobody else's business
+    arguments: Mapping[str, Any] = field(repr=False)  # they may be long, and private
     due_at: datetime
 
 
@@ -379,10 +380,10 @@ class StoredDelayed(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunEvent(Event):
-    """Something that happened to one run.
+    """Something happened to one run.
 
     Attributes:
-        loop: whose run it is; for a one-off call, its task.
+        loop: the loop of the run; for a one-off call, its task.
         seq: which tick of the loop; None for a one-off call.
         attempt: counted from 1.
         message_id: of its message; for a one-off call the same through all its attempts.
@@ -399,10 +400,10 @@ class RunStarted(RunEvent):
     """A run began. Its three delays are the parts of `late`.
 
     Attributes:
-        hatch_delay: how late the broker handed the message on after its wait, from the whole
-            seconds that it tells: up to a second of it is counted as ready_delay. None: not known.
-        ready_delay: the wait in the queue of the task, for its turn too. None: not known.
-        start_delay: the wait in the processor: for a free place, or its loop.
+        hatch_delay: how late the broker delivered the message after its wait, from the whole
+            seconds that it reports: up to a second of it is counted as ready_delay. None: unknown.
+        ready_delay: the wait in the queue of the task, also for its turn. None: unknown.
+        start_delay: the wait in the processor: for a free slot, or its loop.
         headers: those of its message.
     """
 
@@ -418,12 +419,12 @@ class RunStarted(RunEvent):
 
     @property
     def late(self) -> timedelta:
-        """How long after the end of its wait the run started."""
+        """Return how long after the end of its wait the run started."""
         return self.started_at - self.due_at
 
     @property
     def lead(self) -> timedelta:
-        """How long before the end of its wait its message had left the broker's timers."""
+        """Return how long before the end of its wait its message had left the broker's timers."""
         return lead_of(self.headers)
 
     @property
@@ -437,16 +438,16 @@ LEVELS = dict.fromkeys(Ending, WARNING) | {Ending.SUCCEEDED: INFO, Ending.ESCALA
 
 @dataclass(frozen=True, slots=True)
 class RunFinished(RunEvent):
-    """A run has ended, and this is what its settlement will do.
+    """A run has ended; its settlement follows.
 
     Attributes:
-        error: what it has raised; that it was cancelled, and by whom; None: neither.
+        error: the exception it raised, or who cancelled it; None: neither.
         successor: the loop's next token.
         retry_in: when a call is tried again.
         skipped: why it was not run at all.
-        trace: headers that the loop's next token takes along; a listener may add some.
-        void: whether the loop was paused, changed or repaired meanwhile: it goes on, or waits, as
-            that has left it, and not with the successor.
+        trace: headers for the loop's next token; a listener may add some.
+        void: whether the loop was paused, changed or repaired in the meantime: then the successor
+            is not used.
         call: the call; None: it was the run of a loop.
     """
 
@@ -508,7 +509,7 @@ class RunFinished(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class SuccessorConfirmed(RunEvent):
-    """The broker has confirmed what comes after the run; the ack is next."""
+    """The broker has confirmed the successor of the run; the ack is next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,10 +519,11 @@ class RunSettled(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class RunLost(RunEvent):
-    """The delivery of the run went with the connection: another processor runs it.
+    """The delivery of the run was lost with the connection: another processor runs it.
 
     Attributes:
-        left_behind: the processor ends, and it goes on in its thread until the process ends, too.
+        left_behind: the processor ends while the run continues in its thread until the process
+        ends.
     """
 
     level = WARNING
@@ -537,7 +539,7 @@ class RunLost(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class RunReturned(RunEvent):
-    """The processor of the run is stopping: the message goes back to its queue."""
+    """The processor of the run is stopping: the message is requeued."""
 
     level, text = INFO, "cancelled and given back: this processor is stopping"
 
@@ -547,7 +549,7 @@ class TicksSkipped(RunEvent):
     """Nominal times had no run of their own.
 
     Attributes:
-        reason: late (no processor was there) or overrun (a run took too long).
+        reason: late (no processor was running) or overrun (a run took too long).
     """
 
     level = WARNING
@@ -581,12 +583,14 @@ class TokenSuperseded(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class HatchedEarly(RunEvent):
-    """A message came before its time, and goes back to its timers for the rest of its wait.
+    """A message came before its time, and returns to its timers for the rest of its wait.
 
     Attributes:
-        reason: what took it out. expired: its timer let it go too soon (a policy's message-ttl, or
-            clocks that differ); maxlen: its timer was full (a policy's max-length); unrouted: its
-            timer had no queue for it; early: it came past the timers.
+        reason: how it left its timer. expired: the timer expired it too soon (a policy's
+        message-ttl,
+            or clocks that differ); maxlen: its timer was full (a policy's max-length); unrouted:
+            its
+            timer had no queue for it; early: it did not pass the timers.
         queue: the timer that it left; empty: none.
         early: how long before its time it came.
         is_repeated: whether a message of this task came early for this reason a short time ago.
@@ -614,11 +618,11 @@ class HatchedEarly(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class Escalated(RunEvent):
-    """A run failed for the last time; or, told to hooks only, its message could not be run at all.
+    """A run failed for the last time; or (for hooks only) its message could not be run at all.
 
     Attributes:
-        seq: None also of a loop, if its token could not be run.
-        paused: whether the loop waits for an operator now.
+        seq: also None for a loop whose token could not be run.
+        paused: whether the loop now waits for an operator.
         reason: why its message was parked: exhausted, rejected, invalid-arguments, undecodable...
     """
 
@@ -650,12 +654,12 @@ class MessageParked(Event):
 
     @property
     def task(self) -> str:
-        """Whose failed queue it is in, as its routing key tells."""
+        """Return the task of the failed queue, by its routing key."""
         return self.routing_key.partition(".")[2].partition(".")[0]
 
     @property
     def line(self) -> Line:
-        escalated = self.reason in ("exhausted", "rejected", "cancelled")  # Escalated says so
+        escalated = self.reason in ("exhausted", "rejected", "cancelled")  # Escalated reports it
         why = f"({self.reason}): {self.error}"
         level = DEBUG if escalated else ERROR
         return level, f"a message for {self.routing_key} was parked {why}"
@@ -680,7 +684,7 @@ class CensusTaken(Event):
     """Supervision has counted tokens.
 
     Attributes:
-        counted: of how many of the loops the tokens were counted.
+        counted: the number of loops whose tokens were counted.
     """
 
     level = DEBUG
@@ -734,7 +738,7 @@ class TimerStuck(Event):
 
 @dataclass(frozen=True, slots=True)
 class QueuesMissing(Event):
-    """Queues that the app needs did not exist: they have expired, or an operator deleted them.
+    """Queues of the app did not exist: they have expired, or an operator deleted them.
 
     Attributes:
         were_declared: whether supervision has declared them again.
@@ -760,7 +764,7 @@ class PolicyReported(Event):
     """A policy of the broker's operators changes the queues.
 
     Attributes:
-        detail: which of them, and what it sets.
+        detail: the changed queues and settings.
         advice: the command that shields the namespace from it.
     """
 
@@ -772,7 +776,7 @@ class PolicyReported(Event):
 
 @dataclass(frozen=True, slots=True)
 class SupervisionDelayed(Event):
-    """Supervision could not do its work; it tries again."""
+    """Supervision failed; it tries again."""
 
     level, text = WARNING, "supervision is delayed: {reason}"
     reason: str
@@ -780,7 +784,7 @@ class SupervisionDelayed(Event):
 
 @dataclass(frozen=True, slots=True)
 class TokenDelayed(Event):
-    """A token is not run yet: whether it is to be run is not known, and asked again."""
+    """A token is held until its state is verified."""
 
     level, text = WARNING, "it is not known yet whether {routing_key} runs: {reason}"
     routing_key: str
@@ -814,7 +818,7 @@ class MessageConfirmed(Event):
 
 @dataclass(frozen=True, slots=True)
 class EventLoopBlocked(Event):
-    """The event loop goes on, after a task had held it up.
+    """The event loop was blocked by a task.
 
     Attributes:
         by: the name of the asyncio task, such as "run report #7".

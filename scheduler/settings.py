@@ -1,4 +1,4 @@
-"""Every knob, validated once at the edge: keyword arguments, then `SCHEDULER_*`, then defaults."""
+"""Define every setting, validated once: keyword arguments, then `SCHEDULER_*`, then defaults."""
 
 import os
 import re
@@ -48,14 +48,14 @@ def _port(value: Any) -> Any:
 PREFIX = "SCHEDULER_"
 APP = "SCHEDULER_APP"  # is for the command line
 LIKENESS = 0.7
-# What the project's tests read, and what Kubernetes sets for a Service whose name begins like this.
+# Set by the project's tests, or by Kubernetes for a Service whose name begins like this.
 OTHERS = re.compile(
     rf"{PREFIX}(TEST_.*|(.*_)?SERVICE_(HOST|PORT)(_.*)?|(.*_)?PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)"
 )
 
 
 def _from_to(least: timedelta, most: timedelta = LONGEST) -> AfterValidator:
-    """Bounds of a duration, in the words in which durations are written."""
+    """Return the bounds of a duration, formatted as durations are written."""
 
     def check(value: timedelta) -> timedelta:
         if not least <= value <= most:
@@ -74,7 +74,7 @@ PortSetting = Annotated[Port | None, BeforeValidator(_port)]
 
 
 class Settings(BaseSettings):
-    """How a process of the scheduler behaves.
+    """Configure a process of the scheduler.
 
     Each field is read from the environment as `SCHEDULER_` and its name in capitals; durations are
     written like "30s".
@@ -86,104 +86,110 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     broker_url: SecretStr = SecretStr("amqp://guest:guest@localhost:5672/")
-    """Where RabbitMQ is; of a cluster, the URLs of several nodes with commas between them, which
+    """The URL of RabbitMQ; for a cluster, the URLs of several nodes, separated by commas, which
     differ in host and port alone. `memory://` is the embedded broker, which lives as long as the
-    process."""
+    process.
+    """
 
     broker_url_file: Path | None = None
-    """A file that holds the broker URL, such as a mounted secret; files of secrets are read again
-    at each connect, so that a changed one is taken without a restart."""
+    """A file that holds the broker URL, such as a mounted secret; secret files are read again at
+    each connect, so a change needs no restart.
+    """
 
     broker_user: Annotated[str, Field(min_length=1)] | None = None
-    """Instead of the user in the broker URL; written as it is, not percent-encoded."""
+    """The user, instead of the one in the broker URL; literal, not percent-encoded."""
 
     broker_user_file: Path | None = None
-    """A file that holds it."""
+    """A file that holds the user."""
 
     broker_password: Annotated[SecretStr, Field(min_length=1)] | None = None
-    """Instead of the password in the broker URL; written as it is, not percent-encoded."""
+    """The password, instead of the one in the broker URL; literal, not percent-encoded."""
 
     broker_password_file: Path | None = None
-    """A file that holds it."""
+    """A file that holds the password."""
 
     tls_ca_file: Path | None = None
-    """Certificates (PEM) of the authorities that may vouch for the broker, instead of those that
-    this machine trusts. TLS is used where the broker URL begins with `amqps://`."""
+    """Certificates (PEM) of the authorities that may sign the broker's certificate, instead of
+    those that this machine trusts. TLS is used if the broker URL begins with `amqps://`.
+    """
 
     tls_cert_file: Path | None = None
-    """Our own certificate (PEM), for brokers that ask for one."""
+    """The client certificate (PEM), for brokers that require one."""
 
     tls_key_file: Path | None = None
-    """Its private key (PEM, without a passphrase), unless that is in the same file."""
+    """Its private key (PEM, without a passphrase), unless it is in the same file."""
 
     tls_verify: bool = True
-    """Off, the broker may be anybody."""
+    """Verify the broker's certificate. Off: any server is accepted."""
 
     management_url: SecretStr | None = None
-    """Where RabbitMQ's management API is, such as `http://rabbitmq:15672`: `scheduler doctor` and
-    supervision look there for policies that change the queues. They ask as the user of the broker
-    URL, who then needs the tag `management`, unless this URL names another one. None: they do not
-    look."""
+    """The URL of RabbitMQ's management API, such as `http://rabbitmq:15672`: `scheduler doctor` and
+    supervision look there for policies that change the queues. They use the user of the broker URL,
+    who needs the tag `management`, unless this URL names another user. None: no check.
+    """
 
     queue_type: Literal["quorum", "classic"] = "quorum"
-    """Quorum queues are replicated; classic ones are faster, and gone with their node."""
+    """Quorum queues are replicated; classic ones are faster, and lost with their node."""
 
     concurrency: int = Field(default=100, ge=1, le=10_000)
-    """How many runs a processor has going at most, over all tasks."""
+    """The maximum number of concurrent runs of a processor, over all tasks."""
 
     threads: int = Field(default=40, ge=1, le=1_000)
-    """How many of them may be runs of functions that block (`def`), each in a thread."""
+    """The maximum number of concurrent runs of blocking functions (`def`), each in a thread."""
 
     delivery_limit: int = Field(default=20, ge=1, le=99)
     """Deliveries without an ack after which a message is parked, not run (quorum queues)."""
 
     longest_lead: Annotated[DurationSetting, _from_to(ZERO, 200 * MILLISECOND)] = 100 * MILLISECOND
-    """How long before its time a loop's token leaves the broker at most, to start on the dot: it
-    does so as early as its way to a processor took lately. 0s: when it is due."""
+    """The maximum time before its due time that a loop's token leaves the broker, to start on time:
+    the lead follows the recent transit time to a processor. 0s: when it is due.
+    """
 
     shutdown_grace: DurationSetting = timedelta(seconds=25)
     """How long a stopping processor lets its runs finish; Kubernetes kills it after 30 s."""
 
     heartbeat: Annotated[DurationSetting, _from_to(SECOND)] = timedelta(seconds=20)
-    """How often both ends of a connection show that they live."""
+    """The interval at which both ends of a connection show that they are alive."""
 
     journal_max_age: Annotated[DurationSetting, _from_to(timedelta(hours=1))] = timedelta(days=7)
-    """How long the journal remembers."""
+    """The maximum age of the journal."""
 
     journal_max_bytes: int = Field(default=1_000_000_000, ge=50_000_000)
-    """How large the journal may grow; what is older goes first."""
+    """The maximum size of the journal; the oldest records are dropped first."""
 
     supervision_interval: Annotated[DurationSetting, _from_to(SECOND)] = timedelta(seconds=15)
-    """How often the loops' tokens are counted. A change takes effect at the next `seed`."""
+    """How often supervision checks the loops' tokens. A change takes effect at the next `seed`."""
 
     send_deadline: DurationSetting = timedelta(seconds=30)
     """How long to try to send a message; then it is stored (`fallback=`) or `NotSent` raised."""
 
     send_first_wait: Annotated[DurationSetting, _from_to(MILLISECOND)] = SECOND
     """The wait before a message is sent again under flow control: an alarm blocks senders, the
-    queue is full, or the confirmation does not come. After a lost connection there is none."""
+    queue is full, or the confirmation is late. After a lost connection there is no wait.
+    """
 
     send_multiplier: float = Field(default=1.6, ge=1, le=1000)
-    """What each of these waits is multiplied by to get the next."""
+    """The factor from each of these waits to the next."""
 
     send_jitter: float = Field(default=0.2, ge=0, le=1)
     """Each wait is multiplied by a random factor from 1 - jitter to 1 + jitter."""
 
     send_longest_wait: Annotated[DurationSetting, _from_to(MILLISECOND)] = timedelta(minutes=2)
-    """No wait grows beyond this."""
+    """The limit of these waits."""
 
     health_port: PortSetting = None
-    """Where a processor answers /livez and /readyz; None: nowhere."""
+    """The port of /livez and /readyz on a processor; None: no port."""
 
     metrics_port: PortSetting = None
-    """Where it answers /metrics, for Prometheus; may be the same. None: nowhere."""
+    """The port of /metrics, for Prometheus; may be the same. None: no port."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is less important than this is not logged."""
+    """The lowest level that is logged."""
 
     log_format: Literal["text", "dated", "json"] = "text"
-    """Lines of text tell the time of day on the clock of this machine; if they are dated, with the
-    date and the UTC offset."""
+    """The log format: lines of text have the time of day on the clock of this machine; dated lines
+    have the date and the UTC offset.
+    """
 
     def __init__(self, **values: Any) -> None:
         _check_names(os.environ)
@@ -192,7 +198,7 @@ class Settings(BaseSettings):
             return
         except ValidationError as error:
             message = _message_of(error)
-        # Out here, it has no context that holds what was given.
+        # Raised out here, where the context does not hold the secret input.
         raise SettingsError(message)
 
     @model_validator(mode="after")
@@ -214,7 +220,7 @@ class Settings(BaseSettings):
 
 
 def _check_names(environment: Mapping[str, str]) -> None:
-    """Refuse what is nearly the name of a setting; other names may be somebody else's.
+    """Reject names that are nearly the name of a setting; other names may belong to other programs.
 
     Raises:
         SettingsError: there is one; the message names the nearest setting.

@@ -1,4 +1,4 @@
-"""Suggest names that may have been meant; count and list things in words."""
+"""Suggest similar names; count and list things in words."""
 
 import difflib
 import functools
@@ -15,7 +15,7 @@ BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ON
 
 
 def nearest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
-    """The most similar of the known names; None: none of them is similar.
+    """Return the most similar known name, or None if none is similar.
 
     Args:
         likeness: how similar it must be, from 0 to 1.
@@ -25,7 +25,7 @@ def nearest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | 
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """What to say of a name that nothing has; names the nearest that something has."""
+    """Return the message for an unknown name, with the most similar known names."""
     names = sorted(known)
     near = nearest(name, names)
     hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(names) or 'none'}."
@@ -33,7 +33,7 @@ def no_such(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def misnamed(what: str, name: str, known: Iterable[str]) -> str:
-    """What to say of an option that something does not have; names the nearest that it has."""
+    """Return the message for an unknown option, with the most similar known option."""
     names = list(known)
     near = nearest(name, names, likeness=0.75)
     takes = ", ".join(f"{each}=" for each in names)
@@ -43,10 +43,10 @@ def misnamed(what: str, name: str, known: Iterable[str]) -> str:
 def refusing_misnamed(
     what: str, refusal: type[UsageError]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Have a call that does not fit the signature refused in words of ours.
+    """Raise an error in the package's words if a call does not fit the signature.
 
     Args:
-        what: how somebody writes the function.
+        what: the function as the user writes it.
     """
 
     def refusing(function: Callable[P, R]) -> Callable[P, R]:
@@ -61,7 +61,7 @@ def refusing_misnamed(
                 except TypeError as error:
                     message = _misfit(what, signature, kwargs, error)
                 else:
-                    raise  # it was not the call
+                    raise  # the function itself raised it
             raise refusal(message)
 
         return called
@@ -78,11 +78,11 @@ def _misfit(what: str, signature: inspect.Signature, given: Iterable[str], error
 
 
 def counted(count: int, noun: str) -> str:
-    """Write so many of a thing: "1 loop", "3 loops"."""
+    """Format a number of things: "1 loop", "3 loops"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Write names in a row: "a, b and c"."""
+    """Join names: "a, b and c"."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last

@@ -1,1 +1,1 @@
-"""What travels, and where: messages, tokens, calls, the hatchery, topology, rights. Pure."""
+"""Define messages and their paths: tokens, calls, the hatchery, topology, rights. No I/O."""

@@ -1,6 +1,7 @@
-"""Calls: one-off messages that ask for one run of a task, and how they travel.
+"""Encode and decode calls: one-off messages that ask for one run of a task.
 
-A call that we send is an AMQP message with a JSON body, ``{"args": {...}}``, and these headers:
+A call sent by the package is an AMQP message with a JSON body, ``{"args": {...}}``, and these
+headers:
 
 ===============================  ==========================================================
 property or header               holds
@@ -8,26 +9,26 @@ property or header               holds
 message_id                       unique; the same through every delay and retry
 content_type, type               ``application/json``, ``scheduler.call``
 scheduler-version                1, the version of this format
-scheduler-namespace, -task       whose call it is
+scheduler-namespace, -task       the namespace and the task of the call
 scheduler-sent-at-ms             when it was sent, milliseconds since the Unix epoch
 scheduler-due-at-ms              when its delay ends
 scheduler-lead-ms                how long before that it leaves the broker's timers
-scheduler-not-before-ms          before which moment no processor runs it; none: of no other delay
-                                 than the broker's
-scheduler-expires-at-ms          after which moment it is too old to run; none: never
+scheduler-not-before-ms          earliest start time; absent if the delay is enforced by the
+                                 broker alone
+scheduler-expires-at-ms          the time after which it is not run; absent: never
 ===============================  ==========================================================
 
-A task that subscribes to the exchange of somebody else gets messages of any form. In both cases the
-message comes back from a retry as it was, with these headers added. Those of them that only
-processors and operators tell of a message are left out where somebody else has set them:
+A task that subscribes to an exchange of another application gets messages of any form. A retry
+leaves the message as it was and adds these headers. Headers that only processors and operators may
+set are dropped from messages of other senders:
 
 ===============================  ==========================================================
 scheduler-attempt                how many attempts have failed
 scheduler-due-at-ms, -lead-ms    when the next one is due, as above
-scheduler-first-failed-at-ms     when the first did
+scheduler-first-failed-at-ms     when the first attempt failed
 scheduler-exchange, -key         where the message was published first, and with which key
-scheduler-user-id                the user who published it, which RabbitMQ accepts from no other
-scheduler-replayed-at-ms         when an operator sent it back from its failed queue
+scheduler-user-id                its publisher; RabbitMQ accepts this from no other user
+scheduler-replayed-at-ms         when an operator replayed it from its failed queue
 ===============================  ==========================================================
 """
 
@@ -69,13 +70,13 @@ CLAIMS = frozenset({ATTEMPT, FIRST_FAILED_AT, EXCHANGE, KEY, USER_ID, REPLAYED_A
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A message that asks for one run of a task.
+    """Describe a message that asks for one run of a task.
 
     Attributes:
         message: as it was published first: body, headers and properties.
-        args: the arguments, by name; None for a message that is not of our making.
+        args: the arguments, by name; None for a message of another application.
         exchange: where it was published first.
-        routing_key: the key it was published with; of one that we delayed, that of its task.
+        routing_key: the key it was published with; for a delayed call, that of its task.
         attempt: how many attempts have failed.
     """
 
@@ -97,7 +98,7 @@ class Call:
 
 
 def task_key(task: str) -> str:
-    """The routing key of a task's calls, whatever stands before it."""
+    """Return the routing key of a task's calls, with any prefix."""
     return f"task.{task}"
 
 
@@ -105,7 +106,7 @@ RETRY_KEY = "retry."
 
 
 def retry_key(task: str) -> str:
-    """The routing key of what processors, and operators, send to a task: no sender may have it."""
+    """Return the routing key for retries and replays; senders may not use it."""
     return f"{RETRY_KEY}{task}"
 
 
@@ -123,7 +124,7 @@ def new_call(
     correlation_id: str | None = None,
     headers: Mapping[str, Any] | None = None,
 ) -> Message:
-    """The message of a new call."""
+    """Return the message of a new call."""
     ours: dict[str, Any] = {
         "version": FORMAT_VERSION,
         "namespace": namespace,
@@ -146,7 +147,7 @@ def new_call(
 
 
 def renamed(message: Message, routing_key: str, old: str, new: str) -> tuple[Message, str]:
-    """Return what was sent to an old name of a task, and its key, as sent to the new one."""
+    """Return a message to an old name of a task, and its key, as sent to the new name."""
     keys = {task_key(old): task_key(new), retry_key(old): retry_key(new)}
     if message.headers.get(f"{PREFIX}task") == old:
         message = replace(message, headers={**message.headers, f"{PREFIX}task": new})
@@ -154,20 +155,20 @@ def renamed(message: Message, routing_key: str, old: str, new: str) -> tuple[Mes
 
 
 def is_call(message: Message) -> bool:
-    """Whether a message is, or claims to be, a call of our making."""
+    """Return whether a message claims to be a call of this package."""
     return f"{PREFIX}sent-at-ms" in message.headers
 
 
 def placed(message: Message, exchange: str, routing_key: str) -> Message:
-    """The message with where it was published first, unless it says so already."""
+    """Add where the message was published first, unless it says so already."""
     first = {EXCHANGE: exchange, KEY: routing_key}
     return replace(message, headers={**first, **message.headers})
 
 
 def unclaimed(message: Message) -> Message:
-    """Return the message without what only processors and operators tell of one.
+    """Remove the headers that only processors and operators may set.
 
-    Its user is what RabbitMQ has checked.
+    The user is verified by RabbitMQ.
     """
     kept = {
         name: value
@@ -182,7 +183,7 @@ def unclaimed(message: Message) -> Message:
 
 
 def due_at_of_call(message: Message) -> datetime | None:
-    """Return when the delay of a call ends, as its message claims; None: it does not tell."""
+    """Return when the delay of a call ends, as its message claims; None: no claim."""
     due_at_ms = message.headers.get(f"{PREFIX}due-at-ms")
     if not isinstance(due_at_ms, int) or not 0 <= due_at_ms <= LATEST_MS:
         return None
@@ -190,7 +191,7 @@ def due_at_of_call(message: Message) -> datetime | None:
 
 
 def retried(call: Call, *, due_at: datetime, failed_at: datetime) -> Message:
-    """The message of the call's next attempt: as it was, but for the headers that count."""
+    """Return the message of the call's next attempt, with its headers updated."""
     message = spent(call, failed_at=failed_at)
     due_at_ms = milliseconds_since_epoch(due_at)
     due = {f"{PREFIX}due-at-ms": due_at_ms}
@@ -200,7 +201,7 @@ def retried(call: Call, *, due_at: datetime, failed_at: datetime) -> Message:
 
 
 def spent(call: Call, *, failed_at: datetime) -> Message:
-    """The message of the call, with the attempt that failed counted."""
+    """Return the message of the call, with the failed attempt counted."""
     first = call.first_failed_at or failed_at
     added: dict[str, Any] = {
         ATTEMPT: call.attempt + 1,
@@ -213,7 +214,7 @@ def spent(call: Call, *, failed_at: datetime) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class _Retried:
-    """What is told of a message of whatever form."""
+    """Read the retry headers of any message."""
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
 
@@ -228,7 +229,7 @@ class _Retried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sent(_Retried):
-    """What is told of one that we sent, besides."""
+    """Read the headers of a call of this package."""
 
     version: Annotated[int, Field(strict=True, ge=1, le=1)]
     namespace: Text
@@ -254,14 +255,16 @@ def decode_call(
     routing_key: str,
     expires: timedelta | None = None,
 ) -> Call:
-    """Return the call of a message that came to a task's queue.
+    """Return the call of a message in a task's queue.
 
     Args:
-        expires: how long after its timestamp a message of somebody else is worth a run; one without
-            a timestamp always is, and one that an operator sent back.
+        expires: how long after its timestamp a message of another application may run; one without
+        a
+            timestamp, or replayed by an operator, always may.
 
     Raises:
-        Undecodable: it claims to be of our making, and is not; or its retry headers are broken.
+        Undecodable: it claims to be a call of this package but is not, or its retry headers are
+        broken.
     """
     record: TypeAdapter[Any] = _SENT if is_call(message) else _RETRIED
     wire: _Sent | _Retried = validated(record, our_headers(message), "headers")

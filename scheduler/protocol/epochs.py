@@ -1,4 +1,4 @@
-"""Epochs: what a token is worth. The rules by which wrong tokens are harmless; no I/O.
+"""Judge tokens by their epochs. The rules by which wrong tokens are harmless; no I/O.
 
 Every token belongs to an epoch of its loop. Creating a token begins a new epoch, and tokens of
 older epochs are void: any number of them may wait anywhere, and no processor runs them.
@@ -35,7 +35,7 @@ Processor = TypeVar("Processor")
 
 
 class Position(NamedTuple):
-    """Where a token stands: a later epoch is ahead, and within an epoch the greater progress.
+    """Compare tokens: a later epoch is ahead, and within an epoch the greater progress.
 
     Attributes:
         seq: how many ticks of the loop have been settled before this token.
@@ -50,12 +50,12 @@ class Position(NamedTuple):
 
     @property
     def progress(self) -> tuple[int, int, bool]:
-        """How far the loop had come when the token was made, whatever its epoch."""
+        """Return the loop's progress when the token was made, whatever its epoch."""
         return self.seq, self.attempt, self.joined
 
 
 class Verb(StrEnum):
-    """What creators do, as the journal tells of it."""
+    """Name the operations of creators, as the journal records them."""
 
     START = "seeded"
     PAUSE = "paused"
@@ -68,7 +68,7 @@ class Verb(StrEnum):
 
 
 class LoopState(StrEnum):
-    """What the roster says of a loop."""
+    """Name the states of a loop in the roster."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -76,13 +76,13 @@ class LoopState(StrEnum):
 
 
 class Entry(NamedTuple):
-    """What an entry of the roster says of a loop's epochs.
+    """Hold what a roster entry says about a loop's epochs.
 
     Attributes:
         life: the epoch of its last start. Progress from before it is of another life.
-        base: the epoch that the entry is based on; 0 where the loop was unknown or gone.
-        asked: the epoch of the last entry with which the loop was started, stopped or triggered: of
-            all but repairs and changes of its schedule or name. 0: not known.
+        base: the epoch that the entry is based on; 0 if the loop was unknown or gone.
+        asked: the epoch of the last entry that started, stopped or triggered the loop (all but
+            repairs and changes of its schedule or name). 0: unknown.
     """
 
     epoch: Count
@@ -93,14 +93,14 @@ class Entry(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """What begins an epoch: its entry, and its token (None: the loop is then paused or gone)."""
+    """Begin an epoch with an entry and a token (None: the loop is then paused or gone)."""
 
     entry: Entry
     token: Position | None
 
 
 class Step(Enum):
-    """What creators and starting processors do, one after the other."""
+    """Name the steps of creators and starting processors."""
 
     APPEND = "append the entry, read the roster up to a barrier; go on if the entry was accepted"
     EXCHANGE = "exchange the first token (R4) if no older run goes on; else its processor does"
@@ -111,7 +111,9 @@ class Step(Enum):
 
 
 STARTING = (Step.SUBSCRIBE, Step.READ)
-"""P0, before it consumes: of epochs that begin after it subscribed it is told, others it reads."""
+"""The steps of P0 before consuming: roll calls bring epochs that begin later, the roster earlier
+ones.
+"""
 
 _BEFORE = {
     Verb.START: {LoopState.GONE},
@@ -123,7 +125,7 @@ _BEFORE = {
     Verb.REPAIR: {LoopState.ACTIVE},
     Verb.GONE: set(LoopState),
 }
-# Pause and gone may be done again: the creator before may have died before it called the roll.
+# Pause and gone may be repeated: a previous creator may have died before it called the roll.
 _AFTER = {
     Verb.START: LoopState.ACTIVE,
     Verb.PAUSE: LoopState.PAUSED,
@@ -137,26 +139,26 @@ def begun(
 ) -> Beginning | None:
     """C: Begin a new epoch, so that all older tokens of the loop are void.
 
-    A start begins a new life, from no progress; all others go on from what R4 adopts. A paused loop
-    has no token: its resume creates one.
+    A start begins a new life, from no progress; all others continue from what R4 adopts. A paused
+    loop has no token: its resume creates one.
 
-    A rename begins an epoch of another loop, which goes on in the place of the one that the latest
-    entry is of: its entry ends that one, so that the tokens of both names are void.
+    A rename begins an epoch of another loop, which replaces the loop of the latest entry: the new
+    entry ends that loop, so the tokens of both names are void.
 
-    A processor whose run ends its loop begins an epoch as well, before it acks: a pause or, of a
+    A processor whose run ends its loop also begins an epoch before it acks: a pause or, for a
     one-off, gone (`ends`).
 
     Epochs are numbered as a hybrid logical clock counts (Kulkarni et al., "Logical Physical
-    Clocks", 2014): by the time, but always onwards. So a loop whose roster was lost begins after
-    all that was before.
+    Clocks", 2014): by the time, but never backwards. So a loop whose roster was lost begins after
+    everything before.
 
     Args:
         latest: the loop's latest accepted entry in the roster, if it has one.
         at_ms: the time, in milliseconds since the Unix epoch.
-        paused: of a start: the loop waits until it is resumed.
+        paused: for a start: begin paused.
 
     Returns:
-        The entry to append and the token to put. None: the verb has nothing to do.
+        The entry to append and the token to put. None: the verb has no effect.
     """
     epoch, state, life, _, asked = latest or Entry(0, LoopState.GONE, 0)
     if state not in _BEFORE[verb] or (latest is None and verb is Verb.GONE):
@@ -170,11 +172,12 @@ def begun(
 
 
 def steps(verb: Verb, token: Position | None) -> tuple[Step, ...]:
-    """C: Return what a creator does, in this order. It may die after each step.
+    """C: Return the steps of a creator, in order. It may die after each step.
 
     A creator whose entry was not accepted stops after the first step. One that is overtaken later
-    may go on: its token is void, and what it calls is known. A put that was not confirmed is not
-    published again, as two tokens are two lines: begin another epoch, or let supervision.
+    may continue: its token is void, and its epoch in the roll call is known. An unconfirmed put is
+    not published again, as two tokens are two lines: begin another epoch, or leave that to
+    supervision.
 
     R4 is the same for a creator, once its entry was accepted, as for the processor of the first
     token: call the roll, read the journal, adopt. The creator does not wait for an older run: it
@@ -199,10 +202,10 @@ def base_of(latest: Entry | None) -> int:
 def accepted(entry: Entry, latest: Entry | None) -> bool:
     """C: Compare and append: return whether an entry counts, at its place in the roster.
 
-    All readers judge the entries of a loop in the order of the stream, so all decide alike, and of
-    creators that act at once the first in the stream wins. What is not accepted counts for nothing:
-    its epoch is not learned. Who reads a snapshot reads on exactly where that ends: an entry that
-    is judged again, later, may count.
+    All readers judge the entries of a loop in stream order, so all decide alike, and of concurrent
+    creators the first in the stream wins. A rejected entry has no effect: its epoch is not learned.
+    A reader of a snapshot continues exactly at its end: an entry that is judged again, later, may
+    count.
 
     Args:
         latest: the loop's latest accepted entry before this one; None: the loop is unknown, or the
@@ -218,6 +221,7 @@ def learned(known: int, epoch: int) -> int:
 
 def is_void(epoch: int, known: int) -> bool:
     """R1: Return whether a token is acked without a run, as a later epoch of its loop has begun.
+    Call on receipt, and again with no await between the answer and the start of the run.
 
     Ask on receipt, and again with no await between the answer and the begin of the run.
     """
@@ -237,10 +241,10 @@ def was_settled(token: Position, heard: Iterable[Position]) -> bool:
 
 
 class Answer(NamedTuple):
-    """What a processor says in a roll call.
+    """Answer a roll call.
 
     Attributes:
-        known: the greatest epoch of the loop that it knows of, that of the call included.
+        known: the greatest epoch of the loop that the processor knows, that of the call included.
         running: the lowest epoch of its tokens whose runs began, if there are any.
     """
 
@@ -249,7 +253,8 @@ class Answer(NamedTuple):
 
 
 def unaware(epoch: int, answers: Mapping[Processor, Answer | None]) -> list[Processor]:
-    """C: Return who may still start a run of an older epoch. Pause and gone return when none may.
+    """C: Return the processors that may still start a run of an older epoch. Pause and gone wait
+    until there are none.
 
     Args:
         answers: of each subscribed processor; None: it has not answered yet.
@@ -262,13 +267,14 @@ def unaware(epoch: int, answers: Mapping[Processor, Answer | None]) -> list[Proc
 def awaited(
     epoch: int, answers: Mapping[Processor, Answer | None], *, came_back: bool = False
 ) -> list[Processor]:
-    """R3, R4: Return whom a token waits for: who may start an older run, or is in one.
+    """R3, R4: Return the processors that may start an older run, or are in one.
 
     Read the journal only when there are none: until then, that run may settle what is adopted.
 
     Args:
-        came_back: whether it was delivered before. The broker may have requeued it without telling
-            the processor that has it: then the older run is of the token's own epoch.
+        came_back: whether the token was delivered before. The broker may have requeued it without
+        the
+            processor noticing: then the older run is of the token's own epoch.
     """
     late = set(unaware(epoch, answers))
     before = epoch + came_back
@@ -281,14 +287,14 @@ def awaited(
 
 
 def adopted(first: Position, heard: Iterable[Position], life: int) -> Position:
-    """R4: Return whose progress and carry the first token of an epoch goes on with.
+    """R4: Return whose progress and carry the first token of an epoch continues with.
 
-    That of the greatest progress in this life, whatever its epoch; its own, if none is ahead. Of
-    two that have come as far, the later one.
+    The greatest progress in this life, whatever its epoch; the token's own if none is ahead. Of two
+    with equal progress, the later one.
 
     Args:
         heard: what the journal has heard of the loop, after a barrier.
-        life: of the token's epoch, as its creator knew it: a processor that is told of an epoch may
+        life: of the token's epoch, as its creator knew it: a processor that learns of an epoch may
             not have read of its start yet.
     """
     alive = (put for put in heard if put.epoch >= life)
@@ -296,16 +302,16 @@ def adopted(first: Position, heard: Iterable[Position], life: int) -> Position:
 
 
 def stays_ended(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool:
-    """R4: Return whether the first token of an epoch leaves its loop as a run before ended it.
+    """R4: Return whether the first token of an epoch leaves its loop as an earlier run ended it.
 
-    A run may end its loop while it is repaired, paused or rescheduled. If what is adopted is such
-    an end, the first token is exchanged for none: the end is entered (`ends`), and the token acked.
+    A run may end its loop while it is repaired, paused or rescheduled. If the adopted put is such
+    an end, the first token has no successor: the end is entered (`ends`), and the token acked.
 
     Args:
-        end: what is adopted: the put of a run that ended its loop.
+        end: the adopted put of a run that ended its loop.
         latest: the entry of the first token's epoch.
         was_only: it was the only run of a one-off, which is finished: a schedule and arguments, in
-            a life. Else it has stopped its loop, which holds until anyone asks for a run.
+            a life. Otherwise it has stopped its loop, which holds until a run is requested.
         is_same: the first token has the schedule and the arguments of that run.
     """
     return is_same and latest.life <= end.epoch if was_only else 0 < latest.asked <= end.epoch
@@ -314,15 +320,16 @@ def stays_ended(end: Position, latest: Entry, *, was_only: bool, is_same: bool) 
 def ends(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool:
     """C: Return whether a run's end of its loop is entered in the roster, after the latest entry.
 
-    It is entered by the processor of the run before it acks, by whoever finds it (R3) or adopts it
-    (R4), and by supervision, which hears of it. All of them ask again if another entry was first.
+    The processor of the run enters it before it acks, so does a processor that finds it (R3) or
+    adopts it (R4), and supervision when it hears of it. All of them ask again if another entry was
+    first.
 
-    A stop pauses the loop, in the epoch of its run. What is finished is gone, whatever was asked
-    for in the meantime, unless that was another schedule, other arguments, or another life.
+    A stop pauses the loop, in the epoch of its run. A finished one-off is gone, whatever was
+    requested since, unless that was another schedule, other arguments, or another life.
 
     Args:
         latest: the loop's latest accepted entry in the roster.
-        was_only, is_same: as of `stays_ended`.
+        was_only, is_same: as for `stays_ended`.
     """
     if latest.state is LoopState.GONE:
         return False
@@ -332,10 +339,11 @@ def ends(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool
 def is_behind(token: Position, settled: Position | None) -> bool:
     """S2: Return whether a token is acked without a run, as this processor has settled it before.
 
-    A failed node may hand on a token twice. A token that was requeued was not settled.
+    A failed node may deliver a token twice. A requeued token was not settled.
 
     Args:
-        settled: where the last token stood that this processor settled of the loop: whose run it
+        settled: the position of the last token of the loop that this processor settled: whose run
+        it
             ended, or that it exchanged (R4), and whose successor was confirmed.
     """
     return (
@@ -346,10 +354,10 @@ def is_behind(token: Position, settled: Position | None) -> bool:
 def is_doubled(put: Position, greatest: Position | None, current: int) -> bool:
     """S2: Return whether a put in the journal shows two lines of the current epoch.
 
-    A line is always ahead of itself: a node has failed. Do not ask of a message that was published
-    again, nor of what creators put.
+    A line is always ahead of itself, so a node has failed. Do not ask about a message that was
+    published again, nor about puts of creators.
 
     Args:
-        greatest: the one with the greatest progress that was heard of its epoch before.
+        greatest: the put with the greatest progress heard of its epoch before.
     """
     return put.epoch == current and greatest is not None and put.progress <= greatest.progress

@@ -1,4 +1,5 @@
-"""Delays of any length by the broker alone: shared timer queues, each with a fixed time to live.
+"""Delay messages by the broker alone, for any time: shared timer queues, each with a fixed time to
+live.
 
 A delay is written in digits of a mixed radix, one digit for each unit, and each digit that is not
 zero is one timer queue. The timer queues are few, and a delay that people write takes one of them::

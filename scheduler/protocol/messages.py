@@ -1,4 +1,4 @@
-"""A message as any broker carries it, and what is read out of one without trusting it."""
+"""Define a message as any broker carries it, and read untrusted ones."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -25,10 +25,10 @@ PREFIX = "scheduler-"
 LEAD = f"{PREFIX}lead-ms"
 LONGEST_LEAD_MS = 1500  # covers the rest of any delay, and the longest lead of the settings
 LINE_LENGTH = 500
-MOST_COUNTED = 2**62  # there is room for what comes after it
+MOST_COUNTED = 2**62  # leaves room for later additions
 
-# What a broker writes into a message that it moves or returns. Sent again, some of it would be
-# taken for the message's own history: 3.10 drops what seems to go in a circle.
+# Headers that a broker adds to a message that it moves or returns. Sent again, some would count as
+# the message's own history: 3.10 drops what seems to travel in a circle.
 BROKER_HEADERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-")
 DEATHS = frozenset({"expired", "maxlen", "rejected", "delivery_limit"})
 """RabbitMQ's reasons to dead-letter a message. A metric has them as a label."""
@@ -38,7 +38,11 @@ _COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as a broker sees it: a body, headers and properties.
+    """Describe a message as a broker sees it: a body, headers and properties.  Attributes:
+    expiration: how long it may wait in its queue; None: no limit.     timestamp: when it was made,
+    to the second (AMQP's resolution).     user_id: the user who published it, as RabbitMQ has
+    checked; only of a message received.     offset: its position in the stream that it was read
+    from.
 
     Attributes:
         expiration: how long it may wait in its queue; None: for ever.
@@ -64,18 +68,18 @@ class Message:
 
 
 def flat(text: str) -> str:
-    """A text on one line, of characters that any header and terminal takes."""
+    """Return a text on one line, of characters that any header and terminal takes."""
     return printable(" ".join(text.split()))
 
 
 def one_line(text: str) -> str:
-    """The same, and not too long."""
+    """Return a text on one line, shortened."""
     line = flat(text)
     return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
 
 
 def printable(text: str) -> str:
-    """A text whose control characters and lone surrogates are written as escapes."""
+    """Escape the control characters and lone surrogates of a text."""
     if text.isprintable():
         return text
     return "".join(
@@ -85,7 +89,7 @@ def printable(text: str) -> str:
 
 
 def summary_of(error: BaseException) -> str:
-    """An exception in a line: its type and its message."""
+    """Return an exception in a line: its type and its message."""
     try:
         text = str(error)
     except Exception as another:
@@ -94,25 +98,25 @@ def summary_of(error: BaseException) -> str:
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that a message was sent with, without those that brokers add."""
+    """Return the headers that a message was sent with, without those that brokers add."""
     return {name: value for name, value in headers.items() if not name.startswith(BROKER_HEADERS)}
 
 
 def failed_deliveries(message: Message) -> int:
-    """How often it was delivered and not acked, as far as its queue counts that: quorum ones do."""
+    """Return how often a message was delivered and not acked, if its queue counts that (quorum)."""
     count = message.headers.get("x-delivery-count")
     return count if isinstance(count, int) else 0
 
 
 def trace_of(headers: Mapping[str, Any]) -> dict[str, str]:
-    """Those of a message's headers that say where it belongs in a trace."""
+    """Return the trace headers of a message."""
     return {name: value for name in TRACE_HEADERS if isinstance(value := headers.get(name), str)}
 
 
 def hatched_at(message: Message) -> datetime | None:
-    """When the broker ended the message's last wait: the beginning of that second, no more is told.
+    """Return when the broker ended the message's last wait, to the second.
 
-    None: it did not wait, or this broker does not tell.
+    None: it did not wait, or this broker does not say.
     """
     match message.headers.get("x-death"):
         case [{"reason": "expired", "time": datetime() as second}, *_]:  # the last one comes first
@@ -150,7 +154,7 @@ def lead_of(headers: Mapping[str, Any]) -> timedelta:
 
 
 def our_headers(message: Message) -> dict[str, Any]:
-    """The headers of the scheduler, under the names that the models of the wire have."""
+    """Return the scheduler's headers, under their names in the wire models."""
     return {
         name.removeprefix(PREFIX).replace("-", "_"): value
         for name, value in message.headers.items()
@@ -159,7 +163,7 @@ def our_headers(message: Message) -> dict[str, Any]:
 
 
 def compact_json(value: Any) -> bytes:
-    """A body that says this, without spaces."""
+    """Encode a value as JSON, without spaces."""
     try:
         return to_json(value, inf_nan_mode="constants")
     except PydanticSerializationError:  # lone surrogates: only escapes can hold them
@@ -167,13 +171,13 @@ def compact_json(value: Any) -> bytes:
 
 
 def parsed_json(body: bytes) -> Any:
-    """What a body says.
+    """Parse a JSON body.
 
     Raises:
         Undecodable: it is not JSON.
     """
     try:
-        return from_json(body)  # in half the time; it takes less for JSON, such as lone surrogates
+        return from_json(body)  # twice as fast; rejects some valid JSON, such as lone surrogates
     except ValueError:
         pass
     try:
@@ -182,8 +186,8 @@ def parsed_json(body: bytes) -> Any:
         raise Undecodable(f"The body is not JSON: {error}.") from None
 
 
-# How records are declared: a dataclass each, whose fields say how they travel. It is read, checked
-# and written by a `TypeAdapter`, which finds its members by `WIRE`.
+# Records are dataclasses whose fields say how they travel. A `TypeAdapter`, which finds its members
+# by `WIRE`, reads, checks and writes them.
 
 T = TypeVar("T")
 WIRE = ConfigDict(extra="ignore", alias_generator=lambda name: MEMBERS.get(name, name))
@@ -195,7 +199,7 @@ MEMBERS = {"ending": "outcome", "duration": "duration_ms", "until": "until_ms"} 
         *("sent_at", "not_before", "replayed_at", "expires_at", "first_failed_at"),
     )
 }
-"""Fields that have another name where they travel."""
+"""The wire names of fields, where they differ."""
 
 Count = Annotated[int, Field(strict=True, ge=0, le=MOST_COUNTED)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -204,7 +208,7 @@ Flag = Annotated[bool, Field(strict=True)]
 def travelling(
     read: Callable[[Any], Any], wire: core_schema.CoreSchema, write: Callable[[Any], Any]
 ) -> GetPydanticSchema:
-    """Annotate a type with how it is read from what travels, and written as that."""
+    """Annotate a type with its decoder and its encoder for the wire."""
     serialization = core_schema.plain_serializer_function_ser_schema(write)
     schema = core_schema.no_info_after_validator_function(read, wire, serialization=serialization)
     return GetPydanticSchema(lambda source, handler: schema)
@@ -219,9 +223,9 @@ Span = Annotated[
 
 
 class Flattened:
-    """Annotates a named tuple: its fields are members of the object that has it.
+    """Annotate a named tuple whose fields are members of the object that has it.
 
-    To be read, it is given all of that object. Written, it is a dict.
+    To be read, it gets all of that object. Written, it is a dict.
     """
 
     def __get_pydantic_core_schema__(
@@ -241,19 +245,21 @@ class Flattened:
 
 
 def parsed(record: TypeAdapter[T], body: bytes, what: str) -> T:
-    """Return what a body says.
+    """Decode a body.
 
     Raises:
         Undecodable: it is not JSON, or does not fit; the message names each field.
     """
     try:
         return record.validate_json(body)
-    except ValidationError:  # pydantic's own reader takes less for JSON; and ours has the words
+    except (
+        ValidationError
+    ):  # pydantic's own reader rejects some valid JSON; ours has the error texts
         return validated(record, parsed_json(body), what)
 
 
 def validated(record: TypeAdapter[T], data: Any, what: str) -> T:
-    """Return what data says.
+    """Validate data.
 
     Raises:
         Undecodable: it does not fit; the message names each field.
@@ -265,7 +271,7 @@ def validated(record: TypeAdapter[T], data: Any, what: str) -> T:
 
 
 def problems_of(error: ValidationError) -> str:
-    """What pydantic found wrong, in a line: field, expectation and what came instead."""
+    """Format pydantic's findings in a line: field, expectation and actual value."""
     return one_line(
         "; ".join(
             f"{'.'.join(map(str, problem['loc'])) or 'value'}: {problem['msg']}, "

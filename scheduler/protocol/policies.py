@@ -1,8 +1,8 @@
-"""Policies of the broker's operators: what they change of ours, and what shields that.
+"""Find policies of the broker's operators that change the package's queues, and a shield.
 
-RabbitMQ applies one policy to each: of those that match its name and its type, the one of the
-highest priority. An operator policy comes on top of it. What both set, and what the queue's own
-arguments set, is combined: of limits, the lowest holds.
+RabbitMQ applies one policy to each queue: the matching one of the highest priority. An operator
+policy comes on top of it. Settings from both, and from the queue's own arguments, are combined: of
+limits, the lowest holds.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 from scheduler.protocol.topology import Exchange, Names, Queue
 
-# Kept from queues of these types: a policy that sets one of them is not applied at all.
+# Kept from queues of these types: RabbitMQ ignores a policy that sets one of them.
 UNSUPPORTED: Mapping[str, frozenset[str]] = {
     "stream": frozenset(
         {
@@ -37,21 +37,21 @@ APPLIED_TO: Mapping[str, frozenset[str]] = {
 }
 LIMITS = "message-ttl", "max-length", "max-length-bytes", "delivery-limit"
 OTHERWISE_SET = "dead-letter-exchange", "dead-letter-routing-key"
-"""Keys that count only where the queue's arguments do not set them."""
+"""The keys that count only if the queue's arguments do not set them."""
 ALTERNATE = "alternate-exchange"
-"""List those of exchanges: they hide from senders that no queue has taken their message."""
+"""The keys of exchanges that hide unroutable messages from senders."""
 
-# A policy has to set something. This counts when a queue is declared, and spreads the leaders.
+# A policy has to set something. This one counts when a queue is declared, and spreads the leaders.
 HARMLESS = {"queue-leader-locator": "balanced"}
 SHIELD_PRIORITY = 999
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy of a virtual host.
+    """Describe a policy of a virtual host.
 
     Attributes:
-        is_operator: whether it is an operator policy, which no other policy shields from.
+        is_operator: whether it is an operator policy, which no other policy overrides.
     """
 
     name: str
@@ -64,11 +64,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """Describe what a policy changes of our queues and exchanges.
+    """Describe what a policy changes of the package's queues and exchanges.
 
     Attributes:
-        settings: those that harm.
-        changed: the names of what it changes.
+        settings: the harmful ones.
+        changed: the names of the changed queues and exchanges.
     """
 
     policy: Policy
@@ -90,7 +90,7 @@ class Harm:
 
 
 def harms(declared: Iterable[Queue | Exchange], policies: Sequence[Policy]) -> list[Harm]:
-    """Return the policies that change queues and exchanges to their harm."""
+    """Return the policies that harm queues and exchanges."""
     found = dict[tuple[str, bool], Harm]()
     for each in declared:
         for policy in _effective(each, policies):
@@ -105,7 +105,7 @@ def harms(declared: Iterable[Queue | Exchange], policies: Sequence[Policy]) -> l
 
 
 def advice(harm: Harm, namespace: str, vhost: str) -> str:
-    """Return the command that shields the namespace, or what to do where none does."""
+    """Return the command that shields the namespace, or what to do if no shield works."""
     shielding = shield(namespace)
     if harm.policy.is_operator:
         return (
@@ -119,7 +119,7 @@ def advice(harm: Harm, namespace: str, vhost: str) -> str:
 
 
 def shield(namespace: str) -> Policy:
-    """Return the policy that has no other one apply to queues and exchanges of a namespace."""
+    """Return the policy that keeps other policies from queues and exchanges of a namespace."""
     pattern = f"^{re.escape(Names(namespace).prefix)}\\."
     return Policy(f"{namespace}-shield", pattern, HARMLESS, "all", SHIELD_PRIORITY)
 
@@ -142,7 +142,7 @@ def _applies(policy: Policy, declared: Queue | Exchange) -> bool:
         return False
     try:
         return re.search(policy.pattern, declared.name) is not None
-    except re.error:  # Perl's expressions know more than ours: rather one too many than one missed
+    except re.error:  # Perl expressions can do more: rather match too many
         return True
 
 

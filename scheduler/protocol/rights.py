@@ -1,4 +1,4 @@
-"""What a user of the broker must be allowed, for each thing that one does with an app.
+"""List the permissions that a user of the broker needs, for each kind of use.
 
 The rules are RabbitMQ's (https://www.rabbitmq.com/docs/access-control):
 
@@ -24,7 +24,7 @@ NOTHING = "^$"
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Regular expressions for the names that a user may configure, write to and read from."""
+    """Hold regular expressions for the names that a user may configure, write to and read from."""
 
     configure: str
     write: str
@@ -32,8 +32,9 @@ class Rights:
 
 
 def rights_to_seed(names: Names, wanted: Topology) -> Rights:
-    """What `scheduler seed` needs: everything of the namespace, and to bind to the exchanges of
-    others, or to declare them."""
+    """Return the rights for `scheduler seed`: everything of the namespace, and to bind to, or
+    declare, the exchanges of other applications.
+    """
     declared = (*(each for each in wanted.exchanges if not each.passive), *wanted.queues)
     targets = {each.name: [each.arguments.get(name) for name in TARGETS] for each in declared}
     return Rights(
@@ -52,30 +53,30 @@ def rights_to_seed(names: Names, wanted: Topology) -> Rights:
 
 
 def rights_to_process(names: Names) -> Rights:
-    """Return what `scheduler run`, the operator's verbs and starting loops need."""
+    """Return the rights for `scheduler run`, the operator's verbs and starting loops."""
     return Rights(NOTHING, _pattern(names), _pattern(names))
 
 
 def rights_to_send(names: Names) -> Rights:
-    """What a program needs that only sends messages to the tasks of an app."""
+    """Return the rights for a program that only sends messages to the tasks of an app."""
     exchanges = names.calls, names.later
     endings = "|".join(_escaped(each.removeprefix(f"{names.prefix}.")) for each in exchanges)
     return Rights(NOTHING, f"{_pattern(names)}({endings})$", NOTHING)
 
 
 def rights_to_look(names: Names) -> Rights:
-    """What a dashboard needs by which nobody does anything."""
+    """Return the rights for a read-only dashboard."""
     return Rights(NOTHING, NOTHING, _pattern(names))
 
 
 def command(rights: Rights, *, user: str, vhost: str) -> str:
-    """The command that gives a user these rights, and no others, in a virtual host."""
+    """Return the command that gives a user exactly these rights in a virtual host."""
     patterns = (rights.configure, rights.write, rights.read)
     return shlex.join(["rabbitmqctl", "set_permissions", "-p", vhost, user, *patterns])
 
 
 def _pattern(names: Names, *used: Iterable[str]) -> str:
-    """Matches everything of the namespace, and of all else only what is used."""
+    """Match everything of the namespace, and otherwise only the names in use."""
     prefix = f"{names.prefix}."
     others = sorted({name for each in used for name in each if not name.startswith(prefix)})
     if not others:
@@ -85,6 +86,6 @@ def _pattern(names: Names, *used: Iterable[str]) -> str:
 
 
 def _escaped(name: str) -> str:
-    # The broker's regular expressions are Perl's. Python's `re.escape` would escape more than they
-    # need, which nobody could read.
+    # The broker's regular expressions are Perl's. Python's `re.escape` escapes more than they need,
+    # which hurts readability.
     return re.sub(r"[\\.^$*+?()\[\]{}|]", r"\\\g<0>", name)

@@ -1,4 +1,4 @@
-"""Tokens: the one message that travels round a loop, and how it looks on the wire.
+"""Encode and decode tokens: the one message that travels round a loop.
 
 A token on the wire is an AMQP message with a JSON object as its body. A program in any language can
 read it, make one, and take part.
@@ -10,20 +10,20 @@ message_id                            ``{namespace}/{loop}/{seq}/{attempt}``
 content_type                          ``application/json``
 type                                  ``scheduler.token``
 scheduler-lead-ms                     how long before its time it leaves its timer; none: not
-traceparent, tracestate               of the run before, where it was traced
+traceparent, tracestate               of the run before, if it was traced
 ====================================  =====================================================
 
-Nobody but its receiver looks for the rest, so it is in the body: brokers parse headers at each hop.
+The rest is in the body, for the receiver alone: brokers parse headers at each hop.
 
 ====================================  =====================================================
 member of the body                    holds
 ====================================  =====================================================
 version                               1, the version of this format
-namespace, task, key                  whose token it is; the key is empty for the task's own loop
-epoch, life                           the epoch that it is of, and that of its loop's last start
+namespace, task, key                  its loop; the key is empty for the task's own loop
+epoch, life                           its epoch, and that of its loop's last start
 first                                 whether it is the first of its epoch, made by no run
-former                                of a first one: the tasks that its loop was of before, if it
-                                      was renamed
+former                                of a first one: the former tasks of its loop, if it was
+                                      renamed
 seq                                   how many ticks of the loop have been settled before this one
 attempt                               how many attempts of this tick have failed
 state                                 armed, paused, done or replay
@@ -33,8 +33,8 @@ previous_at_ms                        nominal time of the tick before; none: thi
 reason                                why it is paused
 schedule                              see `scheduler.timing.schedules`
 args                                  the arguments of the task
-carry                                 what the run before handed on
-act                                   what was done to it by somebody else than a run: the ``verb``,
+carry                                 the value carried by the run before
+act                                   the operation that made it, if not a run: the ``verb``,
                                       when (``at_ms``), and ``by`` whom
 last                                  the run before, which the journal records: its ``outcome``,
                                       nominal time (``scheduled_at_ms``), ``started_at_ms``,
@@ -75,15 +75,15 @@ from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 TOKEN_TYPE = "scheduler.token"
 Planned = Annotated[Schedule, travelling(from_wire, core_schema.dict_schema(), to_wire)]
-"""A schedule, as it travels."""
+"""A schedule on the wire."""
 
 WHOLE = "*"
-"""In the place of a key: all messages of a task, calls included. No loop has this key."""
+"""The key that stands for all messages of a task, calls included. No loop has this key."""
 NO_KEYS = "", WHOLE
 
 
 class LoopId(NamedTuple):
-    """A task, and a key where the task has many loops."""
+    """Name a loop: a task, and a key if the task has many loops."""
 
     task: Annotated[str, Field(min_length=1)]
     key: str = ""
@@ -93,12 +93,15 @@ class LoopId(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether it stands for a whole task, and is no loop."""
+        """Return whether it stands for a whole task rather than a loop."""
         return self.key == WHOLE
 
 
 class State(StrEnum):
-    """Say what a token is for.
+    """Name the purposes of a token.  An armed one travels and is due at its time. The other two
+    that runs make only go to the journal: paused, when a run has stopped its loop, and done, after
+    the run of a named one-off. A replay is a parked tick that an operator runs once more, apart
+    from its loop: it has no successor, and its epoch means nothing.
 
     An armed one travels and is due at its time. The other two that runs make wait nowhere, only the
     journal hears of them: paused, when a run has stopped its loop, and done, after the run of a
@@ -114,10 +117,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """An operator's, or supervision's, doing.
+    """Record an operation of an operator or of supervision.
 
     Attributes:
-        by: who did it; empty: that was not told.
+        by: who did it; empty: unknown.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
@@ -128,7 +131,7 @@ class Act:
 
 
 class Ending(StrEnum):
-    """How a run ended."""
+    """Name how a run ended."""
 
     SUCCEEDED = "succeeded"
     RETRIED = "retried"
@@ -140,7 +143,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The run that was settled when this token was made."""
+    """Record the run that was settled when this token was made."""
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
 
@@ -153,27 +156,27 @@ class LastRun:
 
     @property
     def late(self) -> timedelta:
-        """How long after its nominal time it started."""
+        """Return how long after its nominal time it started."""
         return self.started_at - self.scheduled_at
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The one message that travels round a loop.
+    """Hold the one message that travels round a loop.
 
     Attributes:
         scheduled_at: nominal time of the tick.
         due_at: when the wait ends. Before the nominal time only when an operator triggered it.
-        epoch: the epoch that it is of.
+        epoch: its epoch.
         life: the epoch of its loop's last start.
         first: whether it is the first of its epoch, made by no run (`scheduler.protocol.epochs`).
-        former: of a first one: the tasks that its loop was of before; None: it was not renamed.
+        former: of a first one: the former tasks of its loop; None: it was not renamed.
         seq: how many ticks of the loop have been settled before this one.
         attempt: how many attempts of this tick have failed.
-        carry: what the run before handed on.
+        carry: the value carried by the run before.
         reason: why it is paused.
         previous_at: nominal time of the tick before this one.
-        act: what made this token, where it was not the run before.
+        act: the operation that made this token, if not a run.
         trace: headers by which the run before can be found in a trace
             (https://www.w3.org/TR/trace-context/).
     """
@@ -201,28 +204,28 @@ class Token:
 
     @property
     def rests(self) -> bool:
-        """Return whether it waits nowhere: only the journal hears of it."""
+        """Return whether it only goes to the journal."""
         return self.state in (State.PAUSED, State.DONE)
 
     @property
     def names(self) -> list[LoopId]:
-        """Return the names under which its loop may have been heard of, its own first."""
+        """Return the current and former names of its loop, the current one first."""
         return [self.loop, *(LoopId(task, self.loop.key) for task in self.former or ())]
 
     @property
     def triggered(self) -> bool:
-        """Whether an operator had it run before its time."""
+        """Return whether an operator had it run before its time."""
         return self.due_at < self.scheduled_at
 
     @property
     def position(self) -> Position:
-        """Where it stands among its loop's tokens."""
+        """Return its position among its loop's tokens."""
         return Position(self.epoch, self.seq, self.attempt, joined=not self.first)
 
 
 _TOKEN = TypeAdapter(Token)
 _REQUIRED = "version", "namespace", "epoch", "life", "seq", "attempt", "state"
-"""What has a default in a token, and none where it travels."""
+"""The fields that have a default in a token, and none on the wire."""
 
 
 def encode(token: Token, namespace: str, *, lead: timedelta = timedelta(0)) -> Message:
@@ -246,12 +249,12 @@ def encode(token: Token, namespace: str, *, lead: timedelta = timedelta(0)) -> M
 
 
 def is_token(message: Message) -> bool:
-    """Whether a message is, or claims to be, a token."""
+    """Return whether a message claims to be a token."""
     return message.type == TOKEN_TYPE
 
 
 def claims_of(message: Message) -> Mapping[str, Any]:
-    """What a message that claims to be a token says, unchecked; nothing, where it says nothing."""
+    """Return the unchecked claims of a message that claims to be a token; empty if it has none."""
     try:
         body = parsed_json(message.body) if is_token(message) else None
     except Undecodable:
@@ -260,7 +263,7 @@ def claims_of(message: Message) -> Mapping[str, Any]:
 
 
 def decode(message: Message, namespace: str) -> Token:
-    """The token of a message.
+    """Decode the token of a message.
 
     Raises:
         Undecodable: it is not a token of this format and namespace; the message says why.

@@ -1,4 +1,5 @@
-"""Which exchanges, queues and bindings a set of tasks and loops needs: data, made by one function.
+"""Calculate the exchanges, queues and bindings of a set of tasks and loops: data, from one
+function.
 
 ::
 
@@ -11,16 +12,16 @@
                                                └► (no queue) ──► unmatched
     failed ──► failed.{task}; (no queue) ──► unmatched ──► failed
 
-    scheduler ──► journal (stream): each settlement, and records of what was parked
-    control ──imprint──► imprint: of which app all this is, and for what it was declared
-            ──head.{task}──► head.{task}: how far the first message of an ordered task has come
-            ─roster─► roster (stream): which loops there are
-            ─snapshots─► snapshots (stream): what the roster has told so far
-            ──rollcall─► rollcall (stream): who is running what
-            ──history─► history (stream): what became of calls
+    scheduler ──► journal (stream): each settlement, and records of parked messages
+    control ──imprint──► imprint: the app and the settings that everything was declared for
+            ──head.{task}──► head.{task}: the progress of the first message of an ordered task
+            ─roster─► roster (stream): the loops
+            ─snapshots─► snapshots (stream): the roster so far
+            ──rollcall─► rollcall (stream): the runs of each processor
+            ──history─► history (stream): the outcomes of calls
 
     calls ──task.{task}──► processor.{task}
-    later ──retry.#──► later.refused: its sender is told that nothing took it
+    later ──retry.#──► later.refused: returned to the sender as unroutable
         └► (no such key) ──► later.sent ──task.{task}──► later.192d
     later.{unit} ──header at-{unit}──► later.{n}{unit} ──TTL──► later.{next unit}
         └► (no such header) ──► delayed
@@ -31,29 +32,31 @@
 Each exchange is bound straight to the timers of all later digits: bindings through the zeros, from
 exchange to exchange, cost the broker more than all the rest.
 
-What no queue is bound for is never left where it is: a quorum queue that can dead-letter none of
-the first 32 of its messages holds up all the others. So whoever may send cannot stop the timers
-with keys or headers that are no delay.
+An unroutable message never stays in its timer: a quorum queue that can dead-letter none of its
+first 32 messages holds up all others. So senders cannot stop the timers with keys or headers that
+are no delay.
 
-Who may only send writes to `calls` and `later` alone, and to the exchanges of other applications.
-A message has as many keys as its sender likes: RabbitMQ routes by its headers CC and BCC as well,
-and by all of them wherever it is dead-lettered. So origin is never told by a key:
+Users with send rights alone write only to `calls` and `later`, and to exchanges of other
+applications. A message has as many keys as its sender likes: RabbitMQ also routes by its headers CC
+and BCC, again at each dead-lettering. So no key proves the origin of a message:
 
-- Whatever the keys, no way leads from there to an exchange or a timer of tokens. What comes by one
-  of these is a token. Both ways end in the queue of a task, and in its failed queue.
-- `later` refuses a message if any of its keys is that of a retry. So what comes out of the timers
-  of calls with such a key was sent by a processor, and may tell what only processors know.
-- In the timers of calls a message goes by its headers, of which it has one set: however many keys
-  it has, there is one of it until it leaves them, and one for each task then.
-- A processor queue dead-letters by a key of its own, which takes the place of all others.
+- No key leads from there to an exchange or a timer of tokens. What arrives by one of these is a
+  token. Both ways end in the queue of a task, and in its failed queue.
+- `later` refuses a message if any of its keys is that of a retry. So a message that leaves the
+  timers of calls with such a key was sent by a processor, and its headers can be trusted.
+- In the timers of calls a message is routed by its one set of headers: however many keys it has, it
+  stays one message until it leaves them, and becomes one for each task then.
+- A processor queue dead-letters by a key of its own, which replaces all other keys.
 
-A task that was never seeded is not bound to `calls` and `later`, so that its sender is told.
+A task that was never seeded is not bound to `calls` and `later`, so publishing to it fails as
+unroutable.
 
-No stream hears an exchange that messages of others pass: a decimal in their headers breaks off
-RabbitMQ's conversion (3.10 to 4.3), and with it whatever published or dead-lettered the message.
+No stream is bound to an exchange that messages of other applications pass: a decimal in their
+headers crashes RabbitMQ's conversion (3.10 to 4.3), and with it the publishing or dead-lettering
+channel.
 
-Every name carries the namespace and a version segment, so that namespaces share a broker and a
-future layout can live beside this one.
+Every name contains the namespace and a version segment, so that namespaces share a broker and a
+future layout can coexist with this one.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -70,18 +73,19 @@ from scheduler.timing.durations import SECOND, milliseconds
 
 QueueType = Literal["quorum", "classic"]
 
-# Broker 3.10 reads -1 as zero and 4.x without a limit gives up at delivery 20. Looking at the head
-# of a timer counts as a delivery, so a timer needs a limit that is never reached.
+# Broker 3.10 reads -1 as zero, and 4.x without a limit stops at delivery 20. Browsing the head of a
+# timer counts as a delivery, so a timer needs a limit that is never reached.
 UNREACHABLE_DELIVERY_LIMIT = 2_000_000_000
 
-# What waits for people, and what others wait for, is in quorum queues whatever the others are.
+# Parked messages, and those that other programs wait for, are always in quorum queues.
 SAFE: Mapping[str, Any] = MappingProxyType(
     {"x-queue-type": "quorum", "x-delivery-limit": UNREACHABLE_DELIVERY_LIMIT}
 )
 LAST_ALONE: Mapping[str, Any] = MappingProxyType({"x-max-length": 1, "x-overflow": "drop-head"})
 
-# A processor parks what was delivered too often; after so many deliveries none got round to it, and
-# the broker does. No setting: a queue that exists cannot be given another one.
+# A processor parks a message that was delivered too often; after this many deliveries without a
+# processor doing so, the broker does. Not a setting: the limit of an existing queue cannot be
+# changed.
 DELIVERY_BACKSTOP = 100
 
 # Each priority of a classic queue costs processes in the broker; quorum queues have theirs anyway.
@@ -91,20 +95,20 @@ AT_LEAST_ONCE: Mapping[str, Any] = MappingProxyType(
     {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 )
 
-# A broker before 4.3 starts its quorum queues before their bindings: what comes due in that moment
-# finds no queue, and is given this time until it is tried once more.
+# A broker before 4.3 starts its quorum queues before their bindings: a message that comes due in
+# that moment finds no queue, and is tried again after this time.
 UNROUTED_FOR = 5 * SECOND
-# A call is not put again by supervision as a token is: so it waits for longer than it takes until
-# a task's queue that somebody has deleted is declared again.
+# Supervision replaces tokens, not calls: so a call waits longer than it takes until a deleted task
+# queue is declared again.
 UNROUTED_CALL_FOR = 15 * SECOND
 
 PROBE_WAITS = timedelta(milliseconds=100)
 GONE_UNUSED: Mapping[str, Any] = MappingProxyType({"x-expires": milliseconds(60 * SECOND)})
 
-# A stream drops its oldest segment as a whole, and never the one that is written to.
+# A stream drops its oldest segment as a whole, and never the one being written.
 JOURNAL_SEGMENT = 20_000_000
 ROSTER_SEGMENT = 50_000_000
-ROSTER_BYTES = 20 * ROSTER_SEGMENT  # some millions of entries; a snapshot comes after some thousand
+ROSTER_BYTES = 20 * ROSTER_SEGMENT  # millions of entries; snapshots come after thousands
 SNAPSHOTS_SEGMENT = 10_000_000
 SNAPSHOTS_BYTES = 50 * SNAPSHOTS_SEGMENT  # two snapshots of a million loops
 HISTORY_SEGMENT = 10_000_000
@@ -117,7 +121,11 @@ ExchangeType = Literal["topic", "fanout", "direct"]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Attributes: passive means that it is somebody else's, and must be there already."""
+    """Describe an exchange.
+
+    Attributes:
+        passive: another application declares it; it must exist already.
+    """
 
     name: str
     type: ExchangeType | Literal["headers"]
@@ -127,7 +135,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue or a stream: its arguments say which."""
+    """Describe a queue or a stream: its arguments say which."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -135,7 +143,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """From an exchange to a queue, or to another exchange."""
+    """Bind an exchange to a queue, or to another exchange."""
 
     source: str
     destination: str
@@ -146,14 +154,14 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Exchanges, queues and bindings: what exists in a broker."""
+    """Hold exchanges, queues and bindings."""
 
     exchanges: tuple[Exchange, ...] = ()
     queues: tuple[Queue, ...] = ()
     bindings: tuple[Binding, ...] = ()
 
     def only(self, queues: Collection[str]) -> "Topology":
-        """The part that these queues need: them, their bindings, and all exchanges."""
+        """Return the part that these queues need: them, their bindings, and all exchanges."""
         exchanges = {exchange.name for exchange in self.exchanges}
         return Topology(
             self.exchanges,
@@ -167,7 +175,7 @@ class Topology:
         )
 
     def in_place_of(self, queue: str, other: str) -> "Topology":
-        """A queue that keeps what comes to this one, in its place."""
+        """Return a queue that stores the messages of this one while it is recreated."""
         bindings = [each for each in self.bindings if each.destination == queue]
         return Topology(
             self.exchanges,
@@ -185,11 +193,11 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A task that gets messages of an exchange.
+    """Subscribe a task to the messages of an exchange.
 
     Attributes:
         routing_key: a binding key of that exchange, with its wildcards.
-        declare: the type to declare the exchange with; None: it is somebody else's.
+        declare: the type to declare the exchange with; None: another application declares it.
     """
 
     task: str
@@ -200,7 +208,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long, and how much, the journal remembers."""
+    """Limit the age and the size of the journal."""
 
     max_age: timedelta = timedelta(days=7)
     max_bytes: int = 1_000_000_000
@@ -211,7 +219,7 @@ REST_KEY = "rest."
 
 
 class Named:
-    """A name of one object of each namespace; its docstring says what of."""
+    """Name one object of each namespace; the docstring describes the object."""
 
     def __init__(self, name: str, what: str) -> None:
         self._name = name
@@ -227,7 +235,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Names:
-    """What the objects of a namespace are called in the broker."""
+    """Name the objects of a namespace in the broker."""
 
     namespace: str
 
@@ -280,7 +288,7 @@ class Names:
     imprint = Named("imprint", "The queue of one message, which tells what was seeded last.")
 
     def probe(self, id: str) -> str:
-        """Return the timer queue of a probe, which tells if the broker hands on what is due."""
+        """Return the timer queue of a probe, which tests if the broker dead-letters on time."""
         return f"{self.prefix}.probe.{id}"
 
     def probed(self, id: str) -> str:
@@ -288,21 +296,25 @@ class Names:
         return f"{self.probe(id)}.back"
 
     def hatchery_exchange(self, unit: int) -> str:
-        """The exchange that routes tokens by their digits from a unit on; behind all, the end."""
+        """Return the exchange that routes tokens by their digits from a unit on; behind all, the
+        end.
+        """
         if unit == 0:
             return self.scheduler
         return f"{self.prefix}.hatchery.{UNITS[unit].name}" if unit < len(UNITS) else self.processor
 
     def timer(self, timer: Timer) -> str:
-        """A timer queue of tokens."""
+        """Return a timer queue of tokens."""
         return f"{self.prefix}.hatchery.{timer.name}"
 
     def later_exchange(self, unit: int) -> str:
-        """The exchange that routes calls by their digits from a unit on; behind all, the end."""
+        """Return the exchange that routes calls by their digits from a unit on; behind all, the
+        end.
+        """
         return f"{self.later}.{UNITS[unit].name}" if unit < len(UNITS) else self.delayed
 
     def later_timer(self, timer: Timer) -> str:
-        """A timer queue of calls."""
+        """Return a timer queue of calls."""
         return f"{self.later}.{timer.name}"
 
     @cached_property
@@ -316,7 +328,7 @@ class Names:
         return frozenset((*by_unit, self.later_rerouted))
 
     def bring_tokens(self, exchange: str) -> bool:
-        """Tell whether a delivery is a token's: nothing that senders write to leads there.
+        """Return whether a delivery is a token: senders cannot write to any path that leads there.
 
         Args:
             exchange: the one to which it was published or dead-lettered last.
@@ -324,7 +336,7 @@ class Names:
         return exchange in self._token_exchanges
 
     def bring_retries(self, exchange: str, routing_key: str) -> bool:
-        """Tell whether a processor has sent what is no token, and not somebody else.
+        """Return whether a processor, not another sender, sent a message that is not a token.
 
         Args:
             exchange: the one to which it was published or dead-lettered last.
@@ -332,29 +344,29 @@ class Names:
         return exchange in self._retry_exchanges and routing_key.startswith(RETRY_KEY)
 
     def head(self, task: str) -> str:
-        """The queue of what is known of the message at the head of an ordered task's queue."""
+        """Return the queue of the progress of an ordered task's first message."""
         return f"{self.prefix}.head.{task}"
 
     def processor_queue(self, task: str) -> str:
-        """The queue of what is due of a task, from which processors take."""
+        """Return the queue of due messages of a task, from which processors consume."""
         return f"{self.processor}.{task}"
 
     def failed_queue(self, task: str) -> str:
-        """The queue of what is parked of a task."""
+        """Return the queue of parked messages of a task."""
         return f"{self.failed}.{task}"
 
     def moving(self, queue: str) -> str:
-        """The queue that takes the place of another one, while that is made anew."""
+        """Return the queue that replaces another queue while that is recreated."""
         return f"{queue}.moving"
 
 
 def is_of_task(queue: str) -> bool:
-    """Whether this is the name of a task's processor queue, of any namespace."""
+    """Return whether this is the name of a task's processor queue, of any namespace."""
     return queue.partition(".")[2].startswith("v1.processor.")
 
 
 def is_rerouted(exchange: str) -> bool:
-    """Return whether messages come by this exchange that had no queue at the end of their way."""
+    """Return whether this exchange brings messages that had no queue at the end of their way."""
     return exchange.partition(".")[2] == "v1.rerouted"
 
 
@@ -373,7 +385,7 @@ def token_key(loop: LoopId, digits: str) -> str:
 
 
 def rest_key(loop: LoopId) -> str:
-    """Build the routing key of a token that waits nowhere: only the journal hears it."""
+    """Build the routing key of a token that only goes to the journal."""
     return f"{REST_KEY}{loop}"
 
 
@@ -388,18 +400,19 @@ def topology(
     queue_type: QueueType = "quorum",
     retention: Retention = Retention(),
 ) -> Topology:
-    """Everything that these tasks and loops need in the broker.
+    """Return everything that these tasks and loops need in the broker.
 
     Args:
-        subscriptions: to the exchanges of others.
-        alone: those of the tasks whose messages all go to one processor at a time.
-        ordered: those of the tasks whose messages are run one at a time, in order.
-        called: those of the tasks that get one-off messages; any of them brings the timers of
-            calls. Those of tokens are always there.
+        subscriptions: to the exchanges of other applications.
+        alone: the tasks whose messages all go to one processor at a time.
+        ordered: the tasks whose messages are run one at a time, in order.
+        called: the tasks that get one-off messages; any of them needs the timers of calls. The
+        timers
+            of tokens always exist.
         queue_type: quorum queues are replicated and dead-letter at least once, classic ones not.
-            The timers of calls, and what is parked, are in quorum queues in any case:
-            what a classic one loses on its way is put again if it is a loop's token, but nobody
-            would know of a message.
+            The timers of calls and the failed queues are always quorum queues: supervision replaces
+            a
+            lost token, but a lost message would go unnoticed.
         retention: how much the journal remembers.
     """
     build = _Builder(Names(namespace), queue_type, retention, alone, ordered, called)
@@ -413,9 +426,9 @@ def topology(
 
 
 def probe(namespace: str, id: str) -> Topology:
-    """Return the queues of one probe: it tells if the broker hands on what is due.
+    """Return the queues of one probe: it tests if the broker dead-letters on time.
 
-    They expire by themselves when nobody uses them.
+    They expire when unused.
     """
     names = Names(namespace)
     probe, probed = names.probe(id), names.probed(id)
@@ -426,7 +439,7 @@ def probe(namespace: str, id: str) -> Topology:
             Queue(probe, {**timer.arguments, **back, **GONE_UNUSED}),
             Queue(probed, {"x-queue-type": "classic", **GONE_UNUSED}),
         ),
-        # By an exchange that has no alternate: what is left on its way is parked nowhere.
+        # By an exchange without an alternate: what is lost on its way is parked nowhere.
         bindings=tuple(Binding(names.control, each, each) for each in (probe, probed)),
     )
 
@@ -458,7 +471,7 @@ def definitions(wanted: Topology, vhost: str = "/") -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """Makes the parts of a topology."""
+    """Build the parts of a topology."""
 
     names: Names
     queue_type: QueueType
@@ -512,7 +525,7 @@ class _Builder:
         names, key = self.names, task_key(task)
         processor, failed = names.processor_queue(task), names.failed_queue(task)
         is_ordered, is_called = task in self.ordered, task in self.called
-        # An ordered message is left at the head of its queue by whoever may not run it yet.
+        # A processor that may not run an ordered message yet leaves it at the head of its queue.
         limit = UNREACHABLE_DELIVERY_LIMIT if is_ordered else DELIVERY_BACKSTOP
         arguments: dict[str, Any] = {
             "x-dead-letter-exchange": names.failed,
@@ -550,7 +563,9 @@ class _Builder:
         )
 
     def of_tokens(self) -> Topology:
-        """The timers of tokens: at most once, so that no queue which refuses them stops a timer."""
+        """Build the timers of tokens: at most once, so that a queue which rejects them stops no
+        timer.
+        """
         names = self.names
 
         def timer_queue(timer: Timer) -> Queue:
@@ -570,7 +585,7 @@ class _Builder:
         return _timers(exchanges, "topic", names.unrouted, timer_queue, leading)
 
     def of_calls(self) -> Topology:
-        """The timers of calls, at least once; and their history."""
+        """Build the timers of calls, at least once, and their history."""
         names = self.names
 
         def timer_queue(timer: Timer) -> Queue:

@@ -1,1 +1,1 @@
-"""What a decorator makes of a function: tasks, arguments, context, retries, outcomes."""
+"""Define tasks: arguments, context, retries, outcomes."""

@@ -1,4 +1,4 @@
-"""The arguments of a task: what travels, and what its function is called with."""
+"""Check the arguments of a task: on the wire, and for its function."""
 
 import inspect
 import json
@@ -16,7 +16,7 @@ _STRICT = json.JSONEncoder(allow_nan=False)
 
 
 class Arguments:
-    """The arguments of a task on the wire: JSON, checked against the function's annotations.
+    """Check arguments on the wire: JSON that fits the function's annotations.
 
     Raises:
         RegistrationError: the signature is not one that a message can fill.
@@ -48,7 +48,7 @@ class Arguments:
         return [each.name for each in parameters if each.default is inspect.Parameter.empty]
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The arguments of a call, by name, as JSON can hold them.
+        """Return the arguments of a call by name, as JSON values.
 
         Raises:
             InvalidArguments: the function cannot be called like this.
@@ -60,7 +60,7 @@ class Arguments:
         return self.dump(bound.arguments)
 
     def load(self, wire: Mapping[str, Any]) -> dict[str, Any]:
-        """Keyword arguments for the function, from what travelled.
+        """Return keyword arguments for the function, from the wire.
 
         Raises:
             InvalidArguments: they do not fit; the message names each one.
@@ -68,7 +68,7 @@ class Arguments:
         return self._read(compact_json(wire))
 
     def dump(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments as JSON can hold them.
+        """Return arguments as JSON values.
 
         Raises:
             InvalidArguments: they do not fit, or would not arrive as they are.
@@ -133,7 +133,8 @@ class Arguments:
 
 
 class BodyReader:
-    """How a task reads a message that somebody else made: whole, into its one parameter.
+    """Read a message of another application into a task's one parameter.  A parameter annotated
+    `bytes` gets the raw body, `str` its text; any other type is what pydantic makes of its JSON.
 
     A parameter annotated `bytes` gets the body as it is, `str` its text; any other type is what
     pydantic makes of its JSON.
@@ -152,7 +153,7 @@ class BodyReader:
         self._adapter: TypeAdapter[Any] = TypeAdapter(self._kind)
 
     def read(self, message: Message) -> dict[str, Any]:
-        """The keyword argument for the function.
+        """Return the keyword argument for the function.
 
         Raises:
             InvalidArguments: the body is not what the parameter takes.

@@ -1,4 +1,4 @@
-"""What a run knows about itself."""
+"""Describe the current run."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,26 +16,37 @@ from scheduler.timing.durations import Duration, parse_duration, shown
 CARRY_LIMIT = 64 * 1024
 
 current_run: ContextVar[tuple[str, int | str] | None] = ContextVar("current_run", default=None)
-"""Loop and seq, or task and message id, of the run that the running code is part of."""
+"""The loop and seq, or task and message ID, of the current run."""
 
 
 State = TypeVar("State", default=Any)
 
 
 class Progress(NamedTuple):
-    """How far a run has come, as it has told."""
+    """Report the progress of a run."""
 
     fraction: float
     text: str = ""
 
 
 def _tell_nobody(fraction: float, text: str) -> None:
-    """Nobody can ask for the progress of a run that no processor runs."""
+    """Ignore the progress of a run outside of a processor."""
 
 
 @dataclass(slots=True)
 class Context(Generic[State]):
-    """One run of a task: `Context[Pool]` where the app's lifespan yields a `Pool`.
+    """Describe one run of a task: `Context[Pool]` if the app's lifespan yields a `Pool`.
+    Attributes:     task: the task's name.     arguments: the arguments of its function, by name,
+    without this one.     loop: the loop's name; with `seq` the idempotency key of the tick, the
+    same for each retry.     key: which of the task's loops this is; empty for the task's own.
+    seq: how many ticks of the loop were settled before this one.     scheduled_at: the nominal time
+    of the tick this run stands for.     previous_at: the nominal time of the run before; None for
+    the first.     started_at: when this run started.     attempt: which attempt at this tick, or
+    call, this is, counted from 1.     redelivered: whether the token was delivered before, so that
+    part of it may have run.     deadline: when the run is cancelled; see `extend`.     message: the
+    message that asked for this run, with its headers and properties.     routing_key: the key it
+    was published with first.     carried: the value that the last successful run carried; None at
+    first.     state: the value that the app's lifespan yielded; None without one.
 
     Attributes:
         task: the task's name.
@@ -75,13 +86,13 @@ class Context(Generic[State]):
     _note_progress: Callable[[float, str], None] = field(default=_tell_nobody, repr=False)
 
     def carry(self, value: Any) -> None:
-        """Hand a value to the next run, if this one returns: a failed run changes nothing.
+        """Carry a value to the next run, if this one returns: a failed run changes nothing.
 
         Args:
-            value: anything that JSON can hold, at most 64 KiB of it.
+            value: any JSON value of at most 64 KiB.
 
         Raises:
-            CarryError: it is neither.
+            CarryError: the value is not JSON, or too large.
         """
         try:
             text = json.dumps(value, allow_nan=False)
@@ -98,20 +109,20 @@ class Context(Generic[State]):
         self._hand_on(json.loads(text))
 
     def extend(self, timeout: Duration) -> None:
-        """Move the deadline of this run to so long from now."""
+        """Move the deadline of this run to a time from now."""
         self.deadline = self._extend(parse_duration(timeout, "timeout"))
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Have it known how far this run has come, to whoever asks with `scheduler ps`.
+        """Report the progress of this run, for `scheduler ps`.
 
-        Told as often as you like: it costs next to nothing, unless somebody asks.
+        Call it as often as you like: it costs next to nothing unless an operator asks.
 
         Args:
             fraction: of the whole, from 0 to 1.
             text: a few words, such as "page 4 of 10".
 
         Raises:
-            UsageError: the fraction is none.
+            UsageError: the fraction is not from 0 to 1.
         """
         if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Loops: a task and a schedule."""
+"""Combine a task and a schedule."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +16,12 @@ from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.durations import shown
 from scheduler.timing.schedules import Every, Schedule
 
-SUPERVISION_TIMEOUT = timedelta(minutes=3)  # a busy journal takes its time to be read
+SUPERVISION_TIMEOUT = timedelta(minutes=3)  # reading a busy journal is slow
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """Who has set the schedule of a loop, in place of the code's, and when."""
+    """Record who overrode the code's schedule of a loop, and when."""
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
 
@@ -31,11 +31,11 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A task and a schedule: what `seed` makes a token of.
+    """Combine a task and a schedule; `seed` makes a token of it.
 
     Attributes:
-        override: who has set its schedule; None: it is that of the code, or of whoever started it.
-        of_code: the schedule that the code has instead, where the roster was looked at.
+        override: who set its schedule; None: the code, or the program that started it.
+        of_code: the schedule in the code, if the roster was read.
     """
 
     id: LoopId
@@ -50,7 +50,7 @@ class Loop:
 
 
 def absent(task: str) -> TaskSpec:
-    """A task that this code does not have, but whose loops are in the broker."""
+    """Return a task that is not in this code, but whose loops are in the broker."""
 
     async def nobody() -> None:
         raise NotImplementedError(f"The task {task!r} is not in this code.")
@@ -59,7 +59,7 @@ def absent(task: str) -> TaskSpec:
 
 
 def supervision(interval: timedelta) -> Loop:
-    """The loop that every namespace has; `scheduler.control.supervision` gives it its function."""
+    """Return supervision's loop; `scheduler.control.supervision` gives it its function."""
     spec = replace(
         absent(SUPERVISION.task), timeout=SUPERVISION_TIMEOUT, concurrency=1, builtin=True
     )
@@ -69,7 +69,7 @@ def supervision(interval: timedelta) -> Loop:
 def loop_of(
     spec: TaskSpec, schedule: Schedule, args: Mapping[str, Any] | None, key: str = ""
 ) -> Loop:
-    """The loop of a task.
+    """Return the loop of a task.
 
     Raises:
         RegistrationError: the task is to run alone, and has no arguments that fit it.

@@ -1,4 +1,4 @@
-"""How a task says, by raising, that its run ends otherwise than by returning or failing.
+"""End a run otherwise than by returning or failing, with an exception.
 
 ::
 
@@ -16,7 +16,7 @@ from scheduler.timing.durations import Duration, parse_duration
 
 
 class NamedOutcome(Exception):
-    """The end of a run, chosen by the task.
+    """End a run in a way that the task chose.
 
     Args:
         reason: one line for the operator: it is logged, and travels with the message.
@@ -31,7 +31,7 @@ class NamedOutcome(Exception):
 
 
 class RetryLater(NamedOutcome):
-    """The task asked to be tried again later.
+    """Retry the run later.
 
     It counts as a failed attempt: when no retries are left, the run is escalated.
 
@@ -52,8 +52,8 @@ class RetryLater(NamedOutcome):
 
 
 class Reject(NamedOutcome):
-    """The task rejected its input: no retry can help, so it is parked at once."""
+    """Reject the input: no retry can help, so it is parked at once."""
 
 
 class StopLoop(NamedOutcome):
-    """The task asked for its loop to be paused."""
+    """Stop the loop: pause it."""

@@ -1,4 +1,4 @@
-"""What an app has registered, as the parts that serve it see it."""
+"""Describe an app to the parts that serve it."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
@@ -18,7 +18,7 @@ from types import FrameType
 
 
 class App(Protocol):
-    """What the other parts need to know of an app."""
+    """Declare what the other parts need to know of an app."""
 
     namespace: str
     names: Names
@@ -41,12 +41,12 @@ class App(Protocol):
 
 
 def resting(app: App) -> frozenset[str]:
-    """The tasks whose messages may have to wait for their turn, with nobody consuming meanwhile."""
+    """Return the tasks whose queues may have no consumer for a while."""
     return frozenset(task.name for task in app.tasks.values() if task.ordered or task.rate)
 
 
 def served(app: App) -> dict[str, TaskSpec]:
-    """Return the task that takes what comes to each name: to its own, and to its aliases."""
+    """Return the task that serves each name and alias."""
     return {name: task for task in app.tasks.values() for name in task.names}
 
 
@@ -56,13 +56,13 @@ def aliases_of(app: App) -> dict[str, str]:
 
 
 def before_rename(app: App, loop: LoopId) -> list[LoopId]:
-    """Return the loops of old names that a loop takes the place of."""
+    """Return the loops of old names that a loop replaces."""
     task = app.tasks.get(loop.task)
     return [LoopId(alias, loop.key) for alias in task.aliases] if task else []
 
 
 def left_by_renames(app: App) -> list[Binding]:
-    """Return the bindings by which aliases would get the messages that their tasks subscribe to."""
+    """Return the subscriptions' bindings that would also bring messages to the aliases."""
     return [
         Binding(each.exchange, app.names.processor_queue(alias), each.routing_key)
         for task in app.tasks.values()
@@ -72,9 +72,9 @@ def left_by_renames(app: App) -> list[Binding]:
 
 
 def topology_of(app: App) -> Topology:
-    """Everything an app needs in the broker.
+    """Return everything that an app needs in the broker.
 
-    The queues of aliases stay where they are, so that nothing in them has to be moved.
+    The queues of aliases stay, so that no message has to be moved.
     """
     tasks, settings = app.tasks.values(), app.settings
     return topology(
@@ -93,7 +93,7 @@ PACKAGE = __name__.partition(".")[0]
 
 
 def module_of_caller() -> str:
-    """The last part of the name of the module, the same however the module was found."""
+    """Return the last part of the name of the caller's module, however it was imported."""
     frame = inspect.currentframe()
     while frame is not None and _is_ours(frame):
         frame = frame.f_back

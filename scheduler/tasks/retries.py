@@ -1,4 +1,4 @@
-"""When the next attempt is due, after one that failed. Pure: random numbers are passed in."""
+"""Decide when the next attempt is due after a failed one. No I/O: random numbers are arguments."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _MAXIMUM = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True, init=False)
 class Retry:
-    """How often a failed run is tried again, and how long to wait before each attempt.
+    """Limit how often a failed run is retried, and set the wait before each attempt.
 
     The waits are either stages (`delays`) or grow exponentially: initial, initial x multiplier,
     and so on up to the maximum.
@@ -80,7 +80,7 @@ class Retry:
     def delay_after(
         self, attempt: int, error: BaseException | None, chance: float
     ) -> timedelta | None:
-        """How long to wait before the next attempt; None: do not try again.
+        """Return how long to wait before the next attempt; None: do not retry.
 
         Args:
             attempt: how many attempts had failed before this one; 0 for the first run.
@@ -99,7 +99,7 @@ class Retry:
         return self._wait(attempt) * (1 - self.jitter + 2 * self.jitter * chance)
 
     def describe(self) -> str:
-        """The policy in one phrase, such as "3 retries, after 1s, 10s, 1m"."""
+        """Describe the policy in one phrase, such as "3 retries, after 1s, 10s, 1m"."""
         if not self.retries:
             return "no retries"
         count = f"{self.retries} {'retry' if self.retries == 1 else 'retries'}"
@@ -171,7 +171,7 @@ def _is_error_type(entry: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a task wants done about its failures, and about calls that are too old."""
+    """Configure what happens when a task fails, and when a call is too old."""
 
     retry: Retry
     after_failure: Literal["continue", "pause"] = "continue"

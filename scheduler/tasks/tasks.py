@@ -1,4 +1,4 @@
-"""Tasks: what the decorators make of a function."""
+"""Define tasks: what the decorators make of a function."""
 
 import functools
 import inspect
@@ -31,18 +31,18 @@ EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """Everything the scheduler knows about a task.
+    """Describe a task.
 
     Attributes:
         called: whether one-off messages may ask for it.
-        reads: how a task that subscribes to an exchange reads the messages of others.
+        reads: how a task that subscribes to an exchange reads the messages.
         rate: how many runs a processor starts in a time.
         ordered: whether its messages are run one at a time over all processors, in order.
         expires: how old a call may get before it is not run any more.
-        history: whether the history of calls tells each attempt, not only those that failed.
+        history: whether the history of calls records each attempt, not only failed ones.
         builtin: whether it is the scheduler's own, and never waits for the runs of others.
-        executor: where its function runs, which is no coroutine function; None: it is one.
-        aliases: names that it had before: it takes over what comes to them.
+        executor: where its blocking function runs; None: it is a coroutine function.
+        aliases: its former names: it takes over their messages.
     """
 
     name: str
@@ -64,12 +64,12 @@ class TaskSpec:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names whose queues it consumes: its own, and its aliases."""
+        """Return the names whose queues it consumes: its own, and its aliases."""
         return self.name, *self.aliases
 
     @property
     def blocks(self) -> bool:
-        """Whether a thread waits for its runs."""
+        """Return whether a thread waits for its runs."""
         return self.executor is not None
 
 
@@ -78,15 +78,15 @@ SubscribeTo = tuple[str, str] | tuple[str, str, ExchangeType]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """How one-off messages come to a task: what `Scheduler.task` takes besides the common options.
+    """Configure how one-off messages come to a task: the special options of `Scheduler.task`.
 
     Args:
-        subscribe: pairs of the exchange of somebody else and a binding key; with the exchange's
+        subscribe: pairs of another application's exchange and a binding key; with the exchange's
             type as a third, it is declared here.
         rate: how many runs a processor starts in a time, such as "50/s".
         ordered: run one message at a time over all processors, in order; a retry blocks the others.
         expires: how old a message may get before it is not run any more.
-        history: tell each attempt in the history of calls, not only those that failed.
+        history: record each attempt in the history of calls, not only failed ones.
     """
 
     subscribe: Sequence[SubscribeTo]
@@ -106,7 +106,7 @@ OF_CELERY = {"delay": "send", "apply_async": "send_later", "s": "send"}
 
 
 class Task(Generic[P, R]):
-    """A registered task. Calling it calls the function unchanged, in place."""
+    """Register a task. Calling it calls the function unchanged, in place."""
 
     def __init__(self, function: Callable[P, R], spec: TaskSpec) -> None:
         self.spec = spec
@@ -122,7 +122,7 @@ class Task(Generic[P, R]):
     if not TYPE_CHECKING:  # to a type checker, each attribute would be there
 
         def __getattr__(self, name: str) -> Any:
-            """Name what there is here, for what Celery has on a task."""
+            """Suggest an alternative to an attribute of a Celery task."""
             kind = type(self)
             here = OF_CELERY.get(name, "")
             hint = f": write {here}(...)" if here and hasattr(kind, here) else ""

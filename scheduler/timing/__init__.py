@@ -1,1 +1,1 @@
-"""When: the clock, durations, rates, cron expressions, schedules. Pure."""
+"""Calculate when: the clock, durations, rates, cron expressions, schedules. No I/O."""

@@ -1,21 +1,21 @@
-"""How long to wait before each further try, and the dice for it."""
+"""Calculate the waits between retries, with jitter."""
 
 from collections.abc import Iterator
 from datetime import timedelta
 from random import Random
 
-dice = Random()  # not the one that a program may have seeded
+dice = Random()  # independent of the generator that the program may have seeded
 
 
 def backoff(
     first: timedelta, last: timedelta, *, factor: float = 2, jitter: float = 0.5
 ) -> Iterator[float]:
-    """Seconds to wait before each further try, without end: growing, up to the last.
+    """Yield the seconds to wait before each retry, growing up to the last, without end.
 
     Args:
-        factor: how much longer each wait is than the one before.
-        jitter: which part of a wait may be left out, by chance: many who lost the same thing at
-            the same moment do not come back at the same moment.
+        factor: the ratio of each wait to the one before.
+        jitter: the part of a wait that may be left out at random, so that clients that lost the
+        same thing at the same moment do not retry at the same moment.
     """
     longest, pause = last.total_seconds(), first.total_seconds()
     while True:

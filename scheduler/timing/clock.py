@@ -1,4 +1,4 @@
-"""What time it is. Nothing else in the package asks the machine."""
+"""Read the clock. No other module reads the machine's time."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -6,22 +6,22 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time; waiting is done with plain asyncio timers."""
+    """Tell the time; waits use plain asyncio timers."""
 
     def now(self) -> datetime:
-        """The present moment, aware, in UTC."""
+        """Return the current time, aware, in UTC."""
         ...
 
 
 class SystemClock:
-    """The clock of the machine."""
+    """Read the clock of the machine."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
 
 
 class LoopClock:
-    """The timers of the running event loop, read as a calendar: virtual when the loop's time is.
+    """Read the timers of the running event loop as a calendar; virtual if the loop's time is.
 
     Args:
         epoch: the moment at which the loop's time was zero.

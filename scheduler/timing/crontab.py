@@ -1,4 +1,4 @@
-"""Cron expressions: which times on a wall clock they match. croniter parses the fields."""
+"""Match cron expressions against wall-clock times. croniter parses the fields."""
 
 import re
 from bisect import bisect_left
@@ -17,11 +17,11 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A cron expression, expanded: which wall-clock times it matches.
+    """Hold an expanded cron expression.
 
     Attributes:
         days: of the month; 0: the last one.
-        weekdays: (Sunday is 0, the how manyth of the month; 0: the last one).
+        weekdays: pairs of the weekday (0 is Sunday) and its number in the month (0: the last one).
         either: whether the day of the month or the weekday suffices.
     """
 
@@ -38,7 +38,7 @@ class Pattern:
         return len(self.hours) == 24
 
     def first_from(self, wall: datetime) -> datetime:
-        """The first match at or after a (naive, whole second) wall-clock time."""
+        """Return the first match at or after a (naive, whole second) wall-clock time."""
         if self.has_day(wall) and (found := self._time_from(wall)) is not None:
             return datetime.combine(wall, found)
         day = wall.date() + _DAY
@@ -93,8 +93,8 @@ _FIELDS = (
     ("day of week", range(7), "0-7 or SUN-SAT"),
     ("second (the sixth field)", range(60), "0-59"),
 )
-# What croniter accepts but this module does not: random and hashed values (not deterministic), the
-# nearest weekday, and 9-9, which croniter takes for the whole range.
+# croniter accepts these, this module does not: random and hashed values (not deterministic), the
+# nearest weekday, and 9-9, which croniter reads as the whole range.
 _REFUSED = re.compile(r"[hr]([(/].*)?|w?\d+w|w\d+|(\w+)-\2(/.*)?", re.IGNORECASE)
 
 
@@ -143,8 +143,8 @@ def _texts(expression: str) -> list[str]:
 
 
 def _expand(expression: str, index: int, text: str) -> tuple[list[int], dict[int, set[int | str]]]:
-    """The numbers a field stands for (0 for L), and those of the form `FRI#2` and `L5`."""
-    # Here: it takes long to import, and most schedules are not cron expressions.
+    """Return the numbers of a field (0 for L), and the values of the form `FRI#2` and `L5`."""
+    # Imported here: the import is slow, and most schedules are not cron expressions.
     from croniter import CroniterError, croniter  # pyright: ignore[reportMissingTypeStubs]
 
     name, legal, legal_text = _FIELDS[index]
@@ -176,5 +176,5 @@ def _weekdays(
 
 
 def _ever_matches(pattern: Pattern) -> bool:
-    """Whether any day does: after 400 years, dates fall on the same weekdays again."""
+    """Return whether any date matches: after 400 years, dates fall on the same weekdays again."""
     return any(pattern.has_day(date.min + number * _DAY) for number in range(146_097))

@@ -1,4 +1,4 @@
-"""How long: the text people write ("1h30m") and the timedelta it stands for."""
+"""Parse and format durations, such as "1h30m"."""
 
 import re
 from datetime import timedelta
@@ -8,10 +8,10 @@ from typing import TypeAlias
 from scheduler.errors import ScheduleError
 
 Duration: TypeAlias = str | timedelta
-"""A length of time, as text such as "30s" or as a timedelta."""
+"""A length of time: text such as "30s", or a timedelta."""
 
 LONGEST = timedelta(days=36525)
-"""No duration is longer than this (100 years): calendar arithmetic with it cannot overflow."""
+"""The longest duration (100 years): calendar arithmetic with it cannot overflow."""
 
 ZERO = timedelta(0)
 MICROSECOND = timedelta(microseconds=1)
@@ -40,8 +40,8 @@ def parse_duration(value: Duration, of: str = "") -> timedelta:
 
     Args:
         value: text such as "30s", "1h30m", "100ms", "1.5s", "1d" or "2w", or a timedelta.
-            The units w, d, h, m, s and ms stand in this order, each at most once.
-        of: what an error says it is of, such as the name of an argument.
+            The units w, d, h, m, s and ms appear in this order, each at most once.
+        of: the name of the value for the error, such as an argument.
 
     Raises:
         ScheduleError: it is not of this form, is negative, or is over 100 years.
@@ -57,7 +57,7 @@ def parse_duration(value: Duration, of: str = "") -> timedelta:
 
 
 def format_duration(span: timedelta) -> str:
-    """Write a duration as `parse_duration` reads it, without units that are zero.
+    """Format a duration as `parse_duration` reads it, without units that are zero.
 
     Weeks are used for whole weeks only: "2w", but "10d". A fraction goes to the last unit: "1.5s".
 
@@ -74,7 +74,7 @@ def format_duration(span: timedelta) -> str:
 
 
 def milliseconds(span: timedelta) -> int:
-    """The duration in whole milliseconds, rounded up, so that nothing is ever early."""
+    """Return the duration in whole milliseconds, rounded up so that nothing is ever early."""
     return -(-span // MILLISECOND)
 
 
@@ -96,7 +96,7 @@ def _seconds(span: timedelta) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as an error message shows it: short, and safe whatever the value is."""
+    """Return a value for an error message: short, and safe whatever the value is."""
     try:
         text = str(value) if isinstance(value, timedelta) else repr(value)
     except (ValueError, RecursionError):  # a huge number, a deep list

@@ -1,9 +1,9 @@
-"""How long before its time a message leaves its timer queue, so that its run starts on the dot."""
+"""Learn how early a message leaves its timer queue so that its run starts on time."""
 
 from datetime import datetime, timedelta
 
 SHORTEST = timedelta(milliseconds=20)
-"""A quorum slot refuses the next token for some milliseconds after one left: it comes later."""
+"""The shortest lead: a quorum queue needs some milliseconds after a token left."""
 
 MILLISECOND = timedelta(milliseconds=1)
 SPARE = 1.5
@@ -11,7 +11,8 @@ HALF_LIFE = timedelta(seconds=30)
 
 
 class Lead:
-    """What the way from a timer queue to a processor takes, learned from what it took lately.
+    """Learn the transit time from a timer queue to a processor.  Args:     longest: the upper
+    limit; 0: messages leave when they are due.
 
     Args:
         longest: it is never longer; 0: what waits leaves when it is due.
@@ -24,11 +25,11 @@ class Lead:
 
     @property
     def length(self) -> timedelta:
-        """How long before its time a message is to leave, in whole milliseconds."""
+        """Return how long before its time a message leaves, in whole milliseconds."""
         return min(max(self._trip * SPARE, SHORTEST), self._longest) // MILLISECOND * MILLISECOND
 
     def learn(self, trip: timedelta, now: datetime) -> None:
-        """Take note of what the way of one message took; a long one is forgotten by and by."""
+        """Add the transit time of one message; spikes decay exponentially."""
         passed = max(now - (self._learned_at or now), timedelta(0))
         self._trip = min(max(trip, self._trip * 0.5 ** (passed / HALF_LIFE)), self._longest)
         self._learned_at = now

@@ -1,4 +1,4 @@
-"""Moments: aware, of years that a calendar has; on the wire, in milliseconds since 1970."""
+"""Check moments: aware, within calendar years; on the wire, milliseconds since 1970."""
 
 from datetime import UTC, datetime, tzinfo
 
@@ -12,13 +12,13 @@ LATEST_MS = (LATEST - UNIX_EPOCH) // MILLISECOND
 
 
 def utc_of(moment: datetime) -> datetime:
-    """The same moment, in UTC.
+    """Return a moment in UTC.
 
     Raises:
         ScheduleError: it is naive, or not of the years 1970 to 9000.
     """
     if getattr(moment, "tzinfo", None) is UTC and UNIX_EPOCH.year <= moment.year <= LAST_YEAR:
-        return moment  # as nearly all are
+        return moment  # the usual case
     if not isinstance(moment, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ScheduleError(f"expected an aware datetime, got: {moment!r:.60}")
     if moment.utcoffset() is None:
@@ -26,7 +26,7 @@ def utc_of(moment: datetime) -> datetime:
             f"expected an aware moment, got: {moment.isoformat()}; "
             "give it a time zone, such as tzinfo=datetime.UTC"
         )
-    # So that no tick, in no zone, falls off the calendar.
+    # Keeps every tick, in every zone, within the calendar.
     if not UNIX_EPOCH.year <= moment.year <= LAST_YEAR:
         raise ScheduleError(
             f"expected a moment of the years {UNIX_EPOCH.year} to {LAST_YEAR}, "
@@ -48,10 +48,10 @@ def moment_of(ms: int) -> datetime:
 
 
 def exact(moment: datetime | None, zone: tzinfo | None = None) -> str:
-    """Write a moment to the second, with its offset, in a zone; else in that of this machine."""
+    """Format a moment to the second, with its offset, in a zone (default: this machine's)."""
     return "" if moment is None else moment.astimezone(zone).isoformat(" ", timespec="seconds")
 
 
 def time_of_day(moment: datetime) -> str:
-    """Write a moment on the clock of this machine, to the millisecond."""
+    """Format the time of day on the clock of this machine, to the millisecond."""
     return moment.astimezone().time().isoformat("milliseconds")

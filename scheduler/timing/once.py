@@ -1,4 +1,4 @@
-"""The schedule of a named one-off: one run, at one moment. Pure, like the other schedules."""
+"""Schedule a named one-off: one run, at one moment. No I/O."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,11 +10,11 @@ from scheduler.timing.moments import UNIX_EPOCH, utc_of
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """One run, at a moment; at once, where that has passed.
+    """Run once, at a moment; immediately if that has passed.
 
     Args:
-        at: the moment; never before it, so it is rounded up to a whole millisecond.
-        kept: for how long after it the name stays taken, though the run has ended.
+        at: the earliest moment, rounded up to a whole millisecond.
+        kept: how long the name stays taken afterwards, even if the run has ended.
 
     Raises:
         ScheduleError: the moment is naive, or not of the years 1970 to 9000.
@@ -32,9 +32,9 @@ class Once:
 
     @property
     def kept_until(self) -> datetime:
-        """Until when the name is taken."""
+        """Return until when the name is taken."""
         return self.at + self.kept
 
     def next_after(self, moment: datetime) -> datetime:
-        """Its moment, also where that has passed: it is late then, and still to be run."""
+        """Return the moment, even if it has passed: the run is late then, and still due."""
         return self.at

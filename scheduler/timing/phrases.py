@@ -1,7 +1,7 @@
-"""What a cron expression means, in English: to see whether it is what was meant.
+"""Describe cron expressions in English, so that users can check their meaning.
 
-From the times that it matches, not from its text: so nothing is said that is not so. Libraries
-that describe cron expressions take six fields for Quartz's, whose first is the second.
+The description is made from the matching times, not from the text, so it cannot be wrong. Libraries
+that describe cron expressions read six fields as Quartz does, with the second first.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MOST_OF_A_ROW = 5
 
 
 def in_words(expression: str) -> str:
-    """When it matches, such as "at 09:00, Monday to Friday".
+    """Describe when an expression matches, such as "at 09:00, Monday to Friday".
 
     Raises:
         ScheduleError: it cannot be understood.
@@ -31,8 +31,9 @@ def in_words(expression: str) -> str:
 
 
 def seconds_first(expression: str) -> str | None:
-    """What was meant if somebody wrote the seconds first, as Quartz and Spring have them, rather
-    than last; None: nothing speaks for it."""
+    """Return the likely intent of an expression with the seconds first, as in Quartz and Spring;
+    None: no sign of that.
+    """
     fields = expression.split()
     if len(fields) != 6 or fields[0] == "*" or not _may_be_weekdays(fields[5]):
         return None
@@ -46,7 +47,7 @@ def seconds_first(expression: str) -> str | None:
 
 
 def _may_be_weekdays(field: str) -> bool:
-    """Whether it stands at the end as days of the week do, rather than seconds."""
+    """Return whether a last field looks like days of the week rather than seconds."""
     first, dash, last = field.partition("-")
     span = dash and first.isdecimal() and last.isdecimal() and int(first) < int(last) <= 7
     return field == "*" or bool(span)
@@ -128,7 +129,7 @@ def _of_week(pattern: Pattern) -> str:
     if len(whole) == 7:
         return ""
     if whole:
-        days = sorted(whole, key=lambda day: (day + 6) % 7)  # from Monday on
+        days = sorted(whole, key=lambda day: (day + 6) % 7)  # Monday first
         return _rows([DAYS[day] for day in days], [(day + 6) % 7 for day in days])
     return _listed([f"the {PLACES[nth]} {DAYS[day]}" for day, nth in sorted(pattern.weekdays)])
 
@@ -139,8 +140,9 @@ def _counted(noun: str, numbers: Sequence[int]) -> str:
 
 
 def _every(numbers: Sequence[int], whole: int, noun: str, *, within: bool = False) -> str | None:
-    """ "every 10 minutes", where they are so far from each other, all the way round; or "every 10th
-    minute", within which something is."""
+    """Format equidistant values: "every 10 minutes" if they go all the way round, else "every 10th
+    minute".
+    """
     step = whole // len(numbers)
     if len(numbers) == 1 or tuple(numbers) != tuple(range(0, whole, step)):
         return None
@@ -151,7 +153,7 @@ def _every(numbers: Sequence[int], whole: int, noun: str, *, within: bool = Fals
 
 
 def _rows(names: Sequence[str], numbers: Sequence[int]) -> str:
-    """Those of neighbours as "Monday to Friday", those at equal distances as "1, 3 ... 31"."""
+    """Format runs of neighbours as "Monday to Friday", equidistant values as "1, 3 ... 31"."""
     steps = {after - before for before, after in zip(numbers, numbers[1:], strict=False)}
     if len(names) > 2 and steps == {1}:
         return f"{names[0]} to {names[-1]}"

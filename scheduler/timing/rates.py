@@ -1,4 +1,4 @@
-"""How many in a time: "50/s"."""
+"""Parse rates ("50/s") and pace runs by them."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ _TEXT = re.compile(r"(?P<count>[0-9]{1,9})/(?P<unit>[smh])")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many, evenly spread over a time."""
+    """Hold a number of runs, evenly spread over a time."""
 
     count: int
     per: timedelta
@@ -42,7 +42,7 @@ def parse_rate(text: str) -> Rate:
 
 
 class Pacer:
-    """Gives turns, one after the other, no more of them than a rate allows."""
+    """Give out turns, no more than a rate allows."""
 
     def __init__(self, rate: Rate) -> None:
         self._interval = rate.interval
@@ -50,11 +50,11 @@ class Pacer:
 
     @property
     def wait(self) -> float:
-        """How many seconds it is to the next turn, which nobody has taken yet."""
+        """Return the seconds until the next free turn."""
         return max(0.0, self._next - asyncio.get_running_loop().time())
 
     def turn(self) -> float:
-        """How many seconds to wait for the next turn, which is taken by asking."""
+        """Take the next turn; return the seconds to wait for it."""
         now = asyncio.get_running_loop().time()
         turn = max(self._next, now)
         self._next = turn + self._interval

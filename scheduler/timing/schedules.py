@@ -1,4 +1,7 @@
-"""When the next run is due. Pure: moments come in as arguments, the clock is never read.
+"""Calculate when the next run is due. No I/O: moments are arguments, the clock is never read.
+Every moment is an aware datetime; results are in UTC. A *tick* is a nominal time of a schedule. The
+ticks of a *grid* (`Cron`, and `Every` at a fixed rate) are fixed in advance, so missed ticks can be
+counted; at a fixed delay the next tick exists only once a run has ended.
 
 Every moment is an aware datetime; what is returned is in UTC. A *tick* is a nominal time of a
 schedule. The ticks of a *grid* (`Cron`, and `Every` at a fixed rate) are fixed once and for all, so
@@ -43,14 +46,14 @@ _MODES, _CATCH_UPS = get_args(Mode), get_args(CatchUp)
 SHORTEST_PERIOD = timedelta(milliseconds=100)
 DEFAULT_GRACE = timedelta(minutes=1)
 MISSED_COUNT_LIMIT = 1000
-"""Missed ticks of a `Cron` are counted one by one, and only up to here."""
+"""The limit up to which missed ticks of a `Cron` are counted, one by one."""
 
 _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Every:
-    """A run each period.
+    """Run once each period.
 
     Args:
         period: at least 100 ms.
@@ -58,16 +61,16 @@ class Every:
             of the period since the Unix epoch, plus `offset`, so that phases never drift.
         offset: fixed rate only: moves the grid; less than the period.
         jitter: each run starts up to this much late; see `jittered`.
-        catch_up: what to do about ticks that went by while nobody could run them. "latest": run
-            once for all of them. "skip": run only what is not later than `grace`. "all": run each,
-            in order (fixed rate only).
+        catch_up: what to do about missed ticks. "latest": run once for all of them. "skip": run
+        only
+            if the latest is not later than `grace`. "all": run each, in order (fixed rate only).
         grace: how late a run may start, for catch_up="skip".
 
     Durations are text such as "30s" or timedeltas, in whole milliseconds; they are stored as
     timedeltas.
 
     Raises:
-        ScheduleError: a value is out of range, or two do not go together.
+        ScheduleError: a value is out of range, or options contradict each other.
     """
 
     period: timedelta
@@ -137,7 +140,7 @@ class Every:
         return self._tick(self._index(utc_of(moment)))
 
     def count_between(self, after: datetime, until: datetime) -> int:
-        """How many ticks of the grid are in (after, until]."""
+        """Count the ticks of the grid in (after, until]."""
         return max(0, self._index(utc_of(until)) - self._index(utc_of(after)))
 
     def _index(self, moment: datetime) -> int:
@@ -149,7 +152,7 @@ class Every:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Cron:
-    """A run at each wall-clock time that a cron expression matches.
+    """Run at each wall-clock time that a cron expression matches.
 
     Args:
         expression: five fields (minute, hour, day of month, month, day of week), or six with the
@@ -206,7 +209,7 @@ class Cron:
 
     @property
     def has_grid(self) -> bool:
-        """Always: the ticks of a calendar are fixed in advance."""
+        """Return True: the ticks of a calendar are fixed in advance."""
         return True
 
     def next_after(self, moment: datetime) -> datetime:
@@ -235,7 +238,7 @@ class Cron:
         return tick
 
     def count_between(self, after: datetime, until: datetime) -> int:
-        """How many ticks are in (after, until]; counts no further than MISSED_COUNT_LIMIT."""
+        """Count the ticks in (after, until], up to MISSED_COUNT_LIMIT."""
         tick, until, count = utc_of(after), utc_of(until), 0
         while count < MISSED_COUNT_LIMIT and (tick := self._next(tick)) <= until:
             count += 1
@@ -247,7 +250,7 @@ class Cron:
         return self._next_wall_time(moment)
 
     def _next_wall_time(self, moment: datetime) -> datetime:
-        """The earliest instant after the moment that stands for a matching wall-clock time."""
+        """Return the earliest instant after the moment with a matching wall-clock time."""
         tick, wall = moment, self._wall(moment).replace(microsecond=0)
         # More than once only on the second pass through a repeated hour: its times ran already.
         while tick <= moment:
@@ -256,7 +259,9 @@ class Cron:
         return tick
 
     def _next_interval(self, start: datetime) -> datetime:
-        """The first instant, from the start on, at which the wall clock shows a matching time."""
+        """Return the first instant, from the start on, at which the wall clock shows a matching
+        time.
+        """
         while True:
             wall = self._wall(start)
             tick = start + (self._pattern.first_from(wall) - wall)
@@ -297,11 +302,11 @@ class Cron:
 
 Recurring: TypeAlias = Every | Cron
 Schedule: TypeAlias = Recurring | Once
-"""What a token travels by: what a user gives a loop, or the one moment of a named one-off."""
+"""The schedule in a token: a user's, or the moment of a named one-off."""
 
 
 def jittered(schedule: Schedule, loop: object, tick: datetime) -> datetime:
-    """When the run for a tick starts: the tick, plus up to `schedule.jitter`.
+    """Return when the run for a tick starts: the tick, plus up to `schedule.jitter`.
 
     The same loop and tick give the same moment, on every machine. It is in whole milliseconds
     after the tick and, on a grid, before the next tick.
@@ -320,7 +325,7 @@ def jittered(schedule: Schedule, loop: object, tick: datetime) -> datetime:
 
 
 class Admission(NamedTuple):
-    """What a token that reached a worker is worth.
+    """Decide how to treat a received token.
 
     Attributes:
         tick: the nominal time that the run stands for.
@@ -334,11 +339,11 @@ class Admission(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What comes after a run.
+    """Plan the next tick after a run.
 
     Attributes:
-        tick: the next nominal time; in the past, it is due at once.
-        missed: how many ticks went by during the run and are passed over.
+        tick: the next nominal time; if in the past, it is due at once.
+        missed: how many ticks passed during the run and are skipped.
     """
 
     tick: datetime
@@ -348,8 +353,8 @@ class Plan(NamedTuple):
 def admit(schedule: Schedule, tick: datetime, now: datetime) -> Admission:
     """Decide what to do with a token for `tick` that reached a worker `now`.
 
-    `missed` is exact; for a `Cron`, up to MISSED_COUNT_LIMIT.
-    A tick in the future, which is a matter of clocks that disagree, is run.
+    `missed` is exact; for a `Cron`, up to MISSED_COUNT_LIMIT. A tick in the future (clocks
+    disagree) is run.
     """
     tick, now = utc_of(tick), utc_of(now)
     if isinstance(schedule, Once):
@@ -365,11 +370,11 @@ def admit(schedule: Schedule, tick: datetime, now: datetime) -> Admission:
 
 
 def plan_next(schedule: Schedule, tick: datetime, now: datetime) -> Plan:
-    """The tick after the run that stood for `tick` and ended `now`.
+    """Return the tick after the run that stood for `tick` and ended `now`.
 
-    At a fixed delay it is a period from now; after a named one-off there is none, and it stays the
-    same. Otherwise it is the first tick after now, and those
-    that went by during the run are missed; with catch_up="all" it is the one after `tick`.
+    At a fixed delay it is a period from now. A named one-off has no next tick: it stays the same.
+    Otherwise it is the first tick after now, and those that passed during the run are missed; with
+    catch_up="all" it is the one after `tick`.
     """
     tick, now = utc_of(tick), utc_of(now)
     if isinstance(schedule, Once):
@@ -402,7 +407,7 @@ _OPTIONS = {
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """The options of `Every` and `Cron`, as decorators and `start` take them."""
+    """List the options of `Every` and `Cron`, as decorators and `start` take them."""
 
     mode: Mode
     offset: Duration
@@ -419,17 +424,17 @@ def schedule_of(
     schedule: Recurring | None = None,
     **options: Any,
 ) -> Recurring:
-    """The schedule that a decorator's arguments describe.
+    """Return the schedule that a decorator's arguments describe.
 
     Args:
         every: the period of an `Every`.
         cron: the expression of a `Cron`.
         schedule: a ready schedule.
-        options: what else `Every` or `Cron` takes, by name; None counts as not given.
+        options: other options of `Every` or `Cron`, by name; None counts as not given.
 
     Raises:
         ScheduleError: not exactly one of the three is given, an option does not belong to it, or a
-            value is not accepted.
+            value is invalid.
     """
     sources = {"every": every, "cron": cron, "schedule": schedule}
     given = [name for name, value in sources.items() if value is not None]
@@ -447,20 +452,22 @@ def schedule_of(
 
 
 def ticks_after(schedule: Schedule, moment: datetime) -> Iterator[datetime]:
-    """The ticks after a moment, one after the other, without end."""
+    """Yield the ticks after a moment, without end."""
     while True:
         yield (moment := schedule.next_after(moment))
 
 
 def period_from(schedule: Schedule, tick: datetime) -> timedelta | None:
-    """The time from a tick to the next one; None: there is no next one."""
+    """Return the time from a tick to the next one; None: there is no next one."""
     if isinstance(schedule, Once):
         return None
     return schedule.period if isinstance(schedule, Every) else schedule.next_after(tick) - tick
 
 
 def describe(schedule: Schedule) -> str:
-    """The schedule in one phrase, such as "every 30s" or "0 9 * * MON-FRI in Europe/Berlin"."""
+    """Describe the schedule in one phrase, such as "every 30s" or "0 9 * * MON-FRI in
+    Europe/Berlin".
+    """
     if isinstance(schedule, Once):
         return f"once at {schedule.at.isoformat(' ', timespec='seconds')}"
     if isinstance(schedule, Cron):
@@ -471,7 +478,7 @@ def describe(schedule: Schedule) -> str:
 
 
 def zone_of(schedule: Schedule) -> ZoneInfo | None:
-    """The zone whose wall clock a schedule goes by; None: it goes by none."""
+    """Return the zone of a schedule's wall clock; None: it has none."""
     return ZoneInfo(schedule.tz) if isinstance(schedule, Cron) else None
 
 
@@ -506,7 +513,7 @@ _DEFAULTS = {
 
 
 def options_of(schedule: Schedule) -> dict[str, str]:
-    """The arguments of a decorator that make this schedule, as text, defaults left out."""
+    """Return the decorator arguments that make this schedule, as text, without defaults."""
     return {
         key.removesuffix("_ms"): format_duration(value) if isinstance(value, timedelta) else value
         for key, value in _given(schedule)
@@ -515,7 +522,7 @@ def options_of(schedule: Schedule) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def to_wire(schedule: Schedule) -> Mapping[str, Any]:
-    """The schedule as JSON values: durations as whole milliseconds, defaults left out."""
+    """Return the schedule as JSON values: durations in whole milliseconds, without defaults."""
     return {key: _to_wire_value(value) for key, value in _given(schedule)}
 
 
@@ -533,11 +540,11 @@ def from_wire(wire: object) -> Schedule:
     """
     try:
         return _remembered(**cast("dict[str, object]", wire))
-    except TypeError:  # what cannot be hashed, or is no object
+    except TypeError:  # not hashable, or not an object
         return _read(wire)
 
 
-# A loop's schedule comes with each of its tokens: it is read once.
+# Each token of a loop brings its schedule: parsed once.
 @lru_cache(maxsize=4096, typed=True)
 def _remembered(**wire: object) -> Schedule:
     return _read(wire)
@@ -652,7 +659,7 @@ def _choice(name: str, value: object, choices: tuple[str, ...]) -> object:
 def _zone(name: object) -> ZoneInfo:
     try:
         return ZoneInfo(cast("str", name))
-    # Besides its own error, zoneinfo lets through what the file system says about odd names.
+    # Besides its own error, zoneinfo raises errors of the file system for odd names.
     except (LookupError, ValueError, TypeError, OSError):
         near = difflib.get_close_matches(shown(name), available_timezones(), cutoff=0.5)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
