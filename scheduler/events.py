@@ -70,14 +70,10 @@ class EventStream:
         self._of_kind: dict[type[Event], list[Emit]] = {}
 
     def listen(self, listener: Emit, *kinds: type[Event]) -> Emit:
-        """Add a listener. Usable as a decorator.  Args:     kinds: the kinds of events to listen
-        to; none: all.
+        """Add a listener. Usable as a decorator.
 
         Args:
-            kinds: what it is told of; none are named: of everything.
-
-        Raises:
-            RegistrationError: it cannot be called with an event, or is a coroutine function.
+            kinds: the kinds of events to listen to; none: all.
         """
         require_parameters(f"The listener {listener!r}", listener, "event")
         if inspect.iscoroutinefunction(listener):

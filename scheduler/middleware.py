@@ -1,8 +1,6 @@
-"""Functions that stand around each run, around all runs, and around each message that is sent.
+"""Wrap runs, the life of a processor, and sends with functions of the app.
 
-Whatever was registered first is outermost::
-
-    @app.around: first ──► second ──► the task
+The function that was registered first is outermost::
 """
 
 import functools
@@ -17,23 +15,23 @@ from scheduler.tasks.context import Context
 from scheduler.user_code import require_parameters
 
 CallNext = Callable[[], Awaitable[Any]]
-"""Goes on with a run, to its task in the end: returns what that returns, or raises as it does."""
+"""Continues a run; returns or raises what the task does."""
 
 SendNext = Callable[[], Awaitable[None]]
-"""Goes on with sending a message: when it returns, the broker has confirmed it, or it is stored."""
+"""Continues a send; when it returns, the message is confirmed or stored."""
 
 
 @dataclass(slots=True)
 class Sending:
-    """A message that is about to be sent.
+    """Describe a message that is about to be sent.
 
     Attributes:
-        task: which is to run.
+        task: the task to run.
         message_id: identifies it.
         arguments: as they travel.
         headers: travel with it, through every delay and retry: add your own.
         confirmed: whether the broker has confirmed it.
-        stored: whether it has not, and the fallback store has the message.
+        stored: whether the fallback store has it, unconfirmed.
     """
 
     task: str
@@ -45,7 +43,7 @@ class Sending:
 
 
 LifespanFunction = Callable[[Any], AbstractAsyncContextManager[Any]]
-"""Called with the app; what its context manager yields is the state of all runs."""
+"""Called with the app; its context manager yields the state of all runs."""
 
 Around = Callable[[Context[Any], CallNext], Coroutine[Any, Any, Any]]
 AroundSending = Callable[[Sending, SendNext], Coroutine[Any, Any, Any]]
@@ -57,7 +55,7 @@ def surrounded(
     subject: Subject,
     innermost: CallNext,
 ) -> CallNext:
-    """A call with all that stands around it; where there is nothing, the call itself."""
+    """Return a call wrapped in all middleware; without any, the call itself."""
     for function in reversed(around):
         innermost = functools.partial(function, subject, innermost)
     return innermost
@@ -66,10 +64,10 @@ def surrounded(
 async def send_through(
     around: Sequence[AroundSending], sending: Sending, innermost: SendNext
 ) -> None:
-    """Send a message, with all that stands around it.
+    """Send a message through all middleware.
 
     Raises:
-        NotSent: something that does did not send it, and did not raise.
+        NotSent: a middleware neither sent it nor raised.
     """
     await surrounded(around, sending, innermost)()
     if not sending.confirmed and not sending.stored:
@@ -80,13 +78,13 @@ async def send_through(
 
 
 def require_around(decorator: str, function: object, *takes: str) -> None:
-    """Refuse what cannot stand around anything.
+    """Reject an invalid middleware.
 
     Args:
-        takes: what it is called with.
+        takes: the names of its arguments.
 
     Raises:
-        RegistrationError: it is no coroutine function, or cannot be called so.
+        RegistrationError: it is not a coroutine function, or does not take these arguments.
     """
     named = name_of(function)
     if not callable(function) or not inspect.iscoroutinefunction(function):
@@ -98,7 +96,7 @@ def require_around(decorator: str, function: object, *takes: str) -> None:
 
 
 def require_lifespan(function: object) -> None:
-    """Refuse what is not made by `contextlib.asynccontextmanager`, or takes no app.
+    """Reject a lifespan that is not made by `contextlib.asynccontextmanager`, or takes no app.
 
     Raises:
         RegistrationError: it is not.
@@ -112,14 +110,14 @@ def require_lifespan(function: object) -> None:
 
 
 def name_of(function: object) -> str:
-    """Return what a function is called in errors."""
+    """Return the name of a function for errors."""
     function = _unpacked(function)
     return str(getattr(function, "__qualname__", repr(function)))
 
 
 def _makes_manager(function: object) -> bool:
     function = _unpacked(function)
-    # Undecorated it would only make a generator.
+    # Undecorated, it would only make a generator.
     return not inspect.isasyncgenfunction(function) and inspect.isasyncgenfunction(
         inspect.unwrap(cast("Callable[..., Any]", function))
     )

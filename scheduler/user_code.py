@@ -1,4 +1,4 @@
-"""The one way in which code of users is called: tasks, middleware, hooks, listeners, lifespans."""
+"""Call users' code, in one way: tasks, middleware, hooks, listeners, lifespans."""
 
 import asyncio
 import concurrent.futures
@@ -12,12 +12,12 @@ from scheduler.protocol.messages import summary_of
 
 
 class UserCode:
-    """Lets nothing out of a `with` block but exceptions, and a cancellation that was asked for.
+    """Let only exceptions and requested cancellations out of a `with` block.
 
-    Anything else would end the processor, and each that gets the same message after it.
+    Other errors would end the processor, and each that gets the same message after it.
 
     Args:
-        what: names the code in the error that takes the place of what it raised.
+        what: names the code in the error that replaces such an exception.
     """
 
     __slots__ = ("_asked_before", "_what")
@@ -32,10 +32,10 @@ class UserCode:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Pass on what it raised.
+        """Pass on its exception.
 
         Raises:
-            RuntimeError: it raised what is not passed on.
+            RuntimeError: in place of an exception that is not passed on.
         """
         match error:
             case None:
@@ -44,7 +44,7 @@ class UserCode:
                 if _cancellations() == self._asked_before:
                     raise RuntimeError(f"{self._what} was cancelled from within") from error
             case StopIteration() | StopAsyncIteration() | concurrent.futures.CancelledError():
-                # No future takes the one, and another one turns it into a cancellation.
+                # A future rejects StopIteration, and turns CancelledError into a cancellation.
                 raise self._instead_of(error)
             case Exception():
                 self._require_words(error)
@@ -52,11 +52,11 @@ class UserCode:
                 raise self._instead_of(error)
 
     def _require_words(self, error: Exception) -> None:
-        """Refuse an error that raises more than an exception when it is shown."""
+        """Reject an error whose message raises more than an exception."""
         try:
             str(error)
         except Exception:
-            return  # `summary_of` knows about it
+            return  # `summary_of` handles it
         except BaseException as another:
             raise RuntimeError(
                 f"{self._what} raised {type(error).__name__}, whose message cannot be shown: "
@@ -66,7 +66,7 @@ class UserCode:
     def _instead_of(self, error: BaseException) -> RuntimeError:
         try:
             told = summary_of(error)
-        except BaseException:  # the same again
+        except BaseException:  # its message failed in the same way
             told = type(error).__name__
         instead = RuntimeError(f"{self._what} raised {told}")
         instead.__cause__ = error
@@ -82,10 +82,10 @@ def _cancellations() -> int:
 
 
 def require_parameters(what: str, function: Callable[..., Any], *takes: str) -> None:
-    """Refuse a function that cannot be called with these arguments.
+    """Reject a function that cannot be called with these arguments.
 
     Raises:
-        RegistrationError: it cannot.
+        RegistrationError: it cannot be called.
     """
     arguments = f"one argument, the {takes[0]}" if len(takes) == 1 else f"({', '.join(takes)})"
     try:
@@ -93,4 +93,4 @@ def require_parameters(what: str, function: Callable[..., Any], *takes: str) -> 
     except TypeError as error:
         raise RegistrationError(f"{what} cannot be called with {arguments}: {error}.") from None
     except ValueError:
-        return  # something built in, which does not tell its parameters
+        return  # a builtin without a signature

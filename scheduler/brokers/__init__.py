@@ -1,1 +1,1 @@
-"""What a broker is, and the two that there are."""
+"""Define a broker, and its two implementations."""

@@ -1,45 +1,42 @@
-"""What a broker is: the contract that `memory` and `amqp` both keep.
+"""Define a broker: the contract that `memory` and `amqp` both keep.
 
 1. `publish` returns when the broker has confirmed the message in every queue it was routed to.
-   What no queue is bound for is `Unroutable`; what a full queue with `reject-publish` refuses is
-   `Rejected`; an answer that the connection took with it is `Unconfirmed`. What RabbitMQ would
-   close the connection for is not sent: headers that do not fit in a frame are `TooLarge`, what no
-   message can carry is `Unencodable`. A body that is larger than the broker accepts is `TooLarge`
-   to its publisher alone: messages beside it are confirmed. A message goes by its routing key
-   alone: where others name more queues, in the headers CC and BCC, these travel under other names.
-2. A message waits in its queue in order; where the queue has priorities, those with a higher one
+   An unroutable message raises `Unroutable`; a full queue with `reject-publish` raises `Rejected`;
+   a confirmation lost with the connection, `Unconfirmed`. A message for which RabbitMQ would close
+   the connection is not sent: headers that do not fit in a frame are `TooLarge`, values that no
+   message can carry `Unencodable`. A body larger than the broker accepts is `TooLarge` to its
+   publisher alone: other messages in flight are confirmed. A message is routed by its routing key
+   alone: the headers CC and BCC of other applications travel under other names.
+2. A message waits in its queue in order; if the queue has priorities, those with a higher one
    come first (in quorum queues of RabbitMQ before 4.3 not all of them). Its time to live counts
    from when it entered; it leaves by dead-lettering when it is expired *and* at the head: with its
    routing key, but without its expiration.
-3. A delivery belongs to whoever holds it until it is acked or requeued. Requeued, it is back at its
-   place, with its original expiry, and marked as redelivered.
-4. A delivery whose channel or connection goes is `lost`: its message is back in the queue for
-   somebody else, and acking it raises `DeliveryLost`.
-5. A consumer holds at most `prefetch` unacked deliveries, and outlives reconnects: it is
-   consuming again as soon as the broker can be reached.
+3. A delivery belongs to its consumer until it is acked or requeued. A requeued message is back at
+   its place, with its original expiry, and marked as redelivered.
+4. A delivery whose channel or connection closes is `lost`: its message is requeued for other
+   consumers, and acking it raises `DeliveryLost`.
+5. A consumer holds at most `prefetch` unacked deliveries, and outlives reconnects: it consumes
+   again as soon as the broker can be reached.
 6. Declaring is idempotent. Declaring the same name with other arguments is `IncompatibleBroker`,
-   of a queue `OtherArguments`, and changes nothing.
-7. What is published to a stream stays there for all who read or follow it, until it is too old or
-   too much. A stream is never full; what it holds keeps its order, and does not expire. It keeps
-   labels, and headers that are text, numbers, bytes and truth values; it drops tables and lists.
-   Each message of it that is handed out says its offset: the n-th that came has n - 1, for ever.
-   A follower outlives reconnects and goes on after the last message that it has seen; where the
-   stream was deleted and declared anew, with the first. One that has seen none before a reconnect
-   knows its place by the time alone: it may get some that came shortly before it began, and miss
-   one that comes in the very moment in which it is back.
-   Who only looks reads what the node has that the connection leads to (`read`): nothing is written
-   for that, so that a broker which accepts no messages answers. Of a cluster, a node may lag
-   behind. So who decides by what it has not found writes a mark into the stream (`read_to_end`):
-   who has read as far as to that has read all that was confirmed before. Marks stay there, and
-   nobody is handed one.
-   `get` and `consume` are for queues: RabbitMQ answers a `get` of a stream by closing the
-   connection.
-8. Of a queue with `x-single-active-consumer`, the first consumer gets all. When it is cancelled,
-   the next one may get what comes after the deliveries that the first still holds; when it leaves,
-   or its connection goes, the next one gets these first.
-9. What names a queue or a stream that is not there raises `QueueNotFound`; what is for a stream and
-   names a queue, or the other way round, `IncompatibleBroker`; what the connection goes in the
-   middle of, `BrokerUnavailable`.
+   for a queue `OtherArguments`, and changes nothing.
+7. A message of a stream stays there for all readers and followers, until the stream's limits of
+   age or size drop it. A stream is never full, keeps the order, and does not expire messages. It
+   keeps labels, and headers that are text, numbers, bytes and truth values; it drops tables and
+   lists. Each message has an offset: the n-th that came has n - 1, always.
+   A follower outlives reconnects and continues after the last message that it has seen; if the
+   stream was recreated, with the first. One that has seen none before a reconnect knows its place
+   by the time alone: it may get some that came shortly before it began, and miss one that comes at
+   the moment of the reconnect.
+   `read` returns what the connected node has: it writes nothing, so it works on a broker that
+   accepts no messages. In a cluster, a node may lag behind. A decision that relies on a missing
+   message needs `read_to_end`, which writes a mark into the stream: a read up to the mark has
+   everything that was confirmed before. Marks stay in the stream, and readers do not get them.
+   `get` and `consume` are for queues: RabbitMQ closes the connection of a `get` from a stream.
+8. The first consumer of a queue with `x-single-active-consumer` gets all. When it is cancelled,
+   the next one may get messages after those that the first still holds; when it leaves, or its
+   connection closes, the next one gets these first.
+9. A missing queue or stream raises `QueueNotFound`; an operation for streams on a queue, or the
+   other way round, `IncompatibleBroker`; a lost connection, `BrokerUnavailable`.
 """
 
 import asyncio
@@ -73,15 +70,15 @@ DEFAULT_TIMEOUT = timedelta(seconds=30)
 LONGEST_SILENCE = timedelta(seconds=10)
 BEFORE_TELLING_AGAIN = timedelta(seconds=0.5)
 AS_LONG_AS_IT_TAKES = None
-"""For what must not be given up: published again, it would be there twice."""
+"""No timeout: after one, the caller would publish a duplicate."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """Who is at the other end, and what we are there.
+    """Describe the broker, and this connection to it.
 
     Attributes:
-        user: whom the broker takes us for.
+        user: the authenticated user.
         cluster: the name of the broker's cluster, of one node or many; empty: it sends none.
     """
 
@@ -93,13 +90,13 @@ class BrokerInfo:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the broker is in this process."""
+        """Return whether the broker is in this process."""
         return self.product == EMBEDDED
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How full a queue is."""
+    """Count the messages and consumers of a queue."""
 
     ready: int
     consumers: int
@@ -107,11 +104,11 @@ class Depth:
 
 @dataclass(eq=False, slots=True)
 class Delivery:
-    """A message in hand.
+    """Hold an unacked message.
 
     Attributes:
-        redelivered: somebody had this message before and did not ack it.
-        lost: done when the broker has taken the message back (statement 4).
+        redelivered: the message was delivered before and not acked.
+        lost: done when the broker has requeued the message (statement 4).
     """
 
     message: Message
@@ -124,44 +121,44 @@ class Delivery:
     _requeue: Callable[[], Awaitable[None]] = field(repr=False)
 
     async def ack(self) -> None:
-        """Tell the broker that the message is done with (statement 4)."""
+        """Ack the message (statement 4)."""
         await self._ack()
 
     async def requeue(self) -> None:
-        """Put the message back in its place (statement 4)."""
+        """Requeue the message in its place (statement 4)."""
         await self._requeue()
 
 
 Since = datetime | int | None
-"""From where on to read a stream."""
+"""Where to begin to read a stream."""
 
 Browsed = AbstractAsyncContextManager[AsyncIterator[Delivery]]
-"""Messages of a queue, in hand for as long as a block takes."""
+"""Messages of a queue, unacked for the duration of a block."""
 
 
 class Consumer(Protocol):
-    """A subscription to the messages of one queue or stream."""
+    """Consume the messages of one queue or stream."""
 
     @property
     def active(self) -> bool:
-        """Whether the broker is delivering to it now."""
+        """Return whether the broker is delivering to it now."""
         ...
 
     async def cancel(self) -> None:
-        """Take no further deliveries. Those in hand stay valid."""
+        """Take no further deliveries. Unacked ones stay valid."""
         ...
 
     async def leave(self) -> None:
-        """Take no further deliveries, and give back those in hand, all at once (statement 8)."""
+        """Take no further deliveries, and requeue unacked ones, all at once (statement 8)."""
         ...
 
 
 class Broker(Protocol):
-    """A connection to a broker. Open it with `async with`."""
+    """Connect to a broker, with `async with`."""
 
     @property
     def address(self) -> str:
-        """Where the broker is, without its password."""
+        """Return the address of the broker, without its password."""
         ...
 
     @property
@@ -177,7 +174,7 @@ class Broker(Protocol):
 
     @property
     def silence(self) -> timedelta:
-        """For how long the broker has sent nothing at all, though an answer is waited for."""
+        """Return how long the broker has sent nothing at all while a request is pending."""
         ...
 
     async def __aenter__(self) -> "Broker": ...
@@ -185,15 +182,14 @@ class Broker(Protocol):
     async def __aexit__(self, *exception: object) -> None: ...
 
     async def alarm(self) -> str:
-        """Ask whether the broker accepts messages, without publishing any.
+        """Return why the broker blocks publishers, without publishing; empty: it does not.
 
-        Returns:
-            Why it blocks publishers, as it says: "low on disk"; empty: it does not.
+        For example "low on disk", in the broker's words.
         """
         ...
 
     async def declare(self, topology: Topology) -> None:
-        """Make everything of the topology exist.
+        """Declare everything of the topology.
 
         Raises:
             IncompatibleBroker: something of this name exists with other arguments.
@@ -202,7 +198,7 @@ class Broker(Protocol):
         ...
 
     async def unbind(self, bindings: Iterable[Binding]) -> None:
-        """Have nothing more come to queues by these bindings, be they there or not."""
+        """Remove these bindings, if they exist."""
         ...
 
     async def publish(
@@ -214,35 +210,35 @@ class Broker(Protocol):
         timeout: timedelta | None = DEFAULT_TIMEOUT,
         lane: int = 0,
     ) -> None:
-        """Hand a message over: persistent, mandatory, confirmed (statement 1).
+        """Publish a message: persistent, mandatory, confirmed (statement 1).
 
         Args:
-            timeout: None: as long as it takes.
+            timeout: None: no limit.
             lane: messages of one lane keep their order; a slow queue holds up one lane alone.
         """
         ...
 
     async def get(self, queue: str) -> Delivery | None:
-        """Take the message at the head of a queue, if one is ready."""
+        """Get the message at the head of a queue, if one is ready."""
         ...
 
     def browse(self, queue: str, *, limit: int) -> Browsed:
-        """Inside the block, the messages of a queue, from its head on, however many they are.
+        """Browse the messages of a queue inside the block, from its head on.
 
-        Each stays in hand until it is acked, which is done before the next one is asked for. After
-        the block, all that were not acked are back, in their order, before what came meanwhile.
+        Each stays unacked until you ack it, before you ask for the next one. After the block, all
+        unacked ones are requeued, in their order, before newer messages.
 
-        It ends when no more are ready: somebody else may have some in hand.
+        It ends when no more are ready: another reader may hold some.
 
         Args:
-            limit: it ends after so many.
+            limit: the maximum number of messages.
         """
         ...
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], object], *, prefetch: int
     ) -> Consumer:
-        """Have the handler called with each message of the queue."""
+        """Call the handler with each message of the queue."""
         ...
 
     async def follow(
@@ -252,34 +248,35 @@ class Broker(Protocol):
         *,
         since: Literal["first", "next"] | int = "next",
     ) -> Consumer:
-        """Have the handler called with each message of a stream (statement 7).
+        """Call the handler with each message of a stream (statement 7).
 
-        Needs no right but to read the stream.
+        Needs only the right to read the stream.
 
         Args:
             since: where to begin: with the first message, the next that comes, or that of this
-                offset. A stream that does not reach so far is followed from its first.
+                offset. A shorter stream is followed from its first message.
         """
         ...
 
     def read(
         self, stream: str, *, since: Since = None, timeout: timedelta | None = None
     ) -> AsyncGenerator[Message]:
-        """Read what this node has of a stream, oldest first, to the end that it has now.
+        """Read what this node has of a stream, oldest first, up to its current end.
 
-        Needs no right but to read the stream. Nothing is written (statement 7).
+        Needs only the right to read the stream. Nothing is written (statement 7).
 
         Args:
-            since: without what came before this moment, by the broker's clock, but for some that
-                came shortly before; or from the message with this offset on. Where the stream does
-                not reach so far, it was made anew, and is read from its first message on. None:
-                all of it.
-            timeout: for the whole of it, with all that is done between two messages; None: none.
+            since: skip messages from before this moment, by the broker's clock, but for some that
+            came
+                shortly before; or begin at this offset. A shorter stream was recreated, and is read
+                from
+                its first message on. None: all of it.
+            timeout: for the whole read, including the caller's work between messages; None: none.
 
         Raises:
-            StreamTooLong: the timeout was over before the last message came. Who reads on from
-                where it was reached, leaves nothing out.
-            BrokerUnavailable: nothing more came, for `LONGEST_SILENCE` or until the timeout.
+            StreamTooLong: the timeout was over before the last message came. A read from the offset
+                `reached` misses nothing.
+            BrokerUnavailable: no more messages came, for `LONGEST_SILENCE` or until the timeout.
         """
         ...
 
@@ -292,43 +289,45 @@ class Broker(Protocol):
         since: datetime | int | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
-        """All that was confirmed before this was asked for, oldest first; of the rest, a little.
+        """Read everything that was confirmed before this call, oldest first, and a little more.
 
         Args:
             exchange: to publish a mark to, with the routing key, by which it gets into the stream.
             since: as for `read`.
-            timeout: for the whole of it, with all that is done between two messages.
+            timeout: for the whole read, including the caller's work between messages.
 
         Raises:
-            QueueNotFound: nothing gets anywhere by this exchange and routing key, either.
+            QueueNotFound: this exchange and routing key lead nowhere.
             AccessRefused: the user may not publish there.
-            StreamTooLong: the timeout was over before the mark came. Who reads on from where it
-                was reached, leaves nothing out.
-            BrokerUnavailable: nothing at all came, for `LONGEST_SILENCE` or until the timeout.
+            StreamTooLong: the timeout was over before the mark came. A read from the offset
+            `reached`
+                misses nothing.
+            BrokerUnavailable: no messages came, for `LONGEST_SILENCE` or until the timeout.
         """
         ...
 
     async def last(self, stream: str) -> Message | None:
-        """The last message that this node has of a stream that no marks are written into.
+        """Return the last message that this node has of a stream without marks.
 
-        None: it holds none, or its first ones came only seconds ago.
+        None: it is empty, or its first messages are only seconds old.
         """
         ...
 
     async def depth(self, queue: str) -> Depth | None:
-        """How full the queue is, or None when it does not exist.
+        """Return the depth of the queue, or None if it does not exist.
 
-        Of a stream, the count may be seconds old and a few too high; a follower is no consumer.
+        For a stream, the count may be seconds old and a few too high; followers do not count as
+        consumers.
         """
         ...
 
     async def delete(self, queue: str) -> None:
-        """Delete the queue with all that is in it."""
+        """Delete the queue and its messages."""
         ...
 
 
 def new_mark() -> Message:
-    """Make a mark that is told from all others by its name (statement 7)."""
+    """Make a mark with a unique name (statement 7)."""
     return Message(message_id=uuid.uuid4().hex, type=MARK_TYPE)
 
 
@@ -338,7 +337,7 @@ def is_mark(message: Message) -> bool:
 
 @contextmanager
 def written_into(stream: str, exchange: str, routing_key: str) -> Generator[None]:
-    """Have it told, inside the block, that a mark was published and routed to nothing."""
+    """Raise a clear error if, inside the block, a mark was unroutable."""
     try:
         yield
     except Unroutable:
@@ -349,7 +348,7 @@ def written_into(stream: str, exchange: str, routing_key: str) -> Generator[None
 
 
 def silent(stream: str) -> BrokerUnavailable:
-    """Make the error of who has not found the mark, and is handed nothing."""
+    """Make the error for a read whose mark did not come, without any message."""
     return BrokerUnavailable(
         f"The stream {stream!r} could not be read to its end: nothing more came. The broker may "
         "be busy, or the node that was asked may lag behind. Try again later."
@@ -357,7 +356,7 @@ def silent(stream: str) -> BrokerUnavailable:
 
 
 def too_long(stream: str, reached: int | None) -> StreamTooLong:
-    """Make the error of who has not found the mark in time, though much came."""
+    """Make the error for a read whose mark did not come in time, though messages did."""
     return StreamTooLong(
         f"The stream {stream!r} could not be read to its end in time: it holds too much.",
         reached=reached,
@@ -365,7 +364,7 @@ def too_long(stream: str, reached: int | None) -> StreamTooLong:
 
 
 def missing_exchange(name: str) -> IncompatibleBroker:
-    """Make the error of who declares bindings of an exchange of another owner that is missing."""
+    """Make the error for bindings of a missing exchange of another application."""
     return IncompatibleBroker(
         f"The exchange {name!r} does not exist. A task subscribes to it, and it is somebody "
         "else's: have its owner declare it first, or name its type in subscribe= to do it here."
@@ -373,22 +372,22 @@ def missing_exchange(name: str) -> IncompatibleBroker:
 
 
 async def cancelled(task: asyncio.Future[Any]) -> None:
-    """Cancel a task that asks a broker, and wait for its end.
+    """Cancel a task that waits for a broker, and wait for its end.
 
-    aiormq may answer a cancellation with the error of a channel that closes at that moment, which
-    the task takes for one to recover from: so it is told again.
+    aiormq may respond to a cancellation with the error of a channel that closes at that moment,
+    from which the task recovers: so it is cancelled again.
     """
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=BEFORE_TELLING_AGAIN.total_seconds())
     if not task.cancelled():
-        task.exception()  # or asyncio logs that nobody has asked for it
+        task.exception()  # avoids asyncio's warning about exceptions that were never retrieved
 
 
 async def ready_in(broker: Broker, queue: str) -> AsyncGenerator[Delivery]:
-    """Yield what is ready in a queue until it is empty, each to be acked before the next.
+    """Yield the ready messages of a queue until it is empty; ack each before the next.
 
-    It is browsed: RabbitMQ has no `get` for a quorum queue with a single active consumer.
+    It browses: RabbitMQ has no `get` for a quorum queue with a single active consumer.
     """
     while (depth := await broker.depth(queue)) is not None and depth.ready:
         async with broker.browse(queue, limit=depth.ready) as found:

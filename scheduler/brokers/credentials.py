@@ -1,6 +1,6 @@
-"""Where the broker is and who we are there, as the settings say it: put together, and kept secret.
+"""Read the broker's address and the credentials from the settings, and keep them secret.
 
-What is in a file is read at each call, so that a changed secret is taken without a restart.
+Files are read at each call, so that a changed secret needs no restart.
 """
 
 import re
@@ -21,13 +21,13 @@ UNREADABLE = (
 )
 URL_OPTIONS = ("auth", "heartbeat", "name", "timeout")
 LONGEST_SECONDS = 65534
-# A comma may be a part of a password: one that separates stands before the scheme of the next URL.
+# A comma may be part of a password: a separator is followed by the scheme of the next URL.
 BETWEEN_URLS = re.compile(r"\s*,\s*(?=[a-z]+://)", re.IGNORECASE)
 TLS_OPTIONS = ("cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl")
 
 
 def broker_urls(settings: Settings) -> Sequence["URL"]:
-    """The URLs of the broker, with the user and the password that the settings name beside them.
+    """Return the URLs of the broker, with the user and the password of the settings.
 
     Raises:
         SettingsError: one cannot be used, or a file cannot be read; the message holds no secret.
@@ -46,13 +46,13 @@ def broker_urls(settings: Settings) -> Sequence["URL"]:
 
 
 def is_embedded(settings: Settings) -> bool:
-    """Whether the broker is the one that lives within the process."""
+    """Return whether the broker is the embedded one."""
     url = _broker_url(settings)
     return url.startswith("memory:") and not BETWEEN_URLS.search(url)
 
 
 def parse_urls(text: str) -> Sequence["URL"]:
-    """The URLs of the nodes of one cluster, with commas between them."""
+    """Parse the URLs of the nodes of one cluster, separated by commas."""
     urls = [parse_url(part) for part in BETWEEN_URLS.split(text.strip())]
     for what, part in _SHARED.items():
         if len({part(url) for url in urls}) > 1:
@@ -64,7 +64,7 @@ def parse_urls(text: str) -> Sequence["URL"]:
 
 
 def parse_url(text: str) -> "URL":
-    """The URL of an AMQP broker; the error of another text does not show it."""
+    """Parse the URL of an AMQP broker; the error does not show the text."""
     if not text:
         raise SettingsError(
             f"The broker URL is empty. Write {FORM}, or unset SCHEDULER_BROKER_URL."
@@ -77,7 +77,7 @@ def parse_url(text: str) -> "URL":
             f"The broker URL must be {FORM} (amqps:// for TLS) or memory://{_scheme_of(text)}. "
             "The rest of it is not shown, as it may hold a password."
         )
-    # What comes after it may be a password: nothing of it is to be taken for a virtual host.
+    # The text after it may be a password: none of it may count as a virtual host.
     vhost = text.partition("://")[2].partition("/")[2].partition("?")[0]
     if "," in url.host + vhost:
         raise SettingsError(
@@ -102,13 +102,13 @@ def _scheme_of(text: str) -> str:
 
 
 def user_of(url: "URL") -> str:
-    """Whom the broker takes us for; empty: it reads that in our certificate."""
+    """Return the user name; empty: the broker reads it from the client certificate."""
     return "" if url.query.get("auth", "").lower() == "external" else url.user or "guest"
 
 
 def read_secret(setting: str, path: Path) -> str:
-    """The one value that a file holds, without the newline at its end."""
-    # What cannot be decoded is replaced, because an error would carry all of it.
+    """Return the one value in a file, without the newline at its end."""
+    # Undecodable bytes are replaced, because an error would contain all of them.
     value = read_file(setting, path).decode(errors="replace").rstrip("\r\n")
     if not value or "\ufffd" in value:
         wrong = "is not UTF-8 text" if value else "is empty"
@@ -117,7 +117,7 @@ def read_secret(setting: str, path: Path) -> str:
 
 
 def read_file(setting: str, path: Path) -> bytes:
-    """What a file holds that a setting names."""
+    """Return the contents of a file that a setting names."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -157,12 +157,12 @@ def _check_options(url: "URL") -> None:
 
 
 def _parsed(text: str) -> "URL | None":
-    from yarl import URL  # when there is one to be read: it takes long to load
+    from yarl import URL  # imported when needed: it loads slowly
 
     try:
         url = URL(text)
         url.port  # noqa: B018 - yarl parses the port when it is asked for
     except ValueError:
         return None
-    # Of `amqp://user:1/2@host/`, a slash in the password has made `user` a host.
+    # In `amqp://user:1/2@host/`, a slash in the password turns `user` into a host.
     return None if "@" in text and "@" not in url.authority else url

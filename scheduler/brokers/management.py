@@ -1,4 +1,4 @@
-"""RabbitMQ's management API, of which only policies are read."""
+"""Read policies from RabbitMQ's management API."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ FORM = "http://host:15672 or https://host:15671"
 
 
 class Management:
-    """The management API of a broker, at a URL with user and password."""
+    """Call the management API of a broker, at a URL with user and password."""
 
     def __init__(self, url: "URL", context: ssl.SSLContext | None = None) -> None:
         self._user, secret = url.user, f"{url.user}:{url.password}".encode()
@@ -34,7 +34,7 @@ class Management:
         """Read the policies of a virtual host, operator policies included.
 
         Raises:
-            BrokerUnavailable: the API does not answer.
+            BrokerUnavailable: the API does not respond.
             AccessRefused: this user may not read them.
         """
         return [
@@ -53,7 +53,7 @@ class Management:
     def _get(self, path: str) -> Any:
         from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, Request
 
-        # Neither proxies nor redirections: they would be told the password.
+        # Neither proxies nor redirections: they would see the password.
         opener = OpenerDirector()
         opener.add_handler(HTTPHandler())
         opener.add_handler(HTTPSHandler(context=self._context))
@@ -74,7 +74,7 @@ class Management:
 
 
 def management_of(settings: Settings) -> Management | None:
-    """Return the management API that the settings name; None: they name none."""
+    """Return the management API of the settings; None: not set."""
     if settings.management_url is None or is_embedded(settings):
         return None
     from yarl import URL

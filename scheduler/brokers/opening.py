@@ -1,7 +1,7 @@
-"""Which broker the settings mean.
+"""Create the broker that the settings select.
 
-Each broker is imported when one of its kind is made: the driver takes long to load, and most of
-what a program or a command does needs no broker.
+Each broker is imported when it is created: the driver loads slowly, and most commands and programs
+need no broker.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,11 +27,11 @@ def broker_of(
     patient: bool = False,
     embedded: "Callable[[], MemoryServer] | None" = None,
 ) -> Broker:
-    """The broker of these settings, not yet connected.
+    """Return the broker of these settings, not yet connected.
 
     Args:
         patient: keep trying to connect, instead of failing at once.
-        embedded: what `memory://` leads to; None: to a new one.
+        embedded: the server for `memory://`; None: a new one.
     """
     if is_embedded(settings):
         from scheduler.brokers.memory.broker import MemoryBroker
@@ -41,7 +41,7 @@ def broker_of(
 
 
 def nodes_of(settings: Settings) -> Sequence[Broker]:
-    """A broker for each address of RabbitMQ that the settings name, not yet connected."""
+    """Return a broker for each RabbitMQ address of the settings, not yet connected."""
     return [
         _amqp_broker(settings, lambda url=url: [url], emit=lambda _: None, patient=False)
         for url in broker_urls(settings)
@@ -49,7 +49,7 @@ def nodes_of(settings: Settings) -> Sequence[Broker]:
 
 
 def tls_of(settings: Settings) -> "Tls":
-    """Return how the settings have connections made with TLS."""
+    """Return the TLS configuration of the settings."""
     from scheduler.brokers.amqp.tls import Tls
 
     return Tls(

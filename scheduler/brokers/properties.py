@@ -1,19 +1,19 @@
-"""The properties of messages, as they travel: all can be read, and are written as they were.
+"""Encode and decode the properties of messages: any can be read, and is written unchanged.
 
 They are those of AMQP 0-9-1 (https://www.rabbitmq.com/amqp-0-9-1-reference#class.basic).
 
-What somebody else's message has that we may not give to one of ours is kept in a header:
+Properties of foreign messages that the package may not set are kept in a header:
 
 =========================  ==============================================================
 scheduler-cluster-id       a property without a meaning
 scheduler-timestamp        a moment that no calendar has
 =========================  ==============================================================
 
-So is its user, once the message is known to be nobody's claim (`protocol.calls.unclaimed`).
+So is its user, once verified (`protocol.calls.unclaimed`).
 
-By its headers CC and BCC a message is routed to more than its routing key says
-(https://www.rabbitmq.com/docs/sender-selected). What is sent back to one task must come to no other
-one, so they travel under other names, and have theirs again when they are read.
+The headers CC and BCC route a message to further keys
+(https://www.rabbitmq.com/docs/sender-selected). A retry must reach one task alone, so they travel
+under other names, and are renamed again when they are read.
 """
 
 from collections.abc import Callable, Mapping
@@ -58,11 +58,11 @@ WHAT = {name: f"The property {name}" for name in NAMES}
 PERSISTENT = b"\2"
 DISGUISED = {"CC": f"{PREFIX}cc", "BCC": f"{PREFIX}bcc"}
 UNREADABLE = f"{PREFIX}unreadable"
-FRAME = 8 + 12  # bytes that a frame, and the header in it, take besides the properties
+FRAME = 8 + 12  # bytes of a frame and its header besides the properties
 
 
 def encoded(message: Message) -> bytes:
-    """The properties of a message: which it has, and what they are."""
+    """Encode the properties of a message: flags and values."""
     flags, parts = 0, list[bytes]()
     for name, of, write in _WRITERS:
         if (value := of(message)) is not None:
@@ -72,10 +72,10 @@ def encoded(message: Message) -> bytes:
 
 
 def decoded(properties: bytes, body: bytes = b"", *, offset: str | None = None) -> Message:
-    """The message that has these properties, and a body.
+    """Decode the properties of a message with a body.
 
     Args:
-        offset: the header that tells where it stands in its stream, which is none of its own.
+        offset: the header with its offset in its stream, which is not one of its own.
     """
     try:
         return _decoded(properties, body, offset)
@@ -84,7 +84,7 @@ def decoded(properties: bytes, body: bytes = b"", *, offset: str | None = None) 
 
 
 def encoded_key(routing_key: str) -> bytes:
-    """The routing key of a message that is published, as it travels."""
+    """Encode the routing key of a published message."""
     try:
         routing_key.encode()
     except UnicodeEncodeError:
@@ -93,9 +93,9 @@ def encoded_key(routing_key: str) -> bytes:
 
 
 def check_size(properties: bytes, frame_max: int, address: str) -> None:
-    """See that properties fit in a frame; a `frame_max` of 0 is no limit.
+    """Check that properties fit in a frame; a `frame_max` of 0 is no limit.
 
-    RabbitMQ closes the connection of who sends larger ones.
+    RabbitMQ closes the connection of a publisher of larger ones.
     """
     size = len(properties) + FRAME
     excess = size - frame_max
@@ -109,9 +109,9 @@ def check_size(properties: bytes, frame_max: int, address: str) -> None:
 
 
 def check_body(body: bytes, largest: int | None, place: str, address: str) -> None:
-    """See that the broker accepts a body of this size; no limit is known where `largest` is None.
+    """Check that the broker accepts a body of this size; `largest` None: no limit is known.
 
-    RabbitMQ closes the channel of who sends a larger one, with all that is in flight over it.
+    RabbitMQ closes the channel of a publisher of larger ones, with all other messages in flight.
     """
     if largest is not None and len(body) > largest:
         raise TooLarge(
@@ -199,4 +199,4 @@ _WRITERS = [
     for name in NAMES
     if name not in NOT_OURS_TO_GIVE
 ]
-"""In their order, how each is found and written; None: as a short string."""
+"""The encoder of each property, in wire order; None: a short string."""

@@ -1,7 +1,8 @@
-"""Field tables, which message headers travel as: every one can be read, and is written as it was.
+"""Encode and decode field tables, the format of message headers; any can be read, and is written
+unchanged.
 
 ======================  ==================================================================
-kind                    is in Python
+kind                    Python type
 ======================  ==================================================================
 S                       `str`; bytes that are not UTF-8 are lone surrogates, as in PEP 383
 b B s u I i l L         `int`
@@ -12,9 +13,9 @@ t, x, V                 `bool`, `bytes`, `None`
 A, F                    `list`, `dict`
 ======================  ==================================================================
 
-What Python has no value for is `Opaque`: a time that no calendar has, what is nested too deep to be
-of use. The kinds are those of RabbitMQ, which are not those of the
-AMQP 0-9-1 specification (https://www.rabbitmq.com/amqp-0-9-1-errata#section_3).
+Values without a Python type are `Opaque`: a time that no calendar has, or too deep nesting. The
+kinds are those of RabbitMQ, which differ from the AMQP 0-9-1 specification
+(https://www.rabbitmq.com/amqp-0-9-1-errata#section_3).
 """
 
 import math
@@ -38,28 +39,28 @@ INTEGER, LONG = struct.Struct(">ci"), struct.Struct(">cq")
 
 
 class Opaque(bytes):
-    """A value as it travels: its kind, and its bytes."""
+    """Hold a value as it travels: its kind, and its bytes."""
 
 
 class Malformed(Exception):
-    """These bytes are no table."""
+    """The bytes are not a valid table."""
 
 
 def read_short(data: bytes, at: int) -> tuple[str, int]:
-    """The short string that begins there, and where it ends."""
+    """Return the short string that begins there, and its end."""
     end = at + 1 + data[at]
     return data[at + 1 : end].decode("utf-8", "surrogateescape"), end
 
 
 def read_table(data: bytes, at: int = 0, depth: int = 0) -> tuple[dict[str, Any], int]:
-    """The table that begins there, and where it ends."""
+    """Return the table that begins there, and its end."""
     try:
         (size,), at = SIZE.unpack_from(data, at), at + 4
         end, table = at + size, dict[str, Any]()
         while at < end:
             value_at = at + 1 + data[at]
             name = data[at + 1 : value_at].decode("utf-8", "surrogateescape")
-            if data[value_at] == TEXT:  # nearly all are, and a call of a function each takes longer
+            if data[value_at] == TEXT:  # the usual case: a function call each would be slower
                 (size,) = SIZE.unpack_from(data, value_at + 1)
                 start, at = value_at + 5, value_at + 5 + size
                 table[name] = data[start:at].decode("utf-8", "surrogateescape")
@@ -110,7 +111,7 @@ def _sized_part(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_time(data: bytes, at: int, _: int = 0) -> tuple[datetime | Opaque, int]:
-    """The moment that begins there, and where it ends."""
+    """Return the moment that begins there, and its end."""
     seconds, end = int.from_bytes(data[at : at + 8]), at + 8
     if seconds > LATEST:
         return Opaque(b"T" + data[at:end]), end
@@ -131,12 +132,12 @@ def _read_array(data: bytes, at: int, depth: int) -> tuple[list[Any] | Opaque, i
 
 
 def table_of(headers: Mapping[str, Any]) -> bytes:
-    """The table that holds these headers."""
+    """Encode headers as a table."""
     return _table(headers, ())
 
 
 def short_string(text: object, what: str) -> bytes:
-    """A text as short strings travel: up to 255 bytes."""
+    """Encode a text as a short string: up to 255 bytes."""
     if not isinstance(text, str):
         raise Unencodable(f"{what} is of type {type(text).__name__}: it has to be a text.")
     try:
@@ -218,7 +219,7 @@ def _decimal(value: Decimal, path: Path) -> bytes:
 
 
 def time_of(value: datetime, what: str) -> bytes:
-    """A moment as it travels."""
+    """Encode a moment."""
     if value.tzinfo is None or value < UNIX_EPOCH:
         raise Unencodable(f"{what} holds {value}: moments have a time zone, and come after 1970.")
     return int((value - UNIX_EPOCH).total_seconds()).to_bytes(8)

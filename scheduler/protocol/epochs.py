@@ -221,9 +221,8 @@ def learned(known: int, epoch: int) -> int:
 
 def is_void(epoch: int, known: int) -> bool:
     """R1: Return whether a token is acked without a run, as a later epoch of its loop has begun.
-    Call on receipt, and again with no await between the answer and the start of the run.
 
-    Ask on receipt, and again with no await between the answer and the begin of the run.
+    Call on receipt, and again with no await between the answer and the start of the run.
     """
     return epoch < known
 

@@ -38,17 +38,13 @@ _COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Describe a message as a broker sees it: a body, headers and properties.  Attributes:
-    expiration: how long it may wait in its queue; None: no limit.     timestamp: when it was made,
-    to the second (AMQP's resolution).     user_id: the user who published it, as RabbitMQ has
-    checked; only of a message received.     offset: its position in the stream that it was read
-    from.
+    """Describe a message as a broker sees it: a body, headers and properties.
 
     Attributes:
-        expiration: how long it may wait in its queue; None: for ever.
-        timestamp: when it was made, to the second (AMQP has no finer one).
+        expiration: how long it may wait in its queue; None: no limit.
+        timestamp: when it was made, to the second (AMQP's resolution).
         user_id: the user who published it, as RabbitMQ has checked; only of a message received.
-        offset: where it stands in the stream that it was read from.
+        offset: its position in the stream that it was read from.
     """
 
     body: bytes = b""

@@ -98,15 +98,12 @@ class LoopId(NamedTuple):
 
 
 class State(StrEnum):
-    """Name the purposes of a token.  An armed one travels and is due at its time. The other two
-    that runs make only go to the journal: paused, when a run has stopped its loop, and done, after
-    the run of a named one-off. A replay is a parked tick that an operator runs once more, apart
-    from its loop: it has no successor, and its epoch means nothing.
+    """Name the purposes of a token.
 
-    An armed one travels and is due at its time. The other two that runs make wait nowhere, only the
-    journal hears of them: paused, when a run has stopped its loop, and done, after the run of a
-    named one-off. A replay is a parked tick that an operator runs once more, apart from its loop:
-    it has no successor, and its epoch means nothing.
+    An armed one travels and is due at its time. The other two that runs make only go to the
+    journal: paused, when a run has stopped its loop, and done, after the run of a named one-off. A
+    replay is a parked tick that an operator runs once more, apart from its loop: it has no
+    successor, and its epoch means nothing.
     """
 
     ARMED = "armed"

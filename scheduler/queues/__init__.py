@@ -1,1 +1,1 @@
-"""One module for each kind of queue or stream: what is put there, and read."""
+"""Read and write each kind of queue or stream, one module each."""

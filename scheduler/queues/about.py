@@ -1,19 +1,19 @@
-"""What a processor tells of itself when the roll is called."""
+"""Describe a processor in a roll call."""
 
 from datetime import datetime
 from importlib import metadata
 from typing import NamedTuple
 
 DISTRIBUTION = "rabbit-scheduler"
-"""What the package is installed as: the name `scheduler` is another one's on PyPI."""
+"""The name of the distribution: `scheduler` is another project on PyPI."""
 
 
 class About(NamedTuple):
-    """A processor, by its own account.
+    """Describe a processor, as it reports itself.
 
     Attributes:
-        version: of this package; empty: it has not told.
-        since: when it began; None: it has not told.
+        version: of this package; empty: unknown.
+        since: when it started; None: unknown.
     """
 
     version: str = ""
@@ -24,7 +24,7 @@ NOTHING_TOLD = About()
 
 
 def about_this(since: datetime | None) -> About:
-    """That of this program."""
+    """Describe this program."""
     try:
         return About(metadata.version(DISTRIBUTION), since)
     except metadata.PackageNotFoundError:  # it runs without having been installed

@@ -1,4 +1,4 @@
-"""Do one thing for many: each of many a few at once, and what many ask for in one go."""
+"""Run operations concurrently, a few at once, or group them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 async def side_by_side(act: Callable[[E], Awaitable[R]], subjects: Collection[E]) -> list[R]:
-    """Do something to each of many, a few at once; the results are in their order."""
+    """Run an operation on each item, a few at once; return the results in their order."""
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def in_turn(subject: E) -> R:
@@ -28,10 +28,11 @@ async def side_by_side(act: Callable[[E], Awaitable[R]], subjects: Collection[E]
 
 
 class Gathering(Generic[E, R]):
-    """Serves in one go all who ask while it serves those before, as databases commit in groups.
+    """Serve all callers in groups: those who ask during one round share the next, as in a group
+    commit.
 
     Args:
-        serve: serves all of them; what it returns, or raises, is for each.
+        serve: serves all of them; its result or exception goes to each.
     """
 
     def __init__(self, serve: Callable[[list[E]], Awaitable[R]]) -> None:
@@ -42,7 +43,7 @@ class Gathering(Generic[E, R]):
         self._next: asyncio.Task[R] | None = None
 
     async def ask(self, subject: E) -> R:
-        """Ask to be served, and wait for that."""
+        """Ask to be served, and wait for the result."""
         if self._next is None:
             self._asked = []
             self._next = asyncio.create_task(self._serve_next(), name="gathering")
@@ -55,11 +56,11 @@ class Gathering(Generic[E, R]):
             self._waiting[serving] -= 1
             if not self._waiting[serving]:
                 del self._waiting[serving]
-                serving.cancel()  # it has ended, or nobody waits for it any more
+                serving.cancel()  # the task has ended, or its callers have gone
                 if self._next is serving:
                     self._next = None
 
     async def _serve_next(self) -> R:
         async with self._turn:
-            self._next, asked = None, self._asked  # who asks from here on is served next
+            self._next, asked = None, self._asked  # later callers join the next round
             return await self._serve(asked)

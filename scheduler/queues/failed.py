@@ -1,30 +1,30 @@
-"""Parked messages: what could not be run, kept with the reason, until somebody decides.
+"""Keep parked messages: messages that could not be run, with the reason, until an operator decides.
 
 A parked message is the message as it was, with these headers added:
 
 =================================  ========================================================
 header                             holds
 =================================  ========================================================
-scheduler-parked-loop              whose it is: a loop, or the task of a call
+scheduler-parked-loop              its loop, or the task of a call
 scheduler-parked-reason            a `Reason`
 scheduler-parked-error             the error, in a line
 scheduler-parked-traceback         the end of its traceback
 scheduler-parked-at-ms             when, in milliseconds since the Unix epoch
-scheduler-left-out                 names of headers that it had, if they did not all fit
+scheduler-left-out                 names of its headers that did not fit
 =================================  ========================================================
 
-All headers of a message travel in one frame, 128 KiB unless configured, and somebody else may have
-filled it. Then the largest headers are left out, those of others before ours: a message that is
-parked with less can be looked at, one that cannot be parked breaks connection after connection.
+All headers of a message travel in one frame, 128 KiB unless configured, and a foreign message may
+fill it. Then the largest headers are dropped, foreign ones first: an incomplete parked message can
+be inspected, one that cannot be parked breaks connection after connection.
 
-Sent back, it has none of them any more, but `scheduler-replayed-at-ms`, when that was.
+A replayed message has none of them, only `scheduler-replayed-at-ms`, the time of the replay.
 
-Of each, the journal gets a record: these headers, without the traceback, and which tick it was.
+The journal gets a record of each: these headers, without the traceback, and which tick it was.
 
-What the broker parks by itself (a message for a task that does not exist, or one that nobody could
-even park) has no such headers, and no record; the broker's own death record tells its reason. If it
-has such headers, or says that it is a tick, that is its sender's word: no use is made of it, and it
-is sent back as a call.
+Messages that the broker itself parks (for a task that does not exist, or that no processor could
+park) have no such headers, and no record; the broker's death record gives the reason. If such a
+message has these headers, or claims to be a tick, its sender wrote them: they are ignored, and it
+is replayed as a call.
 """
 
 import asyncio
@@ -85,15 +85,15 @@ RECORD_KEY = "scheduler.parked"
 TRACEBACK_LENGTH = 4000
 HALF = 500  # of a message in a traceback
 NAMED = re.compile(r"""'[^']*'|"[^"]*"|[0-9][0-9a-fA-F.:_-]*""")
-FEW = 4  # ids are named where several are meant
+FEW = 4  # IDs are listed where a prefix is ambiguous
 ROUND = timedelta(minutes=5)  # the broker's consumer_timeout is 30 by default
 
 
 class Reason(StrEnum):
-    """Why a message was parked.
+    """Name why a message was parked.
 
     One that is too large failed with retries left, and its headers leave no room for those of a
-    retry: it would not have come back as it was.
+    retry.
     """
 
     EXHAUSTED = "exhausted"
@@ -110,17 +110,17 @@ class Reason(StrEnum):
 
 UNKNOWN_TASK = "unknown-task"
 REASONS = (*map(str, Reason), UNKNOWN_TASK, "maxlen")
-"""All that a message may be parked for; the last ones are the broker's own."""
+"""All reasons to park a message; the last ones are the broker's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A parked message, as an operator sees it.
+    """Describe a parked message for an operator.
 
     Attributes:
-        id: what `show`, `replay` and `purge` know it by.
+        id: the ID for `show`, `replay` and `purge`.
         queue: the failed queue it is in.
-        loop: whose it is, as far as its routing key tells: a loop, or the task of a call.
+        loop: its loop or task, by its routing key.
     """
 
     id: str
@@ -135,33 +135,35 @@ class Parked:
 
     @property
     def task(self) -> str:
-        """The task that failed, as far as its queue tells; empty for what no task is known for."""
+        """Return the task that failed, by its queue; empty if unknown."""
         return self.loop.split(".")[0]
 
     @property
     def kind(self) -> str:
-        """What its error has in common with those that differ in what they name only."""
+        """Return its error without the names and numbers in it, to group similar errors."""
         return kind_of(self.error)
 
     @property
     def attempts(self) -> int:
-        """How many attempts were made."""
+        """Return how many attempts were made."""
         return _counts_of(self.message).get(ATTEMPT, 0)
 
     @property
     def first_failed_at(self) -> datetime | None:
-        """When the first of a call's attempts failed; the last one was when it was parked."""
+        """Return when the first of a call's attempts failed; the last one failed when it was
+        parked.
+        """
         at = self.message.headers.get(FIRST_FAILED_AT)
         return _moment(at) if isinstance(at, int) else None
 
     @property
     def came_as_token(self) -> bool:
-        """Whether a processor has parked it, and it had come the way of tokens."""
+        """Return whether a processor parked it, and it arrived as a token."""
         return self.routing_key.startswith(LOOP_KEY) and not _is_dead(self.message)
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """The message's own headers, without the parking headers."""
+        """Return the message's own headers, without the parking headers."""
         return {
             name: value
             for name, value in own_headers(self.message.headers).items()
@@ -172,7 +174,7 @@ class Parked:
 def parked(
     message: Message, routing_key: str, reason: Reason, error: BaseException, at: datetime
 ) -> Message:
-    """The message as it is put into a failed queue."""
+    """Return the message as it is put into a failed queue."""
     lines = traceback.format_exception(error) if error.__traceback__ else []
     frames = [_shortened(each) for each in lines]  # a long message leaves room for them
     added = {
@@ -191,24 +193,24 @@ def _shortened(part: str) -> str:
 
 
 def record_of(parked: Message) -> Message:
-    """What the journal is told of a parked message: words of our own, nothing that it had."""
+    """Return the journal's record of a parked message, without any of its content."""
     ours = ("loop", "reason", "error", "at-ms")
     headers = {f"{PARKED}{name}": parked.headers[f"{PARKED}{name}"] for name in ours}
     return Message(headers=headers | _counts_of(parked), type=RECORD_TYPE)
 
 
 def is_record(message: Message) -> bool:
-    """Whether a message of the journal tells of something that was parked."""
+    """Return whether a message of the journal records a parked message."""
     return message.type == RECORD_TYPE
 
 
 def lightened(message: Message, excess: int) -> Message:
-    """The message without its largest headers, about so many bytes of them; a header names them.
+    """Remove the largest headers of a message, about so many bytes of them; a header names them.
 
-    Those of others are left out before ours.
+    Foreign headers are removed first.
 
     Raises:
-        TooLarge: it has no header that could be left out.
+        TooLarge: it has no header that could be removed.
     """
     headers = dict(message.headers)
     left_out = [str(headers.pop(LEFT_OUT))] if LEFT_OUT in headers else []
@@ -225,7 +227,7 @@ def lightened(message: Message, excess: int) -> Message:
 
 
 def read_parked(message: Message, queue: str, routing_key: str) -> Parked:
-    """What a message in a failed queue tells; never raises, whatever the message is."""
+    """Read a message in a failed queue; never raises."""
     if _is_dead(message):
         message = unclaimed(message)
     headers = message.headers
@@ -244,14 +246,14 @@ def read_parked(message: Message, queue: str, routing_key: str) -> Parked:
 
 
 def replayed_at(message: Message) -> datetime | None:
-    """When an operator sent the message back; None: nobody did."""
+    """Return when an operator replayed the message; None: never."""
     at = message.headers.get(REPLAYED_AT)
     return _moment(at) if isinstance(at, int) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which parked messages are meant: those that fit everything that is given.
+    """Select parked messages: those that match all given conditions.
 
     Attributes:
         ids: None: any.
@@ -260,7 +262,7 @@ class Selection:
         kind: of the error (`kind_of`); None: any.
 
     Raises:
-        UsageError: nothing is parked for such a reason.
+        UsageError: there is no such reason to park.
     """
 
     ids: frozenset[str] | None = None
@@ -273,7 +275,7 @@ class Selection:
             raise UsageError(no_such("reason to park", self.reason, REASONS))
 
     def has(self, parked: Parked) -> bool:
-        """Whether this one is meant."""
+        """Return whether a message is selected."""
         if self.ids is not None and parked.id not in self.ids:
             return False
         fits = self.reason in (None, parked.reason) and self.task in (None, parked.task)
@@ -281,7 +283,7 @@ class Selection:
 
 
 def kind_of(error: str) -> str:
-    """An error without what it names: numbers, and what stands in quotes."""
+    """Return an error without numbers and quoted names."""
     return NAMED.sub("…", error)
 
 
@@ -292,11 +294,12 @@ Check = Callable[[str, Mapping[str, Any]], None]
 
 
 class FailedQueues:
-    """The failed queues of a namespace.
+    """Manage the failed queues of a namespace.
 
     Args:
-        aliases: old names of tasks, and the tasks that have them now: what was parked under an old
-            one is theirs.
+        aliases: old names of tasks, and their current names: messages parked under an old name
+        belong
+            to the current task.
     """
 
     def __init__(
@@ -320,7 +323,7 @@ class FailedQueues:
         *,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
     ) -> None:
-        """Put a message where its routing key leads to, with the reason; the journal is told."""
+        """Park a message by its routing key, with the reason, and record it in the journal."""
         message = parked(message, routing_key, reason, error, self._clock.now())
         await self._publish(message, self._names.failed, routing_key, timeout)
         await self._broker.publish(
@@ -331,10 +334,10 @@ class FailedQueues:
         )
 
     async def park_taken(self, delivery: Delivery, reason: Reason, error: BaseException) -> None:
-        """Park what was taken out of a queue: publish, confirm, then ack.
+        """Park a delivery: publish, confirm, then ack.
 
         Raises:
-            BrokerError: it may not have been parked, and was put back.
+            BrokerError: it may not have been parked, and was requeued.
         """
         try:
             await self.park(delivery.message, delivery.routing_key, reason, error)
@@ -347,12 +350,12 @@ class FailedQueues:
     async def look(
         self, tasks: Iterable[str], which: Selection = EVERYTHING
     ) -> AsyncGenerator[Parked]:
-        """The parked messages of these tasks, and those that no task is known for.
+        """Browse the parked messages of these tasks, and those without a known task.
 
-        They are in hand until the end: who does not want them all closes it.
+        They stay unacked until the end: close the iterator to stop early.
 
         Raises:
-            NotAllSeen: some more were there when it began.
+            NotAllSeen: some messages could not be read.
         """
         left = await self._waiting(tasks)
         with _counting(left):
@@ -366,7 +369,7 @@ class FailedQueues:
     async def browse(
         self, tasks: Iterable[str], which: Selection = EVERYTHING, *, limit: int = 100
     ) -> list[Parked]:
-        """The first of them, but for those that somebody else has in hand."""
+        """Return the first of them, without those that another reader holds."""
         found: list[Parked] = []
         async with aclosing(self.look(tasks, which)) as looked_at:
             with suppress(NotAllSeen):
@@ -375,11 +378,11 @@ class FailedQueues:
         return found
 
     async def named(self, tasks: Iterable[str], beginnings: Iterable[str]) -> dict[str, str]:
-        """The ids that begin with each of these, as far as there is one; a whole one is itself.
+        """Resolve prefixes to IDs; a whole ID is itself.
 
         Raises:
-            UsageError: several ids begin so.
-            NotAllSeen: it is not known whether several do.
+            UsageError: a prefix is ambiguous.
+            NotAllSeen: it may be ambiguous.
         """
         found = {beginning: set[str]() for beginning in beginnings}
         async with aclosing(self.look(tasks)) as looked_at:
@@ -406,7 +409,7 @@ class FailedQueues:
         return named
 
     async def count(self, tasks: Iterable[str]) -> int:
-        """How many are parked, of these tasks and of those that no task is known for."""
+        """Count the parked messages of these tasks, and those without a known task."""
         return sum((await self._waiting(tasks)).values())
 
     async def replay(
@@ -420,20 +423,21 @@ class FailedQueues:
         check: Check = lambda task, args: None,
         tell: Tell = lambda parked: None,
     ) -> int:
-        """Send parked messages back to their tasks; returns how many that were.
+        """Replay parked messages to their tasks; return their number.
 
-        Each is published and confirmed before it is taken out of the failed queue. A call that is
-        sent back has all its attempts again. What fails again meanwhile is left where it is.
+        Each is published and confirmed before it is removed from the failed queue. A replayed call
+        has all its attempts again. A message that fails again is left in the queue.
 
         Args:
-            rate: no more of them than this.
-            args: other arguments than they had.
-            to: the task that calls go to; None: their own.
-            check: told of the task and of these, before any is sent back; raises what is wrong.
-            tell: told of each, when it was sent back.
+            rate: the maximum rate.
+            args: replacements for their arguments.
+            to: the task for calls; None: their own.
+            check: called with the task and these, before any is replayed; raises if something is
+            wrong.
+            tell: called with each after its replay.
 
         Raises:
-            NotAllSeen: not all that were parked when it began have been looked at.
+            NotAllSeen: some messages could not be read.
         """
 
         async def send_back(parked: Parked) -> None:
@@ -448,13 +452,13 @@ class FailedQueues:
     async def purge(
         self, tasks: Iterable[str], which: Selection, *, tell: Tell = lambda parked: None
     ) -> int:
-        """Delete parked messages; returns how many that were.
+        """Delete parked messages; return their number.
 
         Args:
-            tell: told of each, when it was deleted.
+            tell: called with each after its deletion.
 
         Raises:
-            NotAllSeen: not all that were parked when it began have been looked at.
+            NotAllSeen: some messages could not be read.
         """
 
         async def forget(_: Parked) -> None: ...
@@ -470,7 +474,7 @@ class FailedQueues:
         return sweep.taken
 
     async def _waiting(self, tasks: Iterable[str]) -> dict[str, int]:
-        """How many messages wait in each failed queue."""
+        """Count the messages in each failed queue."""
         waiting: dict[str, int] = {}
         wanted = list(dict.fromkeys(tasks))
         names = (*wanted, *(old for old, task in self._aliases.items() if task in wanted))
@@ -505,7 +509,7 @@ class FailedQueues:
         exchange, key = self._names.processor, parked.routing_key
         if not parked.came_as_token:
             exchange, key = self._names.delayed, retry_key(to or parked.task)
-        # Somebody else's may be no text, which nobody can send. It leads to no other task.
+        # A foreign key may be invalid text, which cannot be sent. It leads to no other task.
         key = key.encode(errors="replace").decode()
         await self._publish(message, exchange, key, DEFAULT_TIMEOUT)
 
@@ -525,10 +529,10 @@ class FailedQueues:
 
 
 class _Sweep:
-    """A verb, and how it gets to all that it is for.
+    """Sweep failed queues with an operation.
 
-    It goes in rounds: one that has lasted for long gives back what it has in hand, or the broker
-    would take it, and the next one begins at the head again. What was taken is gone by then.
+    It works in rounds: a long one requeues its messages before the broker does, and the next one
+    begins at the head again. Processed messages are gone by then.
     """
 
     def __init__(
@@ -549,7 +553,7 @@ class _Sweep:
         self._pacer = Pacer(rate) if rate else None
 
     async def over(self, queue: str, left: dict[str, int]) -> None:
-        """Look at as many as are left in a queue; of what comes meanwhile, at nothing."""
+        """Sweep the remaining messages of a queue, but no newer ones."""
         there, wait = left[queue], 0.0
         while wait is not None:
             await asyncio.sleep(wait)
@@ -558,7 +562,7 @@ class _Sweep:
             there -= self.taken - before
 
     async def _round(self, queue: str, there: int, left: dict[str, int]) -> float | None:
-        """Take what is to be taken; returns after how many seconds to go on, None: it was all."""
+        """Process selected messages; return the seconds before the next round, None: done."""
         time, before = asyncio.get_running_loop().time, self.taken
         end = time() + ROUND.total_seconds()
         async with self._broker.browse(queue, limit=there) as deliveries:
@@ -583,7 +587,7 @@ class _Sweep:
 
 @contextmanager
 def _counting(left: Mapping[str, int]) -> Generator[None]:
-    """Say, at the end of the block, how many are left that have not been looked at."""
+    """Raise, at the end of the block, if messages were not read."""
     try:
         yield
     except (BrokerUnavailable, DeliveryLost) as error:
@@ -601,9 +605,9 @@ def _not_all_seen(left: int, why: str) -> NotAllSeen:
 
 
 def _edited(parked: Parked, args: Mapping[str, Any] | None) -> bytes:
-    """The body that is sent back, with other arguments if any are given.
+    """Return the body to replay, with new arguments if given.
 
-    A tick is run beside its loop, which has gone on.
+    A tick is run apart from its loop, which has continued.
 
     Raises:
         UsageError: it has no arguments to change.
@@ -627,9 +631,9 @@ def _edited(parked: Parked, args: Mapping[str, Any] | None) -> bytes:
 
 
 def _fresh(parked: Parked) -> dict[str, Any]:
-    """The headers of what is sent back.
+    """Return the headers of a replayed message.
 
-    A call gets all its attempts again, and is not too old for an operator.
+    A call has all its attempts again, and does not expire.
     """
     used_up = (ATTEMPT, f"{PREFIX}expires-at-ms")
     headers = {name: value for name, value in parked.headers.items() if name not in used_up}
@@ -637,7 +641,7 @@ def _fresh(parked: Parked) -> dict[str, Any]:
 
 
 def _origin_of(message: Message) -> Mapping[str, Any]:
-    """Where somebody else's message was published, if the broker parked it."""
+    """Return where a foreign message was published, if the broker parked it."""
     if is_token(message) or is_call(message):
         return {}
     match message.headers.get("x-death"):
@@ -648,7 +652,7 @@ def _origin_of(message: Message) -> Mapping[str, Any]:
 
 
 def _is_dead(message: Message) -> bool:
-    """Whether the broker has moved it here: no processor, as that sends none of its headers."""
+    """Return whether the broker parked it: processors send none of its headers."""
     return "x-death" in message.headers
 
 
@@ -660,7 +664,7 @@ def _loop_of(routing_key: str) -> str:
 
 
 def _counts_of(message: Message) -> dict[str, int]:
-    """How many attempts have failed; of a tick, also which one it was."""
+    """Return how many attempts have failed, and which tick it was."""
     if is_token(message):
         claims = claims_of(message)
         found = {ATTEMPT: claims.get("attempt"), PARKED_SEQ: claims.get("seq")}
@@ -682,14 +686,14 @@ def _id_of(message: Message) -> str:
         flat(message.message_id or "")
         or f"no-id-{blake2b(message.body, digest_size=6).hexdigest()}"
     )
-    if name.startswith("-"):  # a command would take it for an option
+    if name.startswith("-"):  # a command would read it as an option
         name = f"id{name}"
     at = message.headers.get(f"{PARKED}at-ms")
     return name if at is None else f"{name}@{flat(str(at))}"
 
 
 def _last_death(headers: Mapping[str, Any]) -> Any:
-    """Why the broker moved it here; None: its delay had ended, and no queue was bound for it."""
+    """Return why the broker parked it; None: its delay had ended, and no queue was bound for it."""
     match headers.get("x-death"):
         case [{"reason": "expired", "queue": str(queue)}, *_] if is_of_task(queue):
             return "expired"

@@ -1,14 +1,14 @@
-"""What is known of the message at the head of an ordered task's queue.
+"""Store the progress of the message at the head of an ordered task's queue.
 
-It stays there until it is done with, through all its retries, so that those behind it wait; nobody
-has it in hand meanwhile. A message cannot be changed in its place, so what has become of it so far
-is noted beside it, in a queue of one message: the last note takes the place of the one before.
-Of a message that is done with, a note of nothing does: where none is found, somebody reads it.
+It stays there, unacked by any processor, until it is done, through all its retries, so that those
+behind it wait. A message cannot be changed in its place, so its progress is noted in a queue of one
+message: each note replaces the one before. A finished message is marked with an empty note; an
+empty queue means another reader holds the note.
 
 ==============================  ==============================================================
 header                          holds
 ==============================  ==============================================================
-scheduler-head-of               a hash of the message that is meant
+scheduler-head-of               a hash of the message
 scheduler-attempt               how many attempts have failed
 scheduler-begun                 how many runs of this attempt have begun
 scheduler-due-at-ms             when the next attempt may begin; none: at once
@@ -39,14 +39,14 @@ from scheduler.protocol.messages import (
 from scheduler.protocol.topology import Names
 
 NOTE_TYPE = "scheduler.head"
-# What another reader holds is back within moments.
+# A message that another reader holds is back within moments.
 LOOKS = 10
 LOOK_PAUSE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How far a message at the head of its queue has come.
+    """Describe the progress of a message at the head of its queue.
 
     Attributes:
         begun: how many runs of this attempt have begun; none of them has ended.
@@ -63,12 +63,12 @@ class Head:
 
 _HEAD = TypeAdapter(Head)
 NOTHING_NOTED = Message(headers={f"{PREFIX}head-of": ""}, type=NOTE_TYPE)
-# Somebody had it before, and left no note: at most one run of it has begun.
+# Redelivered without a note: at most one run of it has begun.
 UNNOTED = Head(begun=1)
 
 
 class Heads:
-    """The notes on the messages at the heads of a namespace's ordered queues."""
+    """Read and write the notes on the heads of a namespace's ordered queues."""
 
     def __init__(self, broker: Broker, names: Names) -> None:
         self._broker = broker
@@ -77,7 +77,7 @@ class Heads:
     async def note(
         self, task: str, message: Message, head: Head, timeout: timedelta | None
     ) -> None:
-        """Note, confirmed, how far a message has come.
+        """Note the progress of a message, confirmed.
 
         Raises:
             BrokerError: it may not have been noted.
@@ -85,22 +85,22 @@ class Heads:
         await self._write(task, _written(message, head), timeout)
 
     async def of(self, task: str, message: Message) -> Head:
-        """How far a message that somebody had before has come."""
+        """Return the progress of a redelivered message."""
         queue = self._names.head(task)
         try:
             note = await look_into(self._broker, queue, LOOKS)
         except QueueNotFound:  # this version has not been seeded yet
             return UNNOTED
         if note is None:
-            await self.forget(task)  # there is none yet; from now on nobody has to wait for it
+            await self.forget(task)  # there is none yet; from now on readers need not wait for it
             return UNNOTED
         await self._until_back(queue)
         return _read(note, message)
 
     async def forget(self, task: str) -> None:
-        """Have another message like it, to the byte, begin anew.
+        """Forget the progress, so that an identical message starts from scratch.
 
-        A note of nothing takes its place: where none is ready, somebody has it in hand.
+        An empty note replaces it: if none is ready, another reader holds it.
         """
         await self._write(task, NOTHING_NOTED, DEFAULT_TIMEOUT)
 
@@ -109,7 +109,9 @@ class Heads:
         await self._broker.publish(note, exchange=exchange, routing_key=queue, timeout=timeout)
 
     async def _until_back(self, queue: str) -> None:
-        """A broker confirms no requeue, and the message may be given on to who reads the note."""
+        """Wait until a note is requeued: a broker confirms no requeue, and the next reader needs
+        it.
+        """
         for _ in range(LOOKS):
             depth = await self._broker.depth(queue)
             if depth is None or depth.ready:
@@ -118,7 +120,7 @@ class Heads:
 
 
 async def look_into(broker: Broker, queue: str, looks: int) -> Message | None:
-    """Return the message of a queue of one, and put it back; None: it has none.
+    """Return the message of a queue of one, and requeue it; None: it has none.
 
     Raises:
         QueueNotFound: there is no such queue.
@@ -127,7 +129,7 @@ async def look_into(broker: Broker, queue: str, looks: int) -> Message | None:
         if (delivery := await broker.get(queue)) is not None:
             await delivery.requeue()
             return delivery.message
-        # Another reader has it, or has died while it had it: it comes back.
+        # Another reader holds it, or has died while holding it: it comes back.
         await asyncio.sleep(LOOK_PAUSE)
     return None
 

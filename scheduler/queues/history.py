@@ -1,8 +1,8 @@
-"""The history of calls: a stream of what became of one-off messages.
+"""Store the history of calls: a stream of the outcomes of one-off messages.
 
-Loops have the journal, which hears each of their tokens. Of calls, processors tell: a summary of
-each task that had any, every ten seconds, and an attempt that failed, or every attempt of a task
-with ``history=True``. They travel in batches, so a call costs no further message.
+Loops have the journal, which gets each of their tokens. For calls, processors report every ten
+seconds: a summary of each active task, and each failed attempt, or every attempt of a task with
+``history=True``. They travel in batches, so a call costs no further message.
 
 A message of the stream is a JSON object: ``by``, the processor; ``summaries`` and ``attempts``,
 lists of objects with the fields of `Summary` and `Attempt`, moments in milliseconds (``since_ms``).
@@ -33,7 +33,7 @@ Milliseconds = Annotated[float, Field(ge=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attempt at a call.
+    """Describe an attempt at a call.
 
     Attributes:
         id: of the message: the same for all attempts.
@@ -63,7 +63,7 @@ class Attempt:
 
     @property
     def late(self) -> timedelta | None:
-        """Return how long after it was due it started; None: it had no time of its own."""
+        """Return how long after it was due it started; None: it had no due time."""
         return None if self.due_at is None else self.started_at - self.due_at
 
     @property
@@ -73,7 +73,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCount:
-    """How often calls failed with an error, and the id of one of them."""
+    """Count the calls that failed with an error, with the ID of one of them."""
 
     error: str
     count: Count
@@ -82,13 +82,13 @@ class ErrorCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What became of the calls of a task at a processor, in a span of time.
+    """Count the outcomes of a task's calls at a processor, in a span of time.
 
     Attributes:
         started: attempts that began.
         on_time: those of them that began at most a second after they were due.
         failed: calls that failed for the last time.
-        parked: messages put into the failed queue, those that could not be run too.
+        parked: messages put into the failed queue, including those that could not be run.
         late_p50_ms, late_p99_ms: of first attempts, from due to start.
         took_p50_ms, took_p99_ms: of all attempts.
         errors: the most frequent ones.
@@ -128,7 +128,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a processor tells in one message."""
+    """Hold one message of a processor."""
 
     by: str
     summaries: tuple[Summary, ...] = ()
@@ -139,7 +139,7 @@ _BATCH = TypeAdapter(Batch)
 
 
 class History:
-    """The history of the calls of a namespace."""
+    """Read and append to the history of a namespace's calls."""
 
     def __init__(self, broker: Broker, names: Names) -> None:
         self._broker = broker
@@ -148,10 +148,10 @@ class History:
     async def append(
         self, by: str, summaries: Sequence[Summary], attempts: Sequence[Attempt]
     ) -> None:
-        """Tell what became of calls, in messages of bounded size, each confirmed.
+        """Append the outcomes of calls, in messages of bounded size, each confirmed.
 
         Raises:
-            BrokerError: it could not be told.
+            BrokerError: the broker did not confirm them.
         """
         await self._publish(Batch(by, tuple(summaries), tuple(attempts[:MOST_TOLD])))
         for start in range(MOST_TOLD, len(attempts), MOST_TOLD):
@@ -169,10 +169,10 @@ class History:
     async def read(
         self, *, since: datetime | None = None, containing: str = ""
     ) -> AsyncGenerator[Summary | Attempt]:
-        """Read what became of calls, oldest first.
+        """Read the outcomes of calls, oldest first.
 
         Args:
-            since: from this moment on; None: from the first that is remembered.
+            since: from this moment on; None: from the first that is stored.
             containing: only messages with this text: it saves the decoding of all others.
 
         Raises:
@@ -189,7 +189,7 @@ class History:
 
 
 def told_by(message: Message) -> Iterator[Summary | Attempt]:
-    """Decode what a message of the stream tells; one that cannot be read tells nothing."""
+    """Decode a message of the stream; an unreadable one counts as empty."""
     with suppress(Undecodable):
         batch = parsed(_BATCH, message.body, "history")
         for each in (*batch.summaries, *batch.attempts):
@@ -202,11 +202,11 @@ def _ended_at(told: Summary | Attempt) -> datetime:
 
 @dataclass(slots=True)
 class Totals:
-    """What became of the calls of a task, over all its processors.
+    """Add up the outcomes of a task's calls, over all its processors.
 
     Attributes:
         late_p99, took_p99: the greatest of all summaries.
-        errors: how often each error was met, and the id of a call.
+        errors: how often each error occurred, and the ID of a call.
         last_failed_at, last_succeeded_at: when, to ten seconds; None: not in this time.
     """
 
@@ -225,7 +225,7 @@ class Totals:
     last_succeeded_at: datetime | None = None
 
     def add(self, summary: Summary) -> None:
-        """Count what a summary tells."""
+        """Add a summary."""
         for name in COUNTED:
             setattr(self, name, getattr(self, name) + getattr(summary, name))
         self.late_p99 = max(self.late_p99, timedelta(milliseconds=summary.late_p99_ms))
@@ -250,7 +250,7 @@ class Totals:
 
     @property
     def commonest(self) -> tuple[str, int, str] | None:
-        """Return the most frequent error, how often it was met, and the id of a call."""
+        """Return the most frequent error, its count, and the ID of a call."""
         if not self.errors:
             return None
         error, (count, id) = max(self.errors.items(), key=lambda item: item[1][0])

@@ -1,8 +1,8 @@
-"""The journal, read back: what became of the loops' ticks, what was done to them, what was parked.
+"""Read the journal: the outcomes of loops' ticks, operations on loops, parked messages.
 
 The stream is bound to the exchange that tokens pass anyway. So a settlement costs no further
-message, and the journal can be read while no processor is there. What was parked is told by a
-record of our own.
+message, and the journal can be read while no processor is running. Parked messages have a record of
+their own.
 """
 
 import asyncio
@@ -34,18 +34,18 @@ WITHIN = timedelta(seconds=20)
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One thing that happened.
+    """Describe one thing that happened.
 
     Attributes:
-        at: when; None where a message that is not ours does not tell.
-        loop: whose it is; for a one-off call, its task.
+        at: when; None for a foreign message without a time.
+        loop: its loop; for a one-off call, its task.
         what: an `Ending`, a `Verb`, or "parked".
         seq: which tick of the loop it was about; None for a one-off call.
-        attempt: which attempt has ended, or was parked, counted from 1; None: it is about none.
+        attempt: which attempt has ended, or was parked, counted from 1; None: none.
         run: the run that ended, if one did.
-        due_at: when the loop goes on; None: when somebody resumes it.
+        due_at: the next due time of the loop; None: when an operator resumes it.
         note: the reason or the error, if there is one.
-        by: who did it, if somebody did.
+        by: who did it, for operations.
     """
 
     at: datetime | None
@@ -60,10 +60,10 @@ class JournalEntry:
 
 
 class Heard:
-    """What the journal has heard of a loop.
+    """Collect what the journal has heard of a loop.
 
     Attributes:
-        furthest: the token of each epoch that has come furthest.
+        furthest: the token of each epoch with the greatest progress.
     """
 
     def __init__(self) -> None:
@@ -74,37 +74,39 @@ class Heard:
         return [token.position for token in self.furthest.values()]
 
     def note(self, token: Token) -> None:
-        """Take note of a token that was put."""
+        """Note a put token."""
         known = self.furthest.get(token.epoch)
         if known is None or token.position >= known.position:
             self.furthest[token.epoch] = token
 
     def adopted_by(self, first: Token) -> Token:
-        """The token whose progress the first of an epoch goes on with; itself, if none is ahead."""
+        """Return the token whose progress the first of an epoch continues; itself, if none is
+        ahead.
+        """
         position = adopted(first.position, self.positions, first.life)
         return first if position == first.position else self.furthest[position.epoch]
 
     def lacks_place_of(self, first: Token) -> bool:
-        """Return whether it tells of no token before the first of an epoch."""
+        """Return whether no token before the first of an epoch was heard."""
         before = (epoch for epoch in self.furthest if first.life <= epoch < first.epoch)
         return next(before, None) is None
 
     def has_line(self, life: int) -> bool:
-        """Whether it tells of more than what creators put."""
+        """Return whether more than puts of creators was heard."""
         return any(each.position.joined and each.epoch >= life for each in self.furthest.values())
 
 
 class Put(NamedTuple):
-    """A put, as its body claims: decoding all of it takes many times as long.
+    """Describe a put, as its body claims: decoding all of it is many times slower.
 
     A put that is published again is the same.
 
     Attributes:
         life: the epoch of its loop's last start.
         first: whether it is the first token of its epoch, made by no run.
-        due_at_ms: when it is due; of a first token, when it was put, as it is exchanged at once.
+        due_at_ms: when it is due; for a first token, when it was put, as it is exchanged at once.
         by_run: whether a run has put it, not a creator or the exchange of a first token.
-        verb: what its creator did; empty: a run has put it.
+        verb: the operation of its creator; empty: a run has put it.
     """
 
     epoch: int
@@ -126,7 +128,7 @@ class Put(NamedTuple):
 
     @property
     def rests(self) -> bool:
-        """Return whether it waits nowhere: a run has paused its loop, or was its last."""
+        """Return whether it only goes to the journal: a run paused its loop, or was its last."""
         return self.state in (State.PAUSED, State.DONE)
 
 
@@ -134,7 +136,7 @@ Hear = Callable[[LoopId, Put, Message], None]
 
 
 class Journal:
-    """The journal of a namespace."""
+    """Read the journal of a namespace."""
 
     def __init__(self, broker: Broker, names: Names) -> None:
         self._broker = broker
@@ -144,11 +146,11 @@ class Journal:
     async def entries(
         self, *, since: datetime | None = None, loop: str | None = None
     ) -> AsyncGenerator[JournalEntry]:
-        """What happened, oldest first, each thing once.
+        """Yield the history, oldest first, each thing once.
 
         Args:
-            since: from this moment on; None: from the first that is remembered.
-            loop: only what happened to this one.
+            since: from this moment on; None: from the first that is stored.
+            loop: only the history of this one.
 
         Raises:
             QueueNotFound: there is no journal.
@@ -159,14 +161,14 @@ class Journal:
                 entry = entry_of(message, self._names.namespace)
                 if entry is None or not _is_meant(entry, since, loop):
                     continue
-                # A put that was exchanged, or published again, is there again.
+                # Exchanged or republished puts appear twice.
                 bare = replace(entry, due_at=None, note="")
                 if entry.what == PARKED or bare not in seen:
                     seen.add(bare)
                     yield entry
 
     async def heard_of(self, loop: LoopId, *, since: datetime) -> Heard:
-        """Return what was put of a loop, as `heard` does: many who ask at once share a reading."""
+        """Return the puts of a loop, as `heard` does; concurrent callers share a reading."""
         return (await self._shared.ask((loop, since)))[loop]
 
     async def _heard_of_all(self, asked: list[tuple[LoopId, datetime]]) -> dict[LoopId, Heard]:
@@ -175,10 +177,10 @@ class Journal:
     async def heard(
         self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta = WITHIN
     ) -> dict[LoopId, Heard]:
-        """What was put of these loops since a moment, to the last that was confirmed before.
+        """Return the puts of these loops since a moment, up to the last that was confirmed before.
 
         Args:
-            since: None: from the first that is remembered.
+            since: None: from the first that is stored.
 
         Raises:
             QueueNotFound: there is no journal.
@@ -196,10 +198,11 @@ class Journal:
         since: datetime | int | None,
         within: timedelta = WITHIN,
     ) -> None:
-        """The same, noted as it is read: of what is too long, what was reached is known.
+        """Read like `heard`, but update `heard` incrementally, so that progress survives
+        StreamTooLong.
 
         Args:
-            since: also where an earlier reading has come to.
+            since: also the offset where an earlier reading ended.
         """
         async with aclosing(self._read_to_end(since, within)) as messages:
             async for message in messages:
@@ -215,15 +218,15 @@ class Journal:
         within: timedelta = WITHIN,
         is_exact: bool = True,
     ) -> dict[LoopId, Token]:
-        """Return the token that each of these loops had come to, if it was put since a moment.
+        """Return the last token of each of these loops, if it was put since a moment.
 
-        Of a loop that was paused, triggered or repaired, it has the progress of the run before.
-        Only these tokens are decoded: decoding all takes many times as long as reading them.
+        A paused, triggered or repaired loop has the progress of the run before. Only these tokens
+        are decoded: decoding all takes many times as long as reading them.
 
         Args:
-            since: None: from the first that is remembered.
-            is_exact: whether to read to the last that was confirmed before. Else nothing is written
-                for it, and in a cluster, what was put only just now may be missing.
+            since: None: from the first that is stored.
+            is_exact: whether to read up to the last that was confirmed before. Otherwise nothing is
+                written, and in a cluster, the newest puts may be missing.
 
         Raises:
             QueueNotFound: there is no journal.
@@ -259,15 +262,15 @@ class Journal:
         within: timedelta = WITHIN,
         is_exact: bool = True,
     ) -> int | None:
-        """Read the puts since a moment, to the last that was confirmed before.
+        """Read the puts since a moment, up to the last that was confirmed before.
 
         Args:
             hear: called with each, oldest first.
-            since: also the offset that an earlier reading has come to.
-            is_exact: as of `last_put`.
+            since: also the offset where an earlier reading ended.
+            is_exact: as for `last_put`.
 
         Returns:
-            The offset of what comes next; None: nothing was read, and `since` is no offset.
+            The offset of the next entry; None: nothing was read, and `since` is no offset.
 
         Raises:
             QueueNotFound: there is no journal.
@@ -300,7 +303,7 @@ class Journal:
 
 
 async def _each_put(reading: AsyncGenerator[Message], hear: Hear) -> int | None:
-    """Call `hear` with each put; return the offset of what comes next, None: nothing was read."""
+    """Call `hear` with each put; return the offset of the next entry, None: nothing was read."""
     reached = None
     async with aclosing(reading) as messages:
         async for message in messages:
@@ -318,7 +321,7 @@ def _loop_named_by(claims: Mapping[str, Any]) -> LoopId:
 
 
 def put_in(message: Message) -> tuple[LoopId, Put] | None:
-    """Return what a message of the journal claims to put, and of which loop; None: nothing."""
+    """Return the put that a message of the journal claims, and its loop; None: no put."""
     claims = claims_of(message)
     act, last = claims.get("act"), claims.get("last")
     try:
@@ -358,7 +361,7 @@ def _is_count(value: object, most: int) -> bool:
 
 
 def entry_of(message: Message, namespace: str) -> JournalEntry | None:
-    """What a message of the stream tells; None: nothing that belongs into a history."""
+    """Return the history entry of a message of the stream; None: it has none."""
     if is_record(message):
         return entry_of_record(message)
     token = _token_of(message, namespace)
@@ -366,7 +369,7 @@ def entry_of(message: Message, namespace: str) -> JournalEntry | None:
 
 
 def entry_of_token(token: Token) -> JournalEntry | None:
-    """What a token that was put tells; None: nothing has led to it."""
+    """Return the history entry of a put token; None: it has none."""
     if token.act is not None:
         return _of_act(token, token.act)
     return None if token.last is None else _of_run(token, token.last)
@@ -377,7 +380,7 @@ def _of_act(token: Token, act: Act) -> JournalEntry:
         act.at,
         str(token.loop),
         act.verb.value,
-        None if act.verb is Verb.GONE else token.seq,  # whoever ends a loop does not look for it
+        None if act.verb is Verb.GONE else token.seq,  # a run that ends its loop has no next time
         None,
         due_at=_next_due(token),
         note=token.reason or "",
@@ -409,7 +412,7 @@ def born_at(life: int) -> datetime:
 
 
 def look_backs(schedule: Schedule, clock: Clock) -> tuple[datetime, datetime]:
-    """From when on to look for the last tokens of such a loop: first near, then far."""
+    """Yield how far back to look for the last tokens of such a loop: first near, then far."""
     now = clock.now()
     tick = schedule.next_after(now)
     period = schedule.next_after(tick) - tick
@@ -424,7 +427,7 @@ def _token_of(message: Message, namespace: str) -> Token | None:
 
 
 def entry_of_record(record: Message) -> JournalEntry:
-    """Return what a record tells of what was parked."""
+    """Return the history entry of the record of a parked message."""
     parked = read_parked(record, queue="", routing_key="")
     note = f"{parked.reason}: {parked.error}" if parked.error else parked.reason
     seq = record.headers.get(PARKED_SEQ)

@@ -1,26 +1,26 @@
-"""The listing: what the roster says of each loop, judged entry by entry in the order of the stream.
+"""List the roster's loops: judge its entries one by one in stream order.
 
 An entry counts if it follows the loop's latest one (`epochs.accepted`). Another one of the same
-epoch and creator is a note: it tells nothing but a later checkpoint.
+epoch and creator is a note: only its later checkpoint counts.
 
 A message of the roster is a JSON object that holds many: ``{"entries": [...]}``. Each is an object:
 
 ====================  ============================================================
-``task``, ``key``     whose entry it is; one of the key ``*`` pauses a whole task until it is gone
+``task``, ``key``     its loop; one of the key ``*`` pauses a whole task until it is gone
 ``epoch``, ``life``   the epoch that begins, and that of the loop's last start
 ``base``              the epoch of the entry that it follows; 0: none, or a loop that is gone
 ``asked``             the epoch of the last entry that neither repaired nor rescheduled the loop
 ``state``             active, paused or gone
-``schedule, args``    with which it goes on
+``schedule, args``    the schedule and the arguments from now on
 ``reason``            why it is paused, or gone
 ``by``, ``at_ms``     who began the epoch, and when
-``checkpoint``        how far the loop had come, where that is known: its last token, as its message
-                      had it (``headers``, ``body``); nothing after it was put before ``until_ms``
-``override``          who has set the schedule in place of the code's (``by``), and when (``at_ms``)
-``renames``           the task of whose loop, of the same key, it takes the place: the entry follows
-                      that one's, and ends it
-``former``            the tasks that the loop was of before
-``renamed``           in a snapshot: the task that the loop is of now, under another name
+``checkpoint``        the loop's progress, if known: its last token, as its message had it
+                      (``headers``, ``body``); nothing after it was put before ``until_ms``
+``override``          who overrode the code's schedule (``by``), and when (``at_ms``)
+``renames``           the task whose loop, of the same key, it replaces: the entry follows that
+                      loop's latest entry, and ends it
+``former``            the former tasks of the loop
+``renamed``           in a snapshot: the current task of the loop, under another name
 ====================  ============================================================
 """
 
@@ -67,8 +67,8 @@ ENTRY_TYPE = "scheduler.roster"
 MOST_ENTRIES = 100
 MOST_BYTES = 100_000  # the broker may accept no more
 LONG = timedelta(minutes=1)
-"""Who waits for longer has a checkpoint, so that the journal is not read for it."""
-MOST_NOTED = 100_000  # bytes of a body: what a token may carry, and what it says besides
+"""The wait from which a loop has a checkpoint, so that the journal need not be read for it."""
+MOST_NOTED = 100_000  # bytes of a body: the largest carry, and the other members
 NOWHERE = Position(0, -1)
 MOST_DECODED = 10_000
 MOST_EPOCHS = 100_000
@@ -76,19 +76,19 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 DONE = "done"
-"""Why a loop is gone: its one run has ended."""
+"""The reason of a finished one-off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a loop had come: its last token, as its message had it.
+    """Record a loop's progress: its last token, as its message had it.
 
     Supervision notes it, or the processor that settled the run before, or the creator of the epoch.
-    What comes after a token is not put before it is due, unless a later epoch begins: so the
+    The successor of a token is not put before the token is due, unless a later epoch begins: so the
     journal is read from then on, and not from when the token was put.
 
     Attributes:
-        until: before this, nothing that comes after it was put.
+        until: before this, no successor was put.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
@@ -110,7 +110,7 @@ class Checkpoint:
         return decode(self._message, namespace)
 
     def is_newer_than(self, other: "Checkpoint | None") -> bool:
-        """Return whether its token had come further; of two as far, the later epoch's had."""
+        """Return whether its token is further ahead; with equal progress, by the later epoch."""
         return other is None or _rank(self.position) > _rank(other.position)
 
     @property
@@ -131,7 +131,7 @@ def checkpoint_of(token: Token, namespace: str, until: datetime) -> Checkpoint |
     """Return the checkpoint of a token; None if it is not joined, or too big.
 
     Args:
-        until: before this, nothing that comes after it is put.
+        until: before this, no successor is put.
     """
     if token.first:
         return None
@@ -147,17 +147,17 @@ def _rank(position: Position) -> tuple[tuple[int, int, bool], int]:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A loop, as its latest epoch began.
+    """Describe a loop, as its latest epoch began.
 
     Attributes:
         reason: why it is paused, or gone.
         by: who began the epoch.
         at: when.
-        checkpoint: how far it had come; None: that is for the journal to say.
-        override: who has set the schedule in place of the code's; None: nobody has.
+        checkpoint: its progress; None: read the journal.
+        override: who overrode the code's schedule; None: no override.
         renames: the task that the loop had before; None: none, or that was entered.
-        former: the tasks that it was of before; None: it was not renamed.
-        renamed: the task that it is of now; None: it was not renamed since.
+        former: the former tasks of the loop; None: it was not renamed.
+        renamed: its current task; None: it was not renamed since.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
@@ -186,12 +186,12 @@ class Listed:
 
     @property
     def names(self) -> list[LoopId]:
-        """Return the names that the loop has, and had."""
+        """Return the current and former names of the loop."""
         return [self.loop, *(LoopId(task, self.loop.key) for task in self.former or ())]
 
     @property
     def first_due_at(self) -> datetime:
-        """The time of the first tick after its epoch began, with its jitter at most."""
+        """Return the latest time of the first tick after its epoch began."""
         return self.schedule.next_after(self.at) + self.schedule.jitter
 
     @property
@@ -200,21 +200,21 @@ class Listed:
 
     @property
     def is_of_task(self) -> bool:
-        """Return whether it is no loop's entry: it pauses a whole task, or ends such a pause."""
+        """Return whether the entry pauses or resumes a whole task, rather than a loop."""
         return self.loop.is_whole
 
     @property
     def is_done(self) -> bool:
-        """Return whether it was a one-off, which has run."""
+        """Return whether it was a one-off that has run."""
         return self.is_gone and self.reason == DONE
 
     @property
     def identity(self) -> tuple[LoopId, int, str]:
-        """Return what tells an entry from all others but its own notes."""
+        """Return the identity of an entry, shared only with its notes."""
         return self.loop, self.epoch, self.by
 
     def is_note_on(self, latest: "Listed") -> bool:
-        """Return whether this tells a later checkpoint of the epoch that an entry began."""
+        """Return whether this is a note with a later checkpoint on an entry's epoch."""
         return (
             self.identity == latest.identity
             and self.entry.life == latest.entry.life
@@ -225,7 +225,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Minimum:
-    """What every entry says: an entry without a time is none, though it has a default."""
+    """List the fields that every entry needs: a time has a default, but is required."""
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
 
@@ -255,7 +255,7 @@ def _members_of(listed: Listed) -> dict[str, Any]:
 
 
 def messages_of(entries: Iterable[Listed]) -> Iterator[Message]:
-    """Encode entries as messages of bounded size, one by one as they are asked for.
+    """Yield messages of bounded size with entries, one by one.
 
     An entry that is too big for the bound travels alone.
     """
@@ -263,19 +263,19 @@ def messages_of(entries: Iterable[Listed]) -> Iterator[Message]:
 
 
 def entries_of(message: Message) -> Iterator[Listed]:
-    """Decode the entries of a message; those that cannot be read are left out, with a warning."""
+    """Decode the entries of a message; skip unreadable ones, with a warning."""
     return filter(None, map(entry_of, parts_of(message)))
 
 
 def parts_of(message: Message) -> list[Any]:
-    """Return the entries of a message, not decoded; none, with a warning, if it has no such."""
+    """Return the entries of a message, not decoded; none, with a warning, if it is invalid."""
     with _left_out_if_bad():
         return validated(_BATCH, parsed_json(message.body), "roster message").entries
     return []
 
 
 def entry_of(part: Any) -> Listed | None:
-    """Decode an entry; None, with a warning: it cannot be read."""
+    """Decode an entry; None, with a warning: it is unreadable."""
     with _left_out_if_bad():
         validated(_MINIMUM, part, "roster entry")
         return validated(_LISTED, {**part, "loop": part, "entry": part}, "roster entry")
@@ -283,9 +283,9 @@ def entry_of(part: Any) -> Listed | None:
 
 
 def _row_in(line: bytes) -> Row | None:
-    """Return the row of an entry of a snapshot; None: it cannot be read.
+    """Return the row of an entry of a snapshot; None: it is unreadable.
 
-    Only what a row needs is looked at: decoding all of an entry takes thirty times as long.
+    Only the members of the row are read: decoding all of an entry takes thirty times as long.
     """
     try:
         return _row_of(from_json(line), line.decode())
@@ -329,10 +329,10 @@ def _message_of(batch: list[str]) -> Message:
 
 
 class Recent(dict[LoopId, V]):
-    """Values of the loops that were set last.
+    """Cache the loops' values that were set last.
 
     Args:
-        most: how many it remembers; beyond, it forgets half of them.
+        most: its size; when full, it drops half of them.
     """
 
     def __init__(self, most: int) -> None:
@@ -347,15 +347,15 @@ class Recent(dict[LoopId, V]):
 
 
 class Listing(Mapping[LoopId, Listed]):
-    """The entries of all loops in the roster, gone ones too, and the epochs that began.
+    """Hold the entries of all loops in the roster, gone ones too, and the epochs that began.
 
-    They are in a table; those that were read or entered last are decoded. A paused task has an
-    entry beside its loops, with the key `WHOLE`; resumed, it is gone.
+    They are in a table; the most recent ones are decoded. A paused task has an entry with the key
+    `WHOLE`; when it is resumed, that is gone.
 
     Attributes:
         forgotten: the greatest epoch of the loops that it has forgotten.
-        reached: the message of the stream up to which it has judged all; None: none.
-        counts: how many loops of each task there are that are not gone.
+        reached: the message of the stream up to which all is judged; None: none.
+        counts: the number of loops of each task that are not gone.
     """
 
     def __init__(self) -> None:
@@ -382,7 +382,7 @@ class Listing(Mapping[LoopId, Listed]):
     @overload
     def get(self, key: LoopId, default: T, /) -> Listed | T: ...
     def get(self, key: LoopId, default: Any = None, /) -> Any:
-        """Return the latest entry of a loop; None: the roster does not tell of it."""
+        """Return the latest entry of a loop; None: unknown."""
         if (listed := self._decoded.get(key)) is not None:
             return listed
         if (entry := self.table.entry(key)) is None or (told := entry_of(from_json(entry))) is None:
@@ -400,9 +400,9 @@ class Listing(Mapping[LoopId, Listed]):
         return self._count
 
     def known(self, loop: LoopId) -> int:
-        """Return the greatest epoch of a loop that was seen: in an entry, a roll call, or a token.
+        """Return the greatest known epoch of a loop: from an entry, a roll call, or a token.
 
-        A loop that it does not have may be one that it has forgotten.
+        An unknown loop may be a forgotten one.
         """
         if (epoch := self._epochs.get(loop)) is not None:
             return epoch
@@ -413,7 +413,7 @@ class Listing(Mapping[LoopId, Listed]):
         return epoch
 
     def learn(self, loop: LoopId, epoch: int) -> None:
-        """Take note that this epoch of a loop has begun."""
+        """Note that this epoch of a loop has begun."""
         if epoch > self.known(loop):
             self._learned[loop] = epoch
             self._epochs.pop(loop, None)
@@ -432,15 +432,15 @@ class Listing(Mapping[LoopId, Listed]):
         return False
 
     def enter_first(self, part: Any, offset: int) -> LoopId | None:
-        """Enter the first entry of a loop that nothing is known of, without decoding it.
+        """Enter the first entry of an unknown loop, without decoding it.
 
-        That takes a tenth of the time, and most of what is read of a long roster is of this kind.
+        That takes a tenth of the time, and most of a long roster is of this kind.
 
         Args:
             offset: of its message in the stream.
 
         Returns:
-            The loop; None: it is no such entry, or none that can be read.
+            The loop; None: it is no such entry, or unreadable.
         """
         try:
             row = _row_of(part, _json(part))
@@ -461,7 +461,7 @@ class Listing(Mapping[LoopId, Listed]):
         return None if self.is_inherited(loop) else self.get(loop)
 
     def _rename(self, listed: Listed, before: Listed) -> bool:
-        """Enter a loop in the place of another one, which is gone, unless it is there itself."""
+        """Replace one loop by another, unless the old one is there itself."""
         there = self._told(listed.loop)
         if there is not None and not (there.is_gone and there.epoch < listed.epoch):
             return False
@@ -484,17 +484,17 @@ class Listing(Mapping[LoopId, Listed]):
         return True
 
     def under_its_name(self, token: Token) -> Token:
-        """Return a token as one of the loop that goes on in the place of its own, if one does."""
+        """Return a token as one of the loop that replaced its own, if one did."""
         loop = token.loop
         while (listed := self.get(loop)) is not None and listed.renamed is not None:
             loop = LoopId(listed.renamed, loop.key)
         return token if loop == token.loop else replace(token, loop=loop)
 
     def load(self, entries: Iterable[bytes], inherited: int = 0) -> None:
-        """Enter what a snapshot tells, in the place of what is there; `begin_from` ends it.
+        """Load a snapshot in place of all entries; `begin_from` ends it.
 
         Args:
-            inherited: how many of them, the first ones, only an earlier stream told.
+            inherited: how many of the first ones only an earlier stream had.
         """
         rows = enumerate(map(_row_in, entries))
         self.table.write(
@@ -504,10 +504,10 @@ class Listing(Mapping[LoopId, Listed]):
         )
 
     def begin_from(self, reached: Sequence[Bookmark]) -> None:
-        """Go on after a snapshot that was loaded.
+        """Continue after a loaded snapshot.
 
         Args:
-            reached: of each of its shares of the loops, up to which message it tells all.
+            reached: for each of its shares of the loops, the last message that it covers.
         """
         self._shares = [each.offset for each in reached]
         self.reached = min(reached, key=lambda each: each.offset, default=None)
@@ -529,16 +529,16 @@ class Listing(Mapping[LoopId, Listed]):
         self.counts.subtract(task for task, each in self._of_tasks.items() if not each.is_gone)
 
     def is_told(self, loop: LoopId, offset: int) -> bool:
-        """Return whether a snapshot has told what a message of the stream says of a loop."""
+        """Return whether a snapshot covers a loop's entry in a message of the stream."""
         shares = self._shares
         return bool(shares) and offset <= shares[share_of(loop, len(shares))]
 
     def is_inherited(self, loop: LoopId) -> bool:
-        """Return whether only an earlier stream told of a loop: its first entry takes its place."""
+        """Return whether only an earlier stream had a loop: its next first entry replaces it."""
         return self.table.is_inherited(loop)
 
     def begin_anew(self) -> None:
-        """Inherit all from this stream: another one is in its place, or entries are missing."""
+        """Mark all entries as inherited: the stream was recreated, or entries are missing."""
         self.table.inherit_all()
         self.reached, self._shares = None, ()
         self._count_anew()
@@ -549,7 +549,7 @@ class Listing(Mapping[LoopId, Listed]):
         self.begin_anew()
 
     def forget(self, before: datetime) -> None:
-        """Leave out the loops that were gone before a moment. Their tokens stay void.
+        """Forget the loops that were gone before a moment. Their tokens stay void.
 
         A start begins a later epoch than all that are forgotten (`Roster.next_epoch_ms`).
         """
@@ -568,11 +568,11 @@ class Listing(Mapping[LoopId, Listed]):
         return None if listed is None or listed.is_gone else listed
 
     def of_task(self, task: str) -> Listed | None:
-        """Return the entry that has paused or resumed a task last; None: neither is known."""
+        """Return the entry that paused or resumed a task last; None: none is known."""
         return self._of_tasks.get(task)
 
     def is_held(self, task: str) -> bool:
-        """Return whether a task is paused, or may be: a roll call told of an entry to come."""
+        """Return whether a task is paused, or may be: a roll call announced an entry."""
         listed, whole = self.of_task(task), LoopId(task, WHOLE)
         if listed is None:  # asked for each message, so without a look into the table
             return self._learned.get(whole, 0) > self.forgotten
@@ -580,13 +580,13 @@ class Listing(Mapping[LoopId, Listed]):
 
     @property
     def there(self) -> list[Listed]:
-        """The loops that are not gone, in the order in which they were started."""
+        """Return the loops that are not gone, in the order of their start."""
         there = [each for each in self.values() if not (each.is_gone or each.is_of_task)]
         return sorted(there, key=lambda listed: (listed.entry.life, listed.loop))
 
     @property
     def pauses(self) -> list[Listed]:
-        """The entries that pause whole tasks."""
+        """Return the entries that pause whole tasks."""
         return [each for each in self.values() if each.is_of_task and not each.is_gone]
 
     def _begin(self, listed: Listed) -> None:

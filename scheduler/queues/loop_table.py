@@ -1,4 +1,4 @@
-"""The loops of a namespace as rows of a private SQLite database, for as many as there may be.
+"""Store the loops of a namespace as rows of a private SQLite database.
 
 A million rows are some hundred bytes to a kilobyte each. SQLite keeps `CACHE_KB` of them in memory
 and the rest in a temporary file that ends with the connection, so the memory of a program does not
@@ -55,7 +55,7 @@ _THIS = "WHERE hash = ? AND task = ? AND key = ?"
 
 
 class Row(NamedTuple):
-    """A loop, as its entry in the roster tells.
+    """Hold a row: a loop, as its entry in the roster says.
 
     Attributes:
         entry: the entry, encoded.
@@ -73,17 +73,17 @@ class Row(NamedTuple):
 
 
 class LoopTable:
-    """A table of loops."""
+    """Store loops in a table."""
 
     @cached_property
     def _database(self) -> sqlite3.Connection:
         database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        # Nothing is ever restored from it: so nothing is logged, and no transaction ends.
+        # Never restored: so no journal, and no transaction ends.
         database.executescript(f"{SETTINGS} {_CREATE} {_INDEX} BEGIN")
         return database
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Write rows in the place of older ones of the same loops."""
+        """Write rows, replacing older ones of the same loops."""
         try:
             self._database.executemany(_WRITE, map(_values, rows))
         except sqlite3.OperationalError as error:
@@ -91,7 +91,7 @@ class LoopTable:
 
     @contextmanager
     def in_bulk(self) -> Generator[None]:
-        """Write very many rows at less cost: order them only at the end."""
+        """Write very many rows at less cost, ordered only at the end."""
         self._run(_UNINDEX)
         try:
             yield
@@ -103,11 +103,11 @@ class LoopTable:
         return self._value("entry", loop)
 
     def known(self, loop: LoopId) -> int | None:
-        """Return the greatest epoch that the entries of a loop told; None: there is none."""
+        """Return the greatest epoch in the entries of a loop; None: there is none."""
         return self._value("known", loop)
 
     def is_inherited(self, loop: LoopId) -> bool:
-        """Return whether only an earlier stream told of a loop."""
+        """Return whether only an earlier stream had a loop."""
         return bool(self._value("inherited", loop))
 
     def inherit_all(self) -> None:
@@ -164,7 +164,7 @@ class LoopTable:
         return {(task, LoopState(state)): number for task, state, number in found}
 
     def share(self, number: int, shares: int) -> list[tuple[str, bool]]:
-        """Return the entries of one of so many shares of the loops, and whether it is inherited.
+        """Return the entries of one share of the loops, and whether they are inherited.
 
         Args:
             number: of the share, from 0 on; see `share_of`.
@@ -189,15 +189,15 @@ class LoopTable:
         return self._loops(query, before_ms, of_task, *without, most)
 
     def expect(self, loop: LoopId, due_ms: int | None) -> None:
-        """Note from when on the token of a loop may be overdue; None: it has no token."""
+        """Note when the token of a loop may become overdue; None: it has no token."""
         self._execute(f"UPDATE loops SET due_ms = ? {_THIS}", (due_ms, *_key(loop)))
 
     def put(self, loop: LoopId) -> str | None:
-        """Return the last put of a loop, as it was kept; None: none was."""
+        """Return the stored last put of a loop; None: none was stored."""
         return self._value("put", loop)
 
     def keep(self, loop: LoopId, put: str | None) -> None:
-        """Keep the last put of a loop; None: forget it."""
+        """Store the last put of a loop; None: delete it."""
         self._execute(f"UPDATE loops SET put = ? {_THIS}", (put, *_key(loop)))
 
     def _execute(self, query: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
@@ -238,7 +238,7 @@ def _of_keyed(
 
 
 def share_of(loop: LoopId, shares: int) -> int:
-    """Return which of so many shares a loop is in. A renamed loop stays in its share."""
+    """Return the share of a loop. A renamed loop stays in its share."""
     return _hash_of(loop.key) * shares // HASHES
 
 

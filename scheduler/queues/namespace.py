@@ -1,4 +1,4 @@
-"""What is in the queues and streams of a namespace, over one connection."""
+"""Open the queues and streams of a namespace, over one connection."""
 
 from scheduler.brokers.contract import Broker
 from scheduler.queues.failed import FailedQueues
@@ -15,14 +15,14 @@ from scheduler.timing.lead import Lead
 
 
 class Namespace:
-    """The queues and streams of an app, each built once for a connection.
+    """Hold the queues and streams of an app, each built once for a connection.
 
     Args:
-        hands: what it answers to roll calls; None: it only asks.
-        listing: into which the roster is read; None: into one of its own.
+        hands: its state for answers to roll calls; None: it only asks.
+        listing: receives the roster; None: a new one.
 
     Attributes:
-        is_processor: whether it answers to roll calls.
+        is_processor: whether it answers roll calls.
     """
 
     def __init__(

@@ -133,14 +133,10 @@ class Arguments:
 
 
 class BodyReader:
-    """Read a message of another application into a task's one parameter.  A parameter annotated
-    `bytes` gets the raw body, `str` its text; any other type is what pydantic makes of its JSON.
+    """Read a message of another application into a task's one parameter.
 
-    A parameter annotated `bytes` gets the body as it is, `str` its text; any other type is what
-    pydantic makes of its JSON.
-
-    Raises:
-        RegistrationError: the function has not exactly one parameter, besides its `Context`.
+    A parameter annotated `bytes` gets the raw body, `str` its text; any other type is what pydantic
+    makes of its JSON.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: Arguments) -> None:

@@ -36,21 +36,10 @@ def _tell_nobody(fraction: float, text: str) -> None:
 @dataclass(slots=True)
 class Context(Generic[State]):
     """Describe one run of a task: `Context[Pool]` if the app's lifespan yields a `Pool`.
-    Attributes:     task: the task's name.     arguments: the arguments of its function, by name,
-    without this one.     loop: the loop's name; with `seq` the idempotency key of the tick, the
-    same for each retry.     key: which of the task's loops this is; empty for the task's own.
-    seq: how many ticks of the loop were settled before this one.     scheduled_at: the nominal time
-    of the tick this run stands for.     previous_at: the nominal time of the run before; None for
-    the first.     started_at: when this run started.     attempt: which attempt at this tick, or
-    call, this is, counted from 1.     redelivered: whether the token was delivered before, so that
-    part of it may have run.     deadline: when the run is cancelled; see `extend`.     message: the
-    message that asked for this run, with its headers and properties.     routing_key: the key it
-    was published with first.     carried: the value that the last successful run carried; None at
-    first.     state: the value that the app's lifespan yielded; None without one.
 
     Attributes:
         task: the task's name.
-        arguments: what its function is called with, by name, besides this.
+        arguments: the arguments of its function, by name, without this one.
         loop: the loop's name; with `seq` the idempotency key of the tick, the same for each retry.
         key: which of the task's loops this is; empty for the task's own.
         seq: how many ticks of the loop were settled before this one.
@@ -58,12 +47,12 @@ class Context(Generic[State]):
         previous_at: the nominal time of the run before; None for the first.
         started_at: when this run started.
         attempt: which attempt at this tick, or call, this is, counted from 1.
-        redelivered: whether somebody had this token before and may have run part of it.
+        redelivered: whether the token was delivered before, so that part of it may have run.
         deadline: when the run is cancelled; see `extend`.
         message: the message that asked for this run, with its headers and properties.
         routing_key: the key it was published with first.
-        carried: what the last successful run handed on with `carry`; None at first.
-        state: what the app's lifespan has yielded; None where it has none.
+        carried: the value that the last successful run carried; None at first.
+        state: the value that the app's lifespan yielded; None without one.
     """
 
     task: str

@@ -11,11 +11,10 @@ HALF_LIFE = timedelta(seconds=30)
 
 
 class Lead:
-    """Learn the transit time from a timer queue to a processor.  Args:     longest: the upper
-    limit; 0: messages leave when they are due.
+    """Learn the transit time from a timer queue to a processor.
 
     Args:
-        longest: it is never longer; 0: what waits leaves when it is due.
+        longest: the upper limit; 0: messages leave when they are due.
     """
 
     def __init__(self, longest: timedelta) -> None:

@@ -1,11 +1,8 @@
 """Calculate when the next run is due. No I/O: moments are arguments, the clock is never read.
+
 Every moment is an aware datetime; results are in UTC. A *tick* is a nominal time of a schedule. The
 ticks of a *grid* (`Cron`, and `Every` at a fixed rate) are fixed in advance, so missed ticks can be
 counted; at a fixed delay the next tick exists only once a run has ended.
-
-Every moment is an aware datetime; what is returned is in UTC. A *tick* is a nominal time of a
-schedule. The ticks of a *grid* (`Cron`, and `Every` at a fixed rate) are fixed once and for all, so
-one can ask which were missed; at a fixed delay the next tick only exists once a run has ended.
 """
 
 import difflib

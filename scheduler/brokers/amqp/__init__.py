@@ -1,1 +1,1 @@
-"""RabbitMQ, through aiormq."""
+"""Connect to RabbitMQ, through aiormq."""

@@ -1,8 +1,8 @@
-"""RabbitMQ through aiormq: the operations of the contract, each on the channel that fits it.
+"""Implement the broker contract on RabbitMQ, each operation on a suitable channel.
 
-The broker answers a refusal by closing the channel it came over. So publishing has a channel of its
-own, each consumer has one, what is taken by `get` has one while it is in hand, and whatever may be
-refused gets one to throw away.
+RabbitMQ responds to an error by closing the channel. So publishing has a channel of its own, each
+consumer has one, a message taken by `get` keeps its channel until it is settled, and an operation
+that may be refused gets a disposable one.
 """
 
 import asyncio
@@ -53,26 +53,26 @@ from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
 
 D = TypeVar("D")
 
-# A quorum queue takes its time; more at once make a broker no faster.
+# A quorum queue is slow to declare; more at once make a broker no faster.
 DECLARING_CHANNELS = 16
 SURELY_ACCEPTED = 64 * 1024
-"""A larger body goes over a channel of its own, until the broker's limit is known.
+"""The body size above which a message has a channel of its own, until the broker's limit is known.
 
-The broker closes the channel over which a body comes that is larger than its max_message_size. It
-tells this limit only then.
+The broker closes the channel of a body larger than its max_message_size, and reports this limit
+only then.
 """
 
 
 class AmqpBroker:
-    """A connection to RabbitMQ.
+    """Connect to RabbitMQ.
 
     Args:
-        url: `amqp://user:password@host:port/vhost`, or `amqps://`; of a cluster, several with
-            commas between them; or a function that is asked for them at each connect.
-        tls: whom to trust, and what to show, where the URL is `amqps://`.
-        emit: told about lost and rebuilt connections.
-        patient: keep trying when the broker cannot be reached at first, instead of raising.
-        heartbeat: how often both sides say that they live; a dead peer is noticed after three.
+        url: `amqp://user:password@host:port/vhost`, or `amqps://`; for a cluster, several,
+            separated by commas; or a function that returns them at each connect.
+        tls: the certificates for `amqps://`.
+        emit: called with events about lost and restored connections.
+        patient: keep trying if the broker cannot be reached at first, instead of raising.
+        heartbeat: the interval of heartbeats; a dead peer is noticed after three.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class AmqpBroker:
         time = session.connection.loop.time
         began = time()
         message_id = message.message_id
-        if message_id is None:  # by it, one is known that is returned
+        if message_id is None:  # identifies a returned message
             message_id = str(uuid4())
             message = replace(message, message_id=message_id)
         properties = encoded(message)
@@ -283,18 +283,18 @@ class AmqpBroker:
         except TooLarge as error:
             session.largest_body = error.limit
             check_body(body, error.limit, place, address)
-            raise Unconfirmed(str(error)) from None  # it was another message of this channel
+            raise Unconfirmed(str(error)) from None  # caused by another message of this channel
         except QueueNotFound:
             raise Unroutable(f"The exchange {exchange!r} does not exist in {address}.") from None
         except IncompatibleBroker as error:
-            # The channel was closed because of one message: this one, or another one beside it.
+            # One message closed the channel: this one, or another one in flight.
             raise Unconfirmed(str(error)) from None
         self._connection.emit(MessageConfirmed(exchange, timedelta(seconds=time() - began)))
 
     async def _over_channels(
         self, act: Callable[[AbstractChannel, D], Awaitable[None]], subjects: Sequence[D]
     ) -> None:
-        """Do something to each, over a few channels at once."""
+        """Run an operation on each item, over a few channels at once."""
 
         async def do(mine: Sequence[D]) -> None:
             async with self._connection.lease(at_once=False) as lease:
@@ -305,7 +305,7 @@ class AmqpBroker:
         shares = [
             share for n in range(DECLARING_CHANNELS) if (share := subjects[n::DECLARING_CHANNELS])
         ]
-        # All to their end: aiormq is not to be interrupted.
+        # All run to the end: aiormq must not be interrupted.
         for error in await asyncio.gather(*map(do, shares), return_exceptions=True):
             if error is not None:
                 raise error

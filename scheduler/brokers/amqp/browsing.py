@@ -1,8 +1,8 @@
-"""What waits in a queue, looked at from its head on, however much that is.
+"""Browse the messages of a queue from its head on, however many there are.
 
-A message of a queue is passed by keeping it unacked. So what was looked at is kept, until the end;
-but by the broker alone. It comes in pages: a page is a consumer that is cancelled when it is there,
-and of what is kept of it nothing is known here but some of its tags.
+A message is passed by leaving it unacked, until the end. It comes in pages: a page is a consumer
+that is cancelled once it is complete, so only the broker holds the messages, and a few of their
+tags are kept here.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from scheduler.brokers.contract import Delivery, Depth
 from scheduler.errors import BrokerError, BrokerUnavailable
 
 PAGE = 500
-# RabbitMQ passes all that a channel keeps, to find what is acked over it; and a connection has
-# only so many channels.
+# RabbitMQ scans all unacked messages of a channel at each ack; and a connection has only so many
+# channels.
 KEPT_BY_CHANNEL = 5000
 CHANNELS = 20
-# RabbitMQ 3.10 shuffles what comes back to a quorum queue at once, if that is more.
+# RabbitMQ 3.10 shuffles messages that are requeued to a quorum queue together, if there are more.
 BACK_AT_ONCE = 32
 SILENCE = 0.5
 SILENCES = 10
@@ -36,10 +36,10 @@ AskDepth = Callable[[str], Awaitable[Depth | None]]
 
 @dataclass(slots=True, eq=False)
 class Keeper:
-    """A channel that keeps what was looked at over it.
+    """Hold the channel of a page, with its unacked messages.
 
     Attributes:
-        steps: tags as far as which that is given back, one step after the other.
+        steps: the tags up to which messages are requeued, one step after the other.
     """
 
     channel: DriverChannel
@@ -57,13 +57,13 @@ class Keeper:
     async def give_back(self) -> None:
         for tag in self.steps:
             self.channel.settle(tag, requeue=True, multiple=True)
-        await closed(self.channel)  # before what the next one gives back can overtake it
+        await closed(self.channel)  # before messages of the next one can overtake it
 
 
 class Browsing:
-    """The messages of a queue, one after the other.
+    """Iterate over the messages of a queue.
 
-    Inside the block, all that was looked at is kept; then what was not acked is back.
+    Inside the block, all browsed messages stay unacked; at its end they are requeued.
     """
 
     def __init__(self, connection: Connection, queue: str, limit: int, depth: AskDepth) -> None:
@@ -89,9 +89,9 @@ class Browsing:
         return self._page.delivery(self._arrived.popleft(), self._queue, lost=self._page.lost)
 
     async def __aexit__(self, *exception: object) -> None:
-        """Put all that was not acked back to its place, and wait until it is there."""
+        """Requeue all unacked messages, and wait until they are in place."""
         self._keep_page()
-        # What a lost channel kept, the broker has put back.
+        # The broker has requeued the messages of a lost channel.
         kept = 0 if self._is_lost else sum(keeper.kept for keeper in self._keepers)
         with suppress(BrokerError):
             ready = await self._ready() if kept else 0
@@ -120,7 +120,7 @@ class Browsing:
         self._left -= len(self._arrived)
 
     async def _keeper(self, session: Session) -> Keeper:
-        """Whose channel the next page shall come over."""
+        """Return the keeper for the channel of the next page."""
         last = self._keepers[-1] if self._keepers else None
         if last is None or (last.kept >= KEPT_BY_CHANNEL and len(self._keepers) < CHANNELS):
             channel = await session.open_channel()
@@ -140,7 +140,7 @@ class Browsing:
         await keeper.channel.cancel(tag)
 
     async def _until_there(self, full: asyncio.Future[None]) -> None:
-        """Wait for a page; somebody else may have in hand what is missing."""
+        """Wait for a page; another reader may hold the missing messages."""
         lost = [keeper.lost for keeper in self._keepers]
         arrived, silences, none_is_ready = 0, 0, False
         while not any(future.done() for future in (full, *lost)):
@@ -166,9 +166,11 @@ class Browsing:
         self._arrived.clear()
 
     async def _until_back(self, wanted: int) -> None:
-        """A broker confirms no requeue, and whoever looks next is to see what was looked at."""
+        """Wait until messages are requeued: a broker confirms no requeue, and the next reader must
+        see them.
+        """
         ready, looks = await self._ready(), LOOKS
-        while ready < wanted and looks:  # not for ever: somebody else may have taken some of them
+        while ready < wanted and looks:  # with a limit: another reader may hold some of them
             await asyncio.sleep(LOOK_PAUSE)
             before, ready = ready, await self._ready()
             looks = LOOKS if ready > before else looks - 1

@@ -1,12 +1,12 @@
-"""A connection to RabbitMQ that comes back.
+"""Keep a connection to RabbitMQ, and reconnect.
 
 aiormq connects and speaks the protocol; it does not reconnect. Here a keeper task holds the
-connection: when it goes, it is made again, with exponential backoff.
+connection, and replaces a lost one, with exponential backoff.
 
-RabbitMQ lets a stream be read only over a node that has a running replica of it. One that was cut
-off may stay without for many minutes (seen on 4.3), while its queues deliver as ever: who stays
-there takes messages, and cannot find out whether they are to be run. So such a node is left; and no
-new connection is used before the streams that were missed can be read over it.
+RabbitMQ serves a stream only from a node with a running replica. A node that was cut off may lack
+one for many minutes (seen on 4.3), while its queues deliver as usual: a processor connected to it
+receives messages, but cannot verify them. So such a node is left, and no new connection is used
+until the missed streams can be read over it.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ REPLICA_PATIENCE = timedelta(seconds=5)  # a replica that has another leader is 
 
 
 def pauses() -> Iterator[float]:
-    """Seconds to wait before each further try to get back what a lost connection took."""
+    """Return the seconds to wait before each attempt to restore consumers and channels."""
     return backoff(FIRST_PAUSE, LAST_PAUSE)
 
 
 class Connection:
-    """Keeps a session open from `open` to `close`.
+    """Keep a session open from `open` to `close`.
 
     Args:
         patient: `open` keeps trying while the broker cannot be reached, instead of raising.
@@ -83,16 +83,16 @@ class Connection:
         return timedelta(0) if self._session is None else self._session.silence
 
     async def alarm(self) -> str:
-        """Ask, over a connection of its own, whether the broker blocks publishers.
+        """Ask, over a separate connection, whether the broker blocks publishers.
 
-        Of a broker that lets this user in but once, it is not known; then there is none.
+        Unknown, and reported as none, if the broker limits this user to one connection.
         """
         with suppress(BrokerError), self.translated:
             return await Session(await copy(self._endpoint).connect()).find_alarm()
         return ""
 
     async def open(self) -> None:
-        """Connect, and stay connected; raises as `Endpoint.connect` does, unless patient."""
+        """Connect, and stay connected; raise as `Endpoint.connect` does, unless patient."""
         try:
             await self._connect()
         except BrokerUnavailable:
@@ -102,7 +102,7 @@ class Connection:
         self._keeper = asyncio.create_task(self._keep_connected(), name="amqp connection")
 
     async def close(self) -> None:
-        """Disconnect, and stay so."""
+        """Disconnect, and stay disconnected."""
         if self._keeper is not None:
             await cancelled(self._keeper)
         self._connected.clear()
@@ -113,7 +113,7 @@ class Connection:
 
     @asynccontextmanager
     async def beginning_to_read(self, stream: str) -> AsyncGenerator[None]:
-        """Inside the block a stream is begun to be read; a node that lacks it for long is left."""
+        """Begin to read a stream inside the block; leave a node that lacks it for long."""
         try:
             with self._noting_whether_read(stream):
                 yield
@@ -125,7 +125,7 @@ class Connection:
             raise
 
     async def ready(self, timeout: timedelta | None = DEFAULT_TIMEOUT) -> Session:
-        """The open session, waited for if need be."""
+        """Wait for an open session, and return it."""
         if not self._connected.is_set():
             seconds = None if timeout is None else timeout.total_seconds()
             try:
@@ -140,13 +140,13 @@ class Connection:
 
     @asynccontextmanager
     async def lease(self, *, at_once: bool = True) -> AsyncGenerator[Lease]:
-        """Inside the block, a channel to ask the broker over for what it seldom refuses.
+        """Lease a channel inside the block, for requests that the broker rarely refuses.
 
-        It is for the next who asks then, unless it is kept. Where the broker refuses, it closes the
-        channel, and the next one gets a new one.
+        The next caller gets it afterwards, unless it is kept. If the broker closes it, the next
+        caller gets a new one.
 
         Args:
-            at_once: what is asked for is answered at once, unless the connection is of no use.
+            at_once: the broker must respond immediately, unless the connection is dead.
         """
         session = await self.ready()
         lease = session.borrow_getter()
@@ -155,7 +155,7 @@ class Connection:
             with self.translated, patience:
                 yield lease
         except asyncio.CancelledError:
-            # aiormq closes the channel over which a call was cancelled, by and by.
+            # aiormq closes the channel of a cancelled call with a delay.
             if (channel := lease.give_up()) is not None:
                 self.close_soon(channel)
             raise
@@ -164,7 +164,7 @@ class Connection:
                 lease.release()
 
     def close_soon(self, channel: DriverChannel) -> None:
-        """Close a channel that nothing is expected of any more, and do not wait for it."""
+        """Close an unused channel in the background."""
         closing = asyncio.create_task(self._close(channel))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -184,7 +184,7 @@ class Connection:
         self._connected.set()
 
     async def _see_missed_streams(self, session: Session) -> None:
-        """See that all streams that were missed, and are there, can be read over a session."""
+        """Check that all missed streams that exist can be read over a session."""
         for stream in tuple(self._missed_streams):
             with suppress(QueueNotFound), self._noting_whether_read(stream), self.translated:
                 channel = await session.open_channel()
@@ -225,7 +225,7 @@ class Connection:
             self._connected.clear()
             self.emit(ConnectionLost(self.address, reason))
             await self._session.close()
-            await asyncio.sleep(FIRST_PAUSE.total_seconds())  # one that dies as soon as it lives
-            # Who has been let in once is patient, whatever comes: a password may be in the middle
-            # of its rotation; and a processor that has given up would live on, and do nothing.
+            await asyncio.sleep(FIRST_PAUSE.total_seconds())  # one that dies at once
+            # After a first login every error is retried: a password may be in the middle of its
+            # rotation, and a processor that gave up would stay alive and do nothing.
             await self._reconnect(Exception)

@@ -23,20 +23,20 @@ from scheduler.events import ConsumerInterrupted, ConsumerResumed
 from scheduler.protocol.messages import summary_of
 
 FIRST_TRIES = 9
-# RabbitMQ closes the connection of who consumes from a quorum queue that is just being deleted.
+# RabbitMQ closes the connection of a consumer whose quorum queue is being deleted.
 BEFORE_RESUMING = timedelta(seconds=0.1)
 
 
 @dataclass(slots=True, eq=False)
 class DeliveryChannel:
-    """A channel that deliveries come over, and are settled on.
+    """Hold a channel on which messages are delivered and settled.
 
     Attributes:
-        done: called when one of them is settled; None: nothing is.
-        acks_together: whether all that comes over the channel is held here, so that what was acked
-            before all that is held is acked by one frame.
-        held: by the tags of those that are not settled, what is done when they are lost.
-        retired: no more will come.
+        done: called when a delivery is settled; None: no callback.
+        acks_together: whether all deliveries of the channel are held here, so that one frame acks
+            everything before the oldest of them.
+        held: by the tags of unsettled deliveries, the future to complete when they are lost.
+        retired: no more deliveries will come.
     """
 
     connection: Connection
@@ -49,7 +49,7 @@ class DeliveryChannel:
     _acked: list[int] = field(default_factory=list[int], init=False)
 
     def retire(self) -> None:
-        """Close the channel as soon as nothing that came over it is in hand any more."""
+        """Close the channel once all its deliveries are settled."""
         self.retired = True
         if not self.held:
             self.connection.close_soon(self.channel)
@@ -57,11 +57,11 @@ class DeliveryChannel:
     def delivery(
         self, raw: RawMessage, queue: str, *, lost: asyncio.Future[None] | None = None
     ) -> Delivery:
-        """Return what was received as a delivery that is not settled yet.
+        """Return an unsettled delivery for a received message.
 
         Args:
-            lost: done when it is lost; None: one of its own is made. To stop listening to one that
-                all share takes longer, the more they are.
+            lost: completed when it is lost; None: create one. Unsubscribing from a shared one gets
+                slower, the more there are.
         """
         tag = raw.tag
         if not self.held:
@@ -103,11 +103,11 @@ class DeliveryChannel:
         self._acked.append(tag)
 
     def _write_acks(self) -> None:
-        """Ack what was acked in this turn of the event loop."""
+        """Ack the messages that were acked in this turn of the event loop."""
         acked, self._acked = self._acked, []
         oldest = next(iter(self.held), math.inf)
         together = [tag for tag in acked if tag < oldest]
-        with suppress(ChannelInvalidStateError):  # they come again
+        with suppress(ChannelInvalidStateError):  # they are redelivered
             if together:
                 self.channel.settle(max(together), multiple=len(together) > 1)
             for tag in acked:
@@ -129,7 +129,7 @@ class DeliveryChannel:
 
 
 class AmqpConsumer:
-    """A consumer with a channel of its own: what the broker closes is opened again."""
+    """Consume with a separate channel, and reopen it when the broker closes it."""
 
     def __init__(
         self,
@@ -150,12 +150,12 @@ class AmqpConsumer:
 
     @property
     def active(self) -> bool:
-        if self._tag is None or self._interrupted is None:  # it is only trying to
+        if self._tag is None or self._interrupted is None:  # it is still trying to consume
             return False
         return not self._interrupted.done()
 
     async def start(self, consumers: "set[AmqpConsumer]") -> Self:
-        """Consume from now on, and be among these consumers until it is cancelled."""
+        """Consume from now on, as one of these consumers, until cancelled."""
         await self._begin_patiently()
         self._consumers = consumers
         consumers.add(self)
@@ -165,7 +165,7 @@ class AmqpConsumer:
     async def cancel(self) -> None:
         await self.stop()
         if self.active and self._deliveries is not None and self._tag is not None:
-            # A channel that is gone has cancelled it already.
+            # A closed channel has cancelled it already.
             with suppress(BrokerError), self._connection.translated:
                 await self._deliveries.channel.cancel(self._tag)
         if (deliveries := self._let_go("cancelled")) is not None:
@@ -174,7 +174,7 @@ class AmqpConsumer:
     async def leave(self) -> None:
         await self.stop()
         if (deliveries := self._let_go("left")) is not None:
-            # With its channel, the broker forgets the consumer and takes back what it held at once.
+            # With its channel, the broker drops the consumer and requeues its messages at once.
             with suppress(BrokerError), self._connection.translated:
                 await closed(deliveries.channel)
 
@@ -185,13 +185,13 @@ class AmqpConsumer:
         return deliveries
 
     async def stop(self) -> None:
-        """Do not consume again, once interrupted."""
+        """Stop consuming after the next interruption."""
         if self._keeper is not None:
             await cancelled(self._keeper)
 
     async def _begin_patiently(self) -> None:
-        # RabbitMQ closes the connection of who consumes from a quorum queue that is just being
-        # declared; and a node that comes back has not all streams at once.
+        # RabbitMQ closes the connection of a consumer whose quorum queue is being declared; and a
+        # node that restarts does not have all streams at once.
         for delay in itertools.islice(pauses(), FIRST_TRIES):
             with suppress(BrokerUnavailable):
                 return await self._begin()
@@ -208,7 +208,7 @@ class AmqpConsumer:
 
             def receive(raw: RawMessage) -> None:
                 if deliveries is self._deliveries and self._tag is None:
-                    self._tag = raw.consumer  # the answer may be read a moment later
+                    self._tag = raw.consumer  # the response may be read a moment later
                 self._receive(deliveries, raw)
 
             self._interrupted, self._tag = interrupted, None
@@ -236,7 +236,7 @@ class AmqpConsumer:
             self._interrupted.set_result(reason)
 
     async def _until_interrupted(self, interrupted: asyncio.Future[str]) -> bool:
-        """Wait until it has to begin anew; says whether by its own doing."""
+        """Wait until it has to restart; return whether it chose to itself."""
         await asyncio.wait([interrupted])
         return False
 
@@ -246,10 +246,10 @@ class AmqpConsumer:
     async def _keep_consuming(self) -> None:
         while True:
             assert self._interrupted is not None
-            # Not awaited itself: to cancel this task would cancel the future too.
+            # Not awaited itself: cancelling this task would cancel the future too.
             planned = await self._until_interrupted(self._interrupted)
             await asyncio.sleep(BEFORE_RESUMING.total_seconds())
-            # Of a lost connection one line is enough.
+            # A lost connection is logged once.
             told = self._connection.connected and not planned
             if told:
                 self._connection.emit(ConsumerInterrupted(self._queue, self._interrupted.result()))
@@ -258,15 +258,17 @@ class AmqpConsumer:
                 self._connection.emit(ConsumerResumed(self._queue))
 
     async def _begin_again(self) -> bool:
-        """Says whether it had anything to tell of meanwhile."""
+        """Restart consuming; return whether an event was emitted on the way."""
         told = False
         for delay in pauses():
             try:
                 await self._begin()
                 break
             except BrokerError:
-                pass  # of what has interrupted it, or of the connection, it is told already
-            except Exception as error:  # who gave up would live on, and do nothing
+                pass  # the interruption, or the connection, was reported already
+            except (
+                Exception
+            ) as error:  # a consumer that gave up would stay registered and do nothing
                 told = True
                 self._connection.emit(ConsumerInterrupted(self._queue, summary_of(error)))
             await asyncio.sleep(delay)

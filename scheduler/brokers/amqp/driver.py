@@ -1,7 +1,7 @@
-"""aiormq as we need it: it opens and closes connections and channels, and messages go past it.
+"""Adapt aiormq: it opens and closes connections and channels, and messages bypass it.
 
-What it gets wrong is worked round for our connections alone. Some of that has no other way in than
-its private names: they are checked when this module is imported.
+Its bugs are worked around for the package's own connections alone. Some workarounds use private
+names, which are checked when this module is imported.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ Receiver = Callable[[RawMessage], None]
 
 
 def check_private_names(channel: type[Any], connection: type[Any]) -> None:
-    """See that the driver's classes have what is overridden and used here."""
+    """Check that the driver's classes have the names that are overridden and used here."""
     known = {*vars(channel), *vars(connection), *connection.__init__.__code__.co_names}
     if missing := [name for name in PRIVATE if name not in known]:
         raise ImportError(
@@ -74,7 +74,7 @@ check_private_names(aiormq.Channel, aiormq.Connection)
 
 
 class Transports(TransportFactory):
-    """Has what comes over a connection go where it belongs, before aiormq reads it."""
+    """Dispatch incoming frames before aiormq reads them."""
 
     def __init__(self, connection: "DriverConnection", context: ssl.SSLContext | None) -> None:
         self._connection = connection
@@ -96,13 +96,13 @@ class Transports(TransportFactory):
 
 
 class DriverConnection(aiormq.Connection):
-    """A connection of ours.
+    """Extend a connection of aiormq.
 
     Attributes:
-        write_queue: never full. aiormq drops its answer to a channel that the broker closes when it
-            is; the broker then keeps the channel, and closes the connection over its number's next
-            use.
-        heard_at: when the broker has sent anything last, by the running event loop.
+        write_queue: never full. If it is, aiormq drops its answer to a channel that the broker
+            closes; the broker then keeps the channel, and closes the connection when its number is
+            reused.
+        heard_at: when the broker last sent anything, by the running event loop.
         alarm: why the broker blocked it first, as it said; done once it has.
     """
 
@@ -131,7 +131,7 @@ class DriverConnection(aiormq.Connection):
     def write(self, frames: bytes) -> None:
         """Write frames, together with all others of this turn of the event loop.
 
-        They come after what aiormq was to write before, and before what it is to write after.
+        Their place is after the queued writes of aiormq, and before its later ones.
         """
         if not self.write_queue.empty():
             self.write_queue.put_nowait(ChannelFrame(frames, should_close=False))
@@ -152,21 +152,22 @@ class DriverConnection(aiormq.Connection):
         return not unblocked.is_set()
 
     async def open(self, channel: "DriverChannel") -> "DriverChannel":
-        """Open a channel, to its end."""
+        """Open a channel, without being interrupted."""
         self.channels[channel.number] = channel
         await channel.open()
         return channel
 
     async def written(self) -> None:
-        """Wait until all is written that was to be, unless that takes too long."""
+        """Wait until all queued frames are written, up to a limit."""
         if not self.is_closed:
             done = self.loop.create_future()
             self.write_queue.put_nowait(ChannelFrame(b"", should_close=False, drain_future=done))
             await asyncio.wait([done], timeout=WRITTEN_WITHIN.total_seconds())
 
     async def left(self) -> None:
-        """Wait for what aiormq does when it has closed: an event loop that ends before tells of it,
-        though nothing is wrong."""
+        """Wait for aiormq's cleanup after closing: an event loop that ends earlier logs it as an
+        error.
+        """
         if self._left_behind:
             await asyncio.wait(self._left_behind, timeout=WRITTEN_WITHIN.total_seconds())
 
@@ -176,7 +177,7 @@ class DriverConnection(aiormq.Connection):
         self._left_behind = asyncio.all_tasks(self.loop) - others
 
     def hear(self) -> None:
-        # A broker that sends all the time sends no heartbeats, and aiormq sees but few frames.
+        # A broker that sends all the time sends no heartbeats, and aiormq sees only few frames.
         self._Connection__last_frame_time = self.heard_at = self.loop.time()
 
 
@@ -190,7 +191,7 @@ async def connect(url: URL, context: ssl.SSLContext | None) -> DriverConnection:
 
 
 class Publication(NamedTuple):
-    """A message that was published, and what is done when it is confirmed."""
+    """Track a published message until it is confirmed."""
 
     confirmed: asyncio.Future[None]
     message_id: str
@@ -198,10 +199,10 @@ class Publication(NamedTuple):
 
 
 class DriverChannel(aiormq.Channel):
-    """A channel over which messages are published, got, delivered and settled.
+    """Publish, get, receive and settle messages on a channel.
 
-    Nothing is written any more once its closing has begun, from either end: RabbitMQ closes the
-    connection (CHANNEL_ERROR) over what comes after the end of a channel.
+    Nothing is written once its closing has begun, from either end: RabbitMQ closes the connection
+    (CHANNEL_ERROR) over frames after the end of a channel.
     """
 
     connection: Any
@@ -224,7 +225,7 @@ class DriverChannel(aiormq.Channel):
 
     @property
     def ends(self) -> bool:
-        """Whether its closing has begun: it is of no further use."""
+        """Return whether its closing has begun: it cannot be used any more."""
         return self._ends or self._gone.done()
 
     async def close(self, *args: Any, **kwargs: Any) -> None:
@@ -236,18 +237,18 @@ class DriverChannel(aiormq.Channel):
         await super()._on_close_frame(frame)
 
     async def _Channel__close_after_failure(self, frame: Frame | None) -> None:
-        # Where it closes a channel over which a call was broken off.
+        # Where it closes a channel after an interrupted call.
         self._ends = True
-        if not isinstance(frame, spec.Channel.Close):  # that is on its way
+        if not isinstance(frame, spec.Channel.Close):  # already on its way
             close: Any = super()._Channel__close_after_failure  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue, reportUnknownVariableType]
             await close(frame)
 
     async def end(self) -> None:
-        """Close it, when the broker has had the time to take note of what was settled over it.
+        """Close the channel once the broker had time to process its settlements.
 
-        While more than 32 settlements are on their way to a quorum queue, RabbitMQ holds further
-        ones back, and with the channel it forgets them (measured on 4.0: 967 of 1,000 messages came
-        again).
+        While more than 32 settlements are on their way to a quorum queue, RabbitMQ delays further
+        ones, and drops them with the channel (measured on 4.0: 967 of 1,000 messages were
+        redelivered).
         """
         self._ends = True
         takes = min(FIRST_NOTED_WITHIN + self._settled_together * EACH_NOTED_WITHIN, NOTED_WITHIN)
@@ -257,16 +258,15 @@ class DriverChannel(aiormq.Channel):
     def publish(
         self, body: bytes, properties: bytes, exchange: bytes, key: bytes, message_id: str
     ) -> asyncio.Future[None]:
-        """Publish a message, mandatory; returns what is done when it is confirmed.
+        """Publish a message, mandatory; return the future of its confirmation.
 
         Args:
             exchange, key: as short strings.
-            message_id: the one that its properties name: by it, and by its key, one is known that
-                is returned.
+            message_id: that of its properties: it identifies a returned message, with its key.
         """
         self.expect_more()
         frames = publishing(self.number, exchange, key, properties, body, self._largest_frame)
-        # The broker counts what comes: nothing that cannot be sent may be counted here.
+        # The broker counts every message: only sendable ones may be counted here.
         self._published += 1
         confirmed = self.loop.create_future()
         self._unconfirmed[self._published] = Publication(confirmed, message_id, key)
@@ -274,11 +274,13 @@ class DriverChannel(aiormq.Channel):
         return confirmed
 
     def begin_publishing(self) -> None:
-        """Begin to publish what never comes to its end, so that it is of no further use."""
+        """Begin to publish a message that is never completed; the channel cannot be used
+        afterwards.
+        """
         self._write(half_publishing(self.number))
 
     async def get(self, queue: str) -> RawMessage | None:
-        """Take the message at the head of a queue, if there is one."""
+        """Get the message at the head of a queue, if there is one."""
         self.expect_more()
         self._got = got = self.loop.create_future()
         self._write(getting(self.number, short_string(queue, "The name of the queue")))
@@ -292,7 +294,7 @@ class DriverChannel(aiormq.Channel):
         prefetch: int,
         arguments: dict[str, Any] | None = None,
     ) -> str:
-        """Have the receiver called with each message of a stream or a queue; returns its tag."""
+        """Call the receiver with each message of a stream or a queue; return its tag."""
         tag = next(self._consumer_tags)
         self._receivers[tag] = receiver
         await self.basic_qos(prefetch_count=prefetch)
@@ -300,12 +302,12 @@ class DriverChannel(aiormq.Channel):
         return tag
 
     async def cancel(self, tag: str) -> None:
-        """Have nothing more delivered to a receiver."""
+        """Stop deliveries to a receiver."""
         await self.basic_cancel(tag)
         self._receivers.pop(tag, None)
 
     def settle(self, tag: int, *, requeue: bool = False, multiple: bool = False) -> None:
-        """Ack a message, or give it back, unless the broker has taken it back."""
+        """Ack or requeue a message, unless the broker has requeued it."""
         self.expect_more()
         now = self.loop.time()
         is_soon = now - self._settled_at < NOTED_WITHIN
@@ -313,7 +315,7 @@ class DriverChannel(aiormq.Channel):
         self._write(settling(self.number, tag, requeue=requeue, multiple=multiple))
 
     def takes(self, kind: int, payload: bytes) -> bool:
-        """Take a frame of a message, or of its confirmation; all others are aiormq's."""
+        """Take a frame of a message, or of its confirmation; leave all others to aiormq."""
         if kind in CONTENT:
             if self._arriving is not None and self._arriving.add(kind, payload):
                 arrived, self._arriving = self._arriving, None
@@ -360,14 +362,14 @@ class DriverChannel(aiormq.Channel):
         for tag in tags:
             sent = waiting.pop(tag, None)
             if sent is None or sent.confirmed.done():
-                continue  # it was returned, or nobody waits any more
+                continue  # it was returned, or the caller has gone
             if taken:
                 sent.confirmed.set_result(None)
             else:
                 sent.confirmed.set_exception(Refused())
 
     def _fail(self, closing: asyncio.Future[Any]) -> None:
-        """Tell all who wait for an answer that there will be none."""
+        """Fail all pending requests."""
         error = None if closing.cancelled() else closing.exception()
         waiting = [sent.confirmed for sent in self._unconfirmed.values()]
         for answer in waiting if self._got is None else [*waiting, self._got]:
@@ -375,7 +377,7 @@ class DriverChannel(aiormq.Channel):
                 answer.set_exception(error or ChannelInvalidStateError(f"{self!r} was closed"))
 
     def expect_more(self) -> None:
-        """See that something can still be written."""
+        """Raise unless the channel can still be written to."""
         if self.ends:
             raise ChannelInvalidStateError(f"{self!r} is being closed")
 
@@ -384,18 +386,18 @@ async def _never_called(_: DeliveredMessage) -> None: ...
 
 
 async def closed(channel: DriverChannel) -> None:
-    """Close a channel, to the end even when the caller is cancelled meanwhile."""
+    """Close a channel, to the end even if the caller is cancelled."""
     if not channel.is_closed:
         await asyncio.shield(asyncio.ensure_future(channel.end()))
 
 
 def closing_of(resource: AbstractConnection | AbstractChannel) -> asyncio.Future[Any]:
-    """Return what is done when a connection or channel is gone."""
+    """Return the future of the end of a connection or channel."""
     return cast(asyncio.Future[Any], resource.closing)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
 
 
 def lost_with(channel: AbstractChannel) -> asyncio.Future[None]:
-    """Return what is done when the channel is gone, and with it what was delivered over it."""
+    """Return the future of the channel's end, with which its deliveries are lost."""
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def lose(_: asyncio.Future[Any]) -> None:
@@ -407,17 +409,18 @@ def lost_with(channel: AbstractChannel) -> asyncio.Future[None]:
 
 
 def reason_of(closed: asyncio.Future[Any]) -> str:
-    """Tell why a connection or channel is gone, in the broker's words if it gave any."""
+    """Return why a connection or channel ended, in the broker's words if it gave any."""
     error = None if closed.cancelled() else closed.exception()
     return "closed" if error is None else reply(error)
 
 
 class ForeignRecords(logging.Filter):
-    """Lets through what aiormq logs of other connections than ours.
+    """Filter aiormq's log: keep only records of other connections.
 
-    It logs a traceback for every connection that goes, and a line for every refused connect
-    (https://github.com/mosquito/aio-pika/issues/601); of ours, the same is told once, in a line, by
-    ConnectionLost and ConnectionRetried. Who gives aiormq's logger a level hears of ours as well.
+    It logs a traceback for every lost connection, and a line for every refused connect
+    (https://github.com/mosquito/aio-pika/issues/601); for the package's own connections,
+    ConnectionLost and ConnectionRetried log the same in one line. To see both, set a level for
+    aiormq's logger.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -427,11 +430,11 @@ class ForeignRecords(logging.Filter):
 
 
 _ours: ContextVar[bool] = ContextVar("ours", default=False)
-"""Set in the tasks in which aiormq reads from and writes to a connection of ours."""
+"""Set in the tasks in which aiormq reads from and writes to a connection of the package."""
 
 
 def _is_ours(value: object) -> bool:
-    """Whether this is one of our connections, a channel of it or a message that came over it."""
+    """Return whether a record is about a connection, channel or message of the package."""
     if isinstance(value, DeliveredMessage):
         value = value.channel
     return isinstance(getattr(value, "connection", value), DriverConnection)

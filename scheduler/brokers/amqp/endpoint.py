@@ -1,4 +1,4 @@
-"""Where the broker is and who we are there: looked up anew for each connection."""
+"""Look up the broker's address and the credentials for each connection."""
 
 import asyncio
 import random
@@ -26,15 +26,14 @@ ADVICE = (
 )
 CONNECT_TIMEOUT = timedelta(seconds=10)
 SHORTEST_TIMEOUT = timedelta(seconds=3)
-"""For each of several addresses, which share the timeout."""
+"""The least share of the timeout for each of several addresses."""
 
 
 class Endpoint:
-    """What connections are made to: whichever node of the broker answers.
+    """Connect to any node of the broker that responds.
 
     Attributes:
-        address: of the node that we came to last, without password and options; of all, if we did
-            not come to one.
+        address: of the last node reached, without password and options; before that, of all.
     """
 
     def __init__(
@@ -47,7 +46,8 @@ class Endpoint:
         self.address = _together(read_urls())
 
     async def connect(self) -> driver.DriverConnection:
-        """Connect once, to the first that answers: in random order, the one of last time last.
+        """Connect once, to the first node that responds: in random order, the last one used at the
+        end.
 
         Raises:
             BrokerUnavailable: the broker cannot be reached.
@@ -55,7 +55,7 @@ class Endpoint:
             UntrustedBroker: its certificate does not show that it is the broker.
             SettingsError: the URL, a password or a certificate cannot be read.
         """
-        # Anew each time: a password or a certificate may have been changed meanwhile.
+        # Read each time: a password or a certificate may have changed.
         nodes = await asyncio.to_thread(lambda: [self._node(url) for url in self._read_urls()])
         random.shuffle(nodes)
         nodes.sort(key=lambda node: node.address == self._last)
@@ -87,7 +87,7 @@ def _bare(url: URL) -> str:
 
 
 def _summed_up(refusals: Sequence[BrokerError]) -> BrokerError:
-    """Those of all nodes as one: a refusal if one of them is, as all have the same users."""
+    """Combine the errors of all nodes: a refusal if one is, as all have the same users."""
     if len(refusals) == 1:
         return refusals[0]
     told = " ".join(sorted(map(str, refusals)))
@@ -99,7 +99,7 @@ def _summed_up(refusals: Sequence[BrokerError]) -> BrokerError:
 
 
 class Node:
-    """One address of the broker."""
+    """Connect to one address of the broker."""
 
     def __init__(self, url: URL, tls: Tls) -> None:
         self.url, self.address = url, _bare(url)
@@ -110,7 +110,7 @@ class Node:
         try:
             async with asyncio.timeout(seconds):
                 return await driver.connect(self.url, self._context)
-        except Exception as error:  # aiormq raises whatever it has stumbled over
+        except Exception as error:  # aiormq raises all kinds of errors
             raise self._refused(error, seconds) from None
 
     @property

@@ -1,9 +1,9 @@
-"""Frames, as AMQP 0-9-1 lays them out (https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf).
+"""Read and write frames of AMQP 0-9-1 (https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf).
 
-Those that messages come, go and are confirmed by are read and written here; all others by aiormq.
-It takes its time: it makes tasks, futures and locks of each. And it raises, inside its reader, on
-what it cannot read, so that one message of somebody else would cost us the connection, again and
-again (https://github.com/mosquito/aiormq/issues/186).
+Only frames of messages and their confirmations; aiormq handles all others. It is slow: it makes
+tasks, futures and locks for each. And its reader raises on frames that it cannot read, so that one
+foreign message would close the connection again and again
+(https://github.com/mosquito/aiormq/issues/186).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from pamqp.constants import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
 from scheduler.brokers.tables import read_short, short_string
 
 HEAD = struct.Struct(">BHI")
-AROUND = HEAD.size + 1  # bytes of a frame, besides what it holds
+AROUND = HEAD.size + 1  # bytes of a frame, besides its payload
 END = bytes([FRAME_END])
 METHOD = struct.Struct(">I")
 SETTLEMENT = struct.Struct(">IQB")
@@ -31,23 +31,23 @@ DELIVER, GET_OK, GET_EMPTY, RETURN = (
 )
 MANDATORY = b"\1"
 NO_PROPERTIES = b"\0\0"
-CONTENT = FRAME_HEADER, FRAME_BODY  # parts of the message whose method came before them
+CONTENT = FRAME_HEADER, FRAME_BODY  # frames of a message after its method
 
 
 class Taker(Protocol):
-    """What may take the frames of a channel, before aiormq does."""
+    """Take the frames of a channel, before aiormq does."""
 
     def takes(self, kind: int, payload: bytes) -> bool:
-        """Take a frame, or say that it is none to be taken."""
+        """Take a frame; return False to leave it to aiormq."""
         ...
 
 
 class Incoming(asyncio.StreamReader):
-    """What comes over a connection: frames are taken on their way, and the others left to aiormq.
+    """Split the incoming frames of a connection: dispatch some, leave the others to aiormq.
 
     Args:
-        taker: finds whose the frames of a channel are; None: nobody's, any more.
-        heard: called whenever something has come.
+        taker: returns the taker of a channel's frames; None: there is none any more.
+        heard: called whenever data arrives.
     """
 
     def __init__(self, taker: Callable[[int], Taker | None], heard: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class Incoming(asyncio.StreamReader):
 
 
 class Frames(FrameReceiver):
-    """The frames of an open connection that are left to aiormq."""
+    """Yield the frames of an open connection that are left to aiormq."""
 
     async def get_frame(self) -> Any:
         try:
@@ -96,7 +96,7 @@ class Frames(FrameReceiver):
 
 
 class RawMessage(NamedTuple):
-    """A message that has come: delivered to a consumer, got or returned."""
+    """Hold a received message: delivered to a consumer, got or returned."""
 
     properties: bytes
     body: bytes
@@ -108,7 +108,7 @@ class RawMessage(NamedTuple):
 
 
 class PartialMessage:
-    """A message of which some frames have come."""
+    """Collect the frames of a message."""
 
     def __init__(self, method: bytes) -> None:
         self.kind = method[:4]
@@ -118,7 +118,7 @@ class PartialMessage:
         self._missing = 0
 
     def add(self, kind: int, payload: bytes) -> bool:
-        """Add a frame; says whether it is complete."""
+        """Add a frame; return whether the message is complete."""
         if kind == FRAME_HEADER:
             _, _, self._missing = ABOUT_CONTENT.unpack_from(payload)
             self._properties = payload[ABOUT_CONTENT.size :]
@@ -143,7 +143,7 @@ class PartialMessage:
 
 
 def settlement_of(method: bytes) -> tuple[int, bool]:
-    """Which tag a confirmation is of, and whether of all before it as well."""
+    """Return the tag of a confirmation, and whether it covers all before it."""
     _, tag, bits = SETTLEMENT.unpack_from(method)
     return tag, bits & 1 == 1
 
@@ -151,7 +151,7 @@ def settlement_of(method: bytes) -> tuple[int, bool]:
 def publishing(
     channel: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, largest: int
 ) -> bytes:
-    """The frames by which a message is published, mandatory, of so many bytes at most (0: any)."""
+    """Return the frames that publish a mandatory message, in frames of so many bytes (0: any)."""
     method = PUBLISH + b"\0\0" + exchange + routing_key + MANDATORY
     header = ABOUT_CONTENT.pack(Basic.frame_id, 0, len(body)) + properties
     frames = _framed(FRAME_METHOD, channel, method) + _framed(FRAME_HEADER, channel, header)
@@ -163,7 +163,7 @@ def publishing(
 
 
 def half_publishing(channel: int) -> bytes:
-    """Make the frames of a message whose body never comes: nothing is published by them.
+    """Return the frames of a message whose body never comes: nothing is published by them.
 
     RabbitMQ blocks a connection, and says why, as soon as it has the header of a message.
     """
@@ -173,13 +173,13 @@ def half_publishing(channel: int) -> bytes:
 
 
 def settling(channel: int, tag: int, *, requeue: bool, multiple: bool) -> bytes:
-    """The frame by which a message is acked or given back, with all before it if multiple."""
+    """Return the frame that acks or requeues a message, with all before it if multiple."""
     method, bits = (NACK, multiple | 2) if requeue else (ACK, multiple)
     return _framed(FRAME_METHOD, channel, method + tag.to_bytes(8) + bytes([bits]))
 
 
 def getting(channel: int, queue: bytes) -> bytes:
-    """The frame by which a queue, named by a short string, is asked for a message."""
+    """Return the frame that gets a message from a queue, named by a short string."""
     return _framed(FRAME_METHOD, channel, METHOD.pack(Basic.Get.index) + b"\0\0" + queue + b"\0")
 
 

@@ -1,4 +1,4 @@
-"""What the driver's errors mean, as errors of ours."""
+"""Translate the driver's errors into the package's errors."""
 
 import asyncio
 import re
@@ -25,14 +25,14 @@ from scheduler.errors import (
     Unroutable,
 )
 
-# A stream is read where it has a replica. One of a node that comes back is not there at once.
+# A stream is read from a node with a replica. A node that restarts does not have one at once.
 NO_REPLICA = "replica on the local node"
 OTHER_ARGUMENT = re.compile(r"inequivalent arg '(?P<argument>[^']+)' for queue '(?P<queue>[^']+)'")
 TOO_LARGE = re.compile(r"message size \d+.* larger than (?:configured )?max size (?P<limit>\d+)")
 
 
 class Returned(AMQPError):
-    """A message came back: there is no queue for it."""
+    """The message was returned: there is no queue for it."""
 
     def __init__(self, routing_key: str) -> None:
         super().__init__(routing_key)
@@ -40,11 +40,11 @@ class Returned(AMQPError):
 
 
 class Refused(AMQPError):
-    """A queue has not taken a message."""
+    """The queue rejected the message."""
 
 
 class Translation:
-    """The driver's errors as ours, inside a block; they name the address of the broker."""
+    """Translate the driver's errors inside a block; add the address of the broker."""
 
     __slots__ = ("_address",)
 
@@ -59,7 +59,7 @@ class Translation:
 
 
 def reply(error: BaseException) -> str:
-    """The words of an error of the driver, without its wrapping."""
+    """Return the words of a driver's error, without its wrapping."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if words := [str(word) for word in error.args if isinstance(word, str) and word]:
@@ -107,9 +107,9 @@ def _tells_of_a_lost_connection(error: BaseException) -> bool:
         case AMQPError() | ChannelInvalidStateError() | ConnectionError() | RuntimeError():
             return True
         case asyncio.CancelledError():
-            # aiormq cancels what waits on a channel that closes; only a cancelled task means us.
+            # aiormq cancels calls on a channel that closes; only a cancelled task means this one.
             task = asyncio.current_task()
             return task is not None and not task.cancelling()
         case _:
-            # aiormq's word for what waited on a connection that ended without a reason.
+            # aiormq's word for calls on a connection that ended without a reason.
             return type(error) is Exception

@@ -1,4 +1,4 @@
-"""One live connection, and the channels of it that are kept."""
+"""Manage one live connection and its channels."""
 
 import asyncio
 import itertools
@@ -19,18 +19,18 @@ from scheduler.brokers.contract import BrokerInfo, cancelled
 from scheduler.brokers.credentials import user_of
 
 ANSWER_TIMEOUT = timedelta(seconds=20)
-"""Before whoever asked gives up, and leaves a connection that is of no use."""
+"""Shorter than the timeouts of callers, so that a dead connection is closed first."""
 MOST_ALONE = 4
-"""Large messages that are in flight at once, each over a channel of its own."""
+"""The number of large messages in flight at once, each over a channel of its own."""
 
 
 class Session:
-    """One live connection, with a channel to publish on and channels to get with.
+    """Manage one live connection, with a channel to publish on and channels to get with.
 
     Attributes:
-        unanswered: what the broker was asked, and when; the oldest first.
+        unanswered: pending requests, and when they were made; the oldest first.
         largest_body: the broker's max_message_size, once it has refused a message for that; None:
-            not known yet, as the broker does not tell it before.
+            unknown, as the broker does not report it earlier.
     """
 
     def __init__(self, connection: DriverConnection) -> None:
@@ -44,8 +44,8 @@ class Session:
             str(properties.get("cluster_name", "")),
         )
         self.frame_max = connection.connection_tune.frame_max
-        # Not as aiormq chooses them: a number that is used again at once can reach the broker
-        # before the answer to the closing of the channel that had it.
+        # Not as aiormq chooses them: a reused number can reach the broker before the confirmation
+        # that its old channel is closed.
         self._numbers = itertools.cycle(range(1, connection.connection_tune.channel_max or 2047))
         self.largest_body: int | None = None
         self._alone = asyncio.Semaphore(MOST_ALONE)
@@ -56,7 +56,7 @@ class Session:
         self._given_up_for: str | None = None
 
     async def open_channel(self, *, publisher_confirms: bool = False) -> DriverChannel:
-        """A new channel, opened to the end even when the caller is cancelled meanwhile."""
+        """Open a new channel, to the end even if the caller is cancelled."""
         number = next(number for number in self._numbers if number not in self.connection.channels)
         channel = DriverChannel(self.connection, number, publisher_confirms=publisher_confirms)
         # aiormq loses the whole connection when it is interrupted half-way.
@@ -70,9 +70,9 @@ class Session:
     def publisher(self, exchange: str, lane: int) -> "Lease":
         """Return the channel of a lane to an exchange.
 
-        RabbitMQ closes a channel over which something is published to an exchange that does not
-        exist, so exchanges share none. It holds up a channel with 32 messages that one quorum queue
-        has not confirmed, so lanes share none.
+        RabbitMQ closes a channel when a message goes to an exchange that does not exist, so
+        exchanges share none. It blocks a channel with 32 unconfirmed messages to one quorum queue,
+        so lanes share none.
         """
         if (lease := self._publishers.get((exchange, lane))) is None:
             lease = self._publishers[exchange, lane] = Lease(self, publisher_confirms=True)
@@ -80,7 +80,7 @@ class Session:
 
     @asynccontextmanager
     async def lone_publisher(self) -> AsyncGenerator[DriverChannel]:
-        """Inside the block, a channel for one message, which the broker may close it for."""
+        """Open a channel inside the block for one message that may make the broker close it."""
         async with self._alone:
             channel = await self.open_channel(publisher_confirms=True)
             try:
@@ -96,8 +96,8 @@ class Session:
     async def renew_getters(self) -> None:
         """Get over new channels from here on.
 
-        RabbitMQ (3.10 to 4.3) remembers on a channel of what type the queue was that one got from,
-        and breaks off the connection (INTERNAL_ERROR) when that name is of another type meanwhile.
+        RabbitMQ (3.10 to 4.3) remembers the type of a queue on the channel of a `get`, and closes
+        the connection (INTERNAL_ERROR) if the queue has another type later.
         """
         idle, self.idle_getters = self.idle_getters, []
         for lease in idle:
@@ -105,24 +105,23 @@ class Session:
                 await closed(channel)
 
     def awaiting_answer(self) -> "Question":
-        """Inside the block, the connection is given up if the broker is silent for too long, and no
-        alarm blocks it.
+        """Close the connection if, inside the block, the broker is silent for too long and no alarm
+        blocks it.
 
-        After a node of a cluster stood still (seen on 3.10), RabbitMQ may never confirm what was
-        published over it, and say nothing. With the connection, what is in hand goes back to its
-        queue, and is settled by whoever gets it next.
+        After a node of a cluster hung (seen on 3.10), RabbitMQ may never confirm earlier messages,
+        without an error. Closing the connection requeues the unacked messages for other consumers.
         """
         return Question(self)
 
     def await_answer(self, question: "Question") -> None:
-        """Expect an answer, until it is forgotten."""
+        """Register a pending request, until it is removed."""
         self.unanswered[question] = self.connection.loop.time()
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._until_all_answered(), name="answers")
 
     @property
     def silence(self) -> timedelta:
-        """For how long the broker has sent nothing, though an answer is waited for."""
+        """Return how long the broker has been silent while a request is pending."""
         if not self.unanswered:
             return timedelta(0)
         since = max(next(iter(self.unanswered.values())), self.connection.heard_at)
@@ -131,8 +130,8 @@ class Session:
     async def find_alarm(self) -> str:
         """Find out why the broker blocks publishers; empty: it does not.
 
-        It tells who has begun to publish, and reads nothing more of a connection that it blocks. So
-        this one is of no further use, and is closed.
+        RabbitMQ tells a connection that begins to publish, and reads nothing more from a blocked
+        one. So this connection cannot be used afterwards, and is closed.
         """
         alarm = self.connection.alarm
         try:
@@ -140,7 +139,7 @@ class Session:
                 (await self.open_channel()).begin_publishing()
                 answer = asyncio.create_task(self.open_channel())
                 await asyncio.wait([answer, alarm], return_when=asyncio.FIRST_COMPLETED)
-            if alarm.done():  # it does not read a farewell
+            if alarm.done():  # it does not read a regular close
                 self.connection.transport.abort()
                 await asyncio.gather(answer, return_exceptions=True)
                 return alarm.result()
@@ -165,13 +164,13 @@ class Session:
                 )
 
     async def give_up(self, reason: str) -> None:
-        """Close the connection, and have that told as why it ended."""
+        """Close the connection, with this reason."""
         if self._given_up_for is None:
             self._given_up_for = reason
             await self.connection.close(ConnectionError())
 
     async def ended(self) -> str:
-        """Wait until the connection is gone; says why."""
+        """Wait until the connection is gone; return why."""
         closing = closing_of(self.connection)
         await asyncio.wait([closing])
         if self._given_up_for is not None:
@@ -181,7 +180,7 @@ class Session:
     async def close(self) -> None:
         if self._watching is not None and self._given_up_for is None:
             await cancelled(self._watching)
-        # Whatever closing it may raise, the connection is of no further use.
+        # The connection cannot be used any more, whatever closing it may raise.
         with suppress(Exception):
             await self.connection.written()
             await self.connection.close()
@@ -189,7 +188,7 @@ class Session:
 
 
 class Question:
-    """Something that the broker was asked, inside a `with` block."""
+    """Time one request to the broker, inside a `with` block."""
 
     __slots__ = ("_session",)
 
@@ -204,10 +203,10 @@ class Question:
 
 
 class Lease:
-    """A channel that is opened when it is first used, and again after it was closed.
+    """Lease a channel that is opened at its first use, and again after it was closed.
 
     Attributes:
-        is_kept: whether what came over it is in hand, and nobody else may have it.
+        is_kept: whether its deliveries are unacked, so that no other caller may have it.
     """
 
     def __init__(self, session: Session, *, publisher_confirms: bool) -> None:
@@ -220,17 +219,17 @@ class Lease:
 
     @property
     def usable(self) -> DriverChannel | None:
-        """The channel, if it is open."""
+        """Return the channel, if it is open."""
         return None if self._channel is None or self._channel.ends else self._channel
 
     def release(self) -> None:
-        """Let the next one have it who gets."""
+        """Release the channel for the next `get`."""
         self.is_kept = False
         if self.usable and self not in self._session.idle_getters:
             self._session.idle_getters.append(self)
 
     def give_up(self) -> DriverChannel | None:
-        """Have a new channel opened at the next use; returns the one that is given up."""
+        """Open a new channel at the next use; return the old one."""
         channel, self._channel = self._channel, None
         return channel
 

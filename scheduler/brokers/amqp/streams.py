@@ -1,4 +1,4 @@
-"""The streams of a broker: read back, to what its node has or to a mark, and followed."""
+"""Read the streams of a broker, up to its last entry or a mark, and follow them."""
 
 import asyncio
 import math
@@ -30,18 +30,18 @@ from scheduler.timing.moments import UNIX_EPOCH
 PREFETCH = 500
 FOLLOW_PREFETCH = 100
 MOST_IN_CHUNK = 65_535  # entries, which RabbitMQ writes into a stream at once
-# On a busy machine, the first entry of a stream comes a second after it was asked for.
+# On a busy machine, the first entry of a stream takes a second.
 FIRST_ENTRY_TIMEOUT = timedelta(seconds=2)
 SOON = timedelta(seconds=0.5)
 SILENCE_BEFORE_ASKING_ANEW = timedelta(seconds=20)
 RECOGNITION_TIMEOUT = timedelta(seconds=5)
 
 Write = Callable[[Message], Awaitable[None]]
-"""Gets a mark into a stream."""
+"""Writes a mark into a stream."""
 
 
 class StreamEntry(NamedTuple):
-    """A message of a stream, and where it stands there."""
+    """Hold a message of a stream, and its offset."""
 
     message: Message
     offset: int
@@ -54,9 +54,9 @@ class StreamEntry(NamedTuple):
         return cls(message, message.offset, raw.tag)
 
     def continues(self, last: "StreamEntry") -> bool:
-        """Whether this may come in one stream where the last one was asked for.
+        """Return whether this entry may follow the previous one of the same stream.
 
-        A later one comes when the last one was forgotten meanwhile.
+        An entry further on follows if entries between were dropped.
         """
         if self.offset == last.offset:
             return self.message == last.message
@@ -64,10 +64,10 @@ class StreamEntry(NamedTuple):
 
 
 class Reading:
-    """The entries of a stream as they come over a channel of its own.
+    """Read the entries of a stream over a separate channel.
 
     Attributes:
-        last: the last entry that the node has, once that was looked for; None: it has none.
+        last: the last entry that the node has, once looked for; None: it has none.
     """
 
     def __init__(self, channel: DriverChannel, stream: str) -> None:
@@ -80,10 +80,10 @@ class Reading:
         self.last: StreamEntry | None = None
 
     async def look_for_last(self) -> None:
-        """Have a second consumer get the last chunk of the stream.
+        """Get the last chunk of the stream with a second consumer.
 
-        Each of its entries is here before the answer that this consumer is cancelled, and so is the
-        first entry that was asked for, if there is one.
+        Each of its entries arrives before the confirmation that this consumer is cancelled, and so
+        does the first requested entry, if there is one.
         """
         arrived, news = list[RawMessage](), asyncio.Event()
 
@@ -100,12 +100,12 @@ class Reading:
         await self._channel.cancel(tag)
         if arrived:
             self.last = StreamEntry.of(arrived[-1])
-        # That it is not empty, RabbitMQ says seconds later.
+        # RabbitMQ reports only seconds later that it is not empty.
         elif (await self._channel.queue_declare(self._stream, passive=True)).message_count:
             raise silent(self._stream)
 
     async def begin(self, offset: str | int | datetime) -> None:
-        """Have the entries come from an offset on."""
+        """Request the entries from an offset on."""
 
         def lay_out(raw: RawMessage | None) -> None:
             self._arrived.append(raw)
@@ -116,9 +116,9 @@ class Reading:
 
         closing_of(self._channel).add_done_callback(end)
         self._channel.on_consumer_cancel_callbacks.add(end)
-        # No x-stream-filter, by which RabbitMQ leaves out the rest from 3.13 on. Of a journal that
-        # is written to at an even pace it hardly reads more a second (4.3: 15,000 messages, not
-        # 10,000); and while nothing comes, nobody knows how far it has got, or if it is at work.
+        # No x-stream-filter, by which RabbitMQ filters from 3.13 on. It hardly speeds up an evenly
+        # written journal (4.3: 15,000 messages a second, not 10,000); and while nothing matches,
+        # the reader cannot tell progress from a hang.
         if isinstance(offset, datetime):
             offset = max(offset, UNIX_EPOCH)  # AMQP has no earlier one
         await self._channel.consume(
@@ -127,11 +127,11 @@ class Reading:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether all entries that came were handed out."""
+        """Return whether all received entries were read."""
         return not self._arrived
 
     async def has_begun(self, seconds: float) -> bool:
-        """Whether anything comes, for so long."""
+        """Return whether anything arrives within so long."""
         if self._arrived:
             return True
         self._news.clear()
@@ -142,7 +142,7 @@ class Reading:
             return False
 
     async def next(self, seconds: float) -> StreamEntry | None:
-        """The next entry, or None when none has come for so long."""
+        """Return the next entry, or None if none arrives within so long."""
         if not self._arrived and not await self.has_begun(seconds):
             return None
         raw = self._arrived.popleft()
@@ -159,9 +159,9 @@ class Reading:
         return entry
 
     async def next_by(self, deadline: float) -> StreamEntry:
-        """The next entry, by a moment of the running event loop.
+        """Return the next entry, up to a moment of the running event loop.
 
-        After a partition of a cluster (seen on 3.10), RabbitMQ may hand out nothing.
+        After a partition of a cluster (seen on 3.10), RabbitMQ may deliver nothing.
         """
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
@@ -188,7 +188,7 @@ async def read(
             reached = entry.offset
             if reached < end and not is_mark(entry.message):
                 yield entry.message
-    if not is_there:  # it was recreated: a reader that asks for more than it has gets nothing
+    if not is_there:  # it was recreated: a read beyond its end gets nothing
         async with aclosing(read(connection, stream, None, timeout)) as messages:
             async for message in messages:
                 yield message
@@ -221,7 +221,7 @@ async def _reading_past(
     write: Write,
     deadline: float,
 ) -> AsyncGenerator[Reading]:
-    """Read from somewhere on, or from the first entry, past a mark."""
+    """Read from an offset on, or from the first entry, past a mark."""
     async with _reading(connection, stream, since) as reading:
         await write(mark)
         if (
@@ -231,13 +231,13 @@ async def _reading_past(
         ):
             yield reading
             return
-    # It was made anew, and nothing comes to who asks for more than it has.
+    # It was recreated: a read beyond its end gets nothing.
     async with _reading(connection, stream, "first") as reading:
         yield reading
 
 
 async def _end_of(connection: Connection, stream: str, write: Write, deadline: float) -> int:
-    """Where that begins which is written into a stream from now on."""
+    """Return the offset of the next entry of a stream."""
     mark = new_mark()
     async with _reading(connection, stream, "next") as reading:
         await write(mark)
@@ -266,19 +266,19 @@ async def _reading(
                         await reading.look_for_last()
             yield reading
         finally:
-            # What is still under way over it is of no use to anybody.
+            # Entries still under way over it are not needed.
             connection.close_soon(channel)
 
 
 class AmqpFollower(AmqpConsumer):
-    """Hands over what a stream holds, and knows the place where it goes on after a break.
+    """Follow a stream, and continue at the same place after a break.
 
-    A stream may have been made anew meanwhile, and nothing but its entries says so. Therefore it
-    goes on *at* the last entry that it has seen: if that does not come again, it is another stream.
-    The same holds for an offset with which it is told to begin.
+    A stream may have been recreated in the break, and only its entries show that. Therefore it
+    continues *at* the last entry that it has seen: if that does not come again, it is another
+    stream. The same holds for a starting offset.
 
-    After a partition of a cluster (seen on 3.10), RabbitMQ may deliver no more to a consumer, and
-    leave it at that. So one that has heard nothing for a while asks anew.
+    After a partition of a cluster (seen on 3.10), RabbitMQ may stop delivering to a consumer
+    without an error. So a follower that has heard nothing for a while asks again.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ class AmqpFollower(AmqpConsumer):
         if self._last is not None:
             return self._last.offset
         if self._since == "next" and self._began is not None:
-            # What came during the break is the next, too. With something to spare for the way.
+            # Entries during the break count as next, too. With a margin for the transit.
             return f"{math.ceil(now - self._began) + 1}s"
         self._began = now
         return self._since
@@ -337,12 +337,12 @@ class AmqpFollower(AmqpConsumer):
             return_when=asyncio.FIRST_COMPLETED,
         )
         if not recognised.done():
-            # Interrupted before it could tell, it tries again.
+            # Interrupted before the event was emitted, it tries again.
             recognised.set_result(self._interrupted.done())
         return recognised.result()
 
     async def _forget(self) -> None:
-        """Be as if nothing had been seen. What is still under way goes with the channel."""
+        """Restart from the beginning. Entries still under way go with the channel."""
         if self._deliveries is not None:
             await closed(self._deliveries.channel)
         self._deliveries = self._last = self._recognised = None

@@ -1,4 +1,4 @@
-"""TLS: whom we trust, what we show, and what it means when a handshake fails."""
+"""Configure TLS: trusted authorities, the client certificate, and causes of failed handshakes."""
 
 import functools
 import logging
@@ -28,13 +28,13 @@ ABOUT_OUR_CERTIFICATE = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAK
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How connections to `amqps://` are made.
+    """Configure connections to `amqps://`.
 
     Attributes:
-        ca_file: the authorities that may vouch for the broker; None: those of this machine.
-        cert_file: what we show to a broker that asks who we are.
+        ca_file: the trusted authorities; None: those of this machine.
+        cert_file: the client certificate.
         key_file: its key; None: it is in the same file.
-        verify: off, the broker may be anybody.
+        verify: off: any server is accepted.
     """
 
     ca_file: Path | None = None
@@ -43,7 +43,7 @@ class Tls:
     verify: bool = True
 
     def context(self, url: URL) -> ssl.SSLContext | None:
-        """What a connection to this URL is made with; None: without TLS. Reads the files anew."""
+        """Return the TLS context for a URL; None: without TLS. Reads the files again."""
         self._check(url)
         if url.scheme != "amqps":
             return None
@@ -57,7 +57,7 @@ class Tls:
         return context
 
     def suspicion(self, url: URL) -> str:
-        """Why a broker may close a connection without a word."""
+        """Explain why a broker may close a connection without a reason."""
         if url.scheme != "amqps":
             return (
                 "Name the port of AMQP (5672), not that of the management pages (15672); for TLS, "
@@ -111,7 +111,7 @@ class Tls:
 
 
 def refusal(error: ssl.SSLError, address: str, tls: Tls) -> BrokerError:
-    """What a failed handshake means."""
+    """Return the error for a failed handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return UntrustedBroker(
             f"{address} did not prove who it is, and was told nothing: {_doubt(error, tls)}"
@@ -160,7 +160,7 @@ def _told_of_ours(said: str, address: str, tls: Tls) -> str:
 
 
 def words_of(error: OSError) -> str:
-    """The reason of an error of OpenSSL, in words."""
+    """Return the reason of an error of OpenSSL, in words."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.rpartition("ALERT_")[2].replace("_", " ").lower()
     return error.strerror or type(error).__name__

@@ -1,1 +1,1 @@
-"""RabbitMQ's rules in this process."""
+"""Implement RabbitMQ's rules in this process."""

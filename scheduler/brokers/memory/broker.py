@@ -1,10 +1,10 @@
-"""RabbitMQ's rules in process: for development, for examples, for tests.
+"""Implement RabbitMQ's rules in process: for development, for examples, for tests.
 
 A `MemoryServer` is the broker, each `MemoryBroker` a connection to it. All timers are those of the
-running event loop: where the loop's time is virtual, a year passes in milliseconds.
+running event loop: if the loop's time is virtual, a year passes in milliseconds.
 
-What takes RabbitMQ some milliseconds happens at once here: dead-lettering, a reconnect. Not here at
-all: limits in bytes (but for streams), transient queues, users and rights.
+Dead-lettering and reconnects, which take RabbitMQ some milliseconds, are immediate here. Missing:
+limits in bytes (but for streams), transient queues, users and rights.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Topology
 
-FRAME_MAX = 128 << 10  # as RabbitMQ has it, unless configured
+FRAME_MAX = 128 << 10  # RabbitMQ's default
 LARGEST_BODY = 16 << 20
 
 
 class MemoryBroker:
-    """A connection to a `MemoryServer`; without one, to a server of its own."""
+    """Connect to a `MemoryServer`; without one, to a new server."""
 
     def __init__(self, server: MemoryServer | None = None) -> None:
         self._server = server or MemoryServer()
@@ -103,10 +103,10 @@ class MemoryBroker:
         encoded_key(routing_key)
         check_body(message.body, LARGEST_BODY, f"{exchange} ({routing_key})", self.address)
         self._server.post(Letter(self._sent(message), exchange, routing_key))
-        await asyncio.sleep(0)  # whoever publishes without end must not keep others from running
+        await asyncio.sleep(0)  # a busy publisher must not starve other tasks
 
     def _sent(self, message: Message) -> Message:
-        """The message as it is at the other end of a wire: a copy, of what can travel."""
+        """Return the message as received: a copy of what can travel."""
         properties = encoded(message)
         check_size(properties, FRAME_MAX, self.address)
         return decoded(properties, message.body)
@@ -217,7 +217,7 @@ def _deadline(timeout: timedelta | None) -> float:
 async def _browsing(
     connection: MemoryConnection, queue: MemoryQueue, limit: int
 ) -> AsyncGenerator[AsyncGenerator[Delivery]]:
-    """Inside the block, all that was looked at is kept; then what was not acked is back."""
+    """Keep browsed messages unacked inside the block; requeue them at its end."""
     kept: list[Hold] = []
 
     async def taken() -> AsyncGenerator[Delivery]:

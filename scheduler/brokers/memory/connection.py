@@ -1,4 +1,4 @@
-"""A connection as its server sees it: whom it delivers to, and what is in hand."""
+"""Track a connection at its server: its consumers and unacked messages."""
 
 import asyncio
 import math
@@ -17,7 +17,7 @@ from scheduler.protocol.messages import Message
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """A message in the hands of a connection, until it is acked or back in its queue."""
+    """Hold a message on a connection, until it is acked or requeued."""
 
     connection: "MemoryConnection"
     queue: MemoryQueue
@@ -27,7 +27,7 @@ class Hold:
 
     def delivery(self) -> Delivery:
         letter, queue = self.entry.letter, self.queue.name
-        headers = deepcopy(dict(letter.message.headers))  # whose they are, may change them
+        headers = deepcopy(dict(letter.message.headers))  # copied: the receiver may change them
         if self.entry.returns and self.queue.counts_deliveries:
             headers["x-delivery-count"] = self.entry.returns
         message = replace(letter.message, headers=headers)
@@ -55,7 +55,7 @@ class Hold:
             self.queue.getters -= 1
 
     def hand_over(self) -> None:
-        """Call the consumer's handler, unless the message or the consumer has gone meanwhile."""
+        """Call the consumer's handler, unless the message or the consumer has gone."""
         if self not in self.connection.holds or not self.consumer:
             return
         if self.consumer.cancelled:
@@ -72,7 +72,7 @@ class Hold:
 
 
 class MemoryConsumer:
-    """A subscription of one connection; attached while its queue exists."""
+    """Consume for one connection; attached while the queue exists."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class MemoryConsumer:
         self._name = queue
         self._connection = connection
         self._prefetch = prefetch or math.inf
-        # Whose message it is, the handler must not see: it is called as if it came over a wire.
+        # The handler runs in a fresh context, as if the message came over a wire.
         self._context = copy_context()
 
     @property
@@ -125,7 +125,7 @@ class MemoryConsumer:
             queue.consumers.remove(self)
 
     def wake_queue(self) -> None:
-        """Let the next consumer go on, where only one may be active."""
+        """Activate the next consumer, if only one may be active."""
         if queue := self._queue:
             queue.advance()
 
@@ -136,7 +136,7 @@ class MemoryConsumer:
 
 
 class MemoryFollower:
-    """A subscription to a stream; attached while the stream exists."""
+    """Follow a stream; attached while the stream exists."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class MemoryFollower:
         self._connection.subscriptions.pop(self, None)
         self.detach()
 
-    leave = cancel  # a follower has nothing in hand
+    leave = cancel  # a follower has no unacked messages
 
     def attach(self) -> None:
         stream = self._connection.streams.get(self._stream.name)
@@ -175,7 +175,7 @@ class MemoryFollower:
     def wake_queue(self) -> None: ...
 
     def _advance(self) -> None:
-        """Have the handler called for what is new."""
+        """Call the handler with new entries."""
         for offset, message in self._stream.read(self._offset):
             self._offset = offset + 1
             if not is_mark(message):
@@ -187,7 +187,7 @@ class MemoryFollower:
 
 
 class MemoryConnection:
-    """What the server knows of a connection, and forgets when it dies."""
+    """Hold the server's state of a connection."""
 
     def __init__(self, queues: Mapping[str, MemoryQueue], streams: Mapping[str, Stream]) -> None:
         self.queues = queues
@@ -208,7 +208,7 @@ class MemoryConnection:
         return hold
 
     def get(self, queue: MemoryQueue) -> Hold | None:
-        """Take the message at the head of a queue, if there is one."""
+        """Get the message at the head of a queue, if there is one."""
         if (entry := queue.take()) is None:
             return None
         queue.getters += 1

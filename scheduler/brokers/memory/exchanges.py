@@ -1,4 +1,4 @@
-"""An exchange in process: which of its bindings a message matches."""
+"""Match messages with the bindings of an in-process exchange."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from scheduler.protocol.topology import Binding, Exchange
 
 
 class MemoryExchange:
-    """The bindings of one exchange, and the headers that it heeds."""
+    """Hold the bindings of one exchange, and the headers that it checks."""
 
     def __init__(self, spec: Exchange) -> None:
         self.spec = spec
@@ -30,7 +30,7 @@ class MemoryExchange:
         self._exact.get(binding.routing_key, {}).pop(binding, None)
 
     def matching(self, keys: Iterable[str], headers: Mapping[str, Any]) -> list[Binding]:
-        """List the bindings that match any of a message's keys, or all that they ask of headers."""
+        """List the bindings that match any of a message's keys, or all their required headers."""
         if self.spec.type == "headers":
             bound = (binding for each in self._exact.values() for binding in each)
             return [each for each in bound if _matches(each, headers)]
@@ -58,7 +58,7 @@ def _matches(binding: Binding, headers: Mapping[str, Any]) -> bool:
 
 @dataclass(slots=True)
 class _Patterns:
-    """Patterns by their words: a trie, so that a key is not compared with each of hundreds.
+    """Match patterns word by word: a trie, so that a key is not compared with each of hundreds.
 
     Attributes:
         bindings: those whose pattern ends here.
@@ -68,7 +68,7 @@ class _Patterns:
     after: dict[str, "_Patterns"] = field(default_factory=dict[str, "_Patterns"])
 
     def at(self, words: Sequence[str]) -> "_Patterns":
-        """Return where a pattern of these words ends."""
+        """Return the node where a pattern of these words ends."""
         found = self
         for word in words:
             if (after := found.after.get(word)) is None:
@@ -77,7 +77,7 @@ class _Patterns:
         return found
 
     def matching(self, words: Sequence[str], begin: int = 0) -> Iterator[Binding]:
-        """Yield the bindings that match these words from one of them on, some of them twice."""
+        """Yield the bindings that match these words from an index on, some of them twice."""
         if (any_number := self.after.get("#")) is not None:
             for end in range(begin, len(words) + 1):
                 yield from any_number.matching(words, end)

@@ -1,4 +1,4 @@
-"""A queue in process: RabbitMQ's rules for its order, its limits and its timers."""
+"""Implement an in-process queue: RabbitMQ's rules for its order, its limits and its timers."""
 
 import asyncio
 import math
@@ -23,10 +23,10 @@ HIGHEST_OF_QUORUM, USUAL_OF_QUORUM = 31, 4
 
 @dataclass(slots=True, eq=False)
 class Letter:
-    """A message on its way: to where, and in which queues it has died before.
+    """Track a message: its destination, and the queues that dead-lettered it.
 
     Attributes:
-        copies: further keys that it goes by.
+        copies: further keys that route it.
     """
 
     message: Message
@@ -43,7 +43,7 @@ class Letter:
             "reason": reason,
             "exchange": self.exchange,
             "routing-keys": list(self.keys),
-            "count": 1,  # never more: who dies twice in a queue has gone in a circle
+            "count": 1,  # never more: a letter that dies twice in a queue travels in a circle
         }
         deaths = death, *self.deaths
         headers = {**self.message.headers, "x-death": list(deaths)}
@@ -65,7 +65,7 @@ class Letter:
 
 @dataclass(slots=True, eq=False)
 class QueueEntry:
-    """A letter in a queue."""
+    """Hold a letter in a queue."""
 
     letter: Letter
     position: int
@@ -74,14 +74,14 @@ class QueueEntry:
 
 
 class Lanes:
-    """What is ready in a queue: a lane for each priority, higher ones first, each in its order.
+    """Order the ready messages of a queue: a lane for each priority, higher ones first.
 
-    Quorum queues have priorities from 0 to 31, as in RabbitMQ 4.3, and a message without one is of
-    priority 4; classic ones have as many as they were declared with, and without one is 0. What is
-    higher than there are is of the highest.
+    Quorum queues have priorities from 0 to 31, as in RabbitMQ 4.3, and a message without one has
+    priority 4; classic ones have as many as they were declared with, and the default is 0. Higher
+    priorities count as the highest.
 
     In a quorum queue the first message of each lane may expire; in a classic one only that of the
-    whole queue, so that what is of a lower priority stays beyond its time.
+    whole queue, so that messages of a lower priority outlive their time.
     """
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
@@ -103,17 +103,17 @@ class Lanes:
         heappush(self._lanes.setdefault(lane, []), (position, entry))
 
     def pop(self) -> QueueEntry:
-        """Take out the first entry of all."""
+        """Remove the first entry of all."""
         return self._pop(max(self._lanes))
 
     def pop_expired(self, now: float) -> QueueEntry | None:
-        """Take out the entry that expired first, of those that may expire."""
+        """Remove the entry that expired first, of those that may expire."""
         first = min(self._ends, key=self._end_of, default=None)
         return None if first is None or self._end_of(first) > now else self._pop(first)
 
     @property
     def due(self) -> float:
-        """When the next entry expires."""
+        """Return when the next entry expires."""
         return min(map(self._end_of, self._ends), default=math.inf)
 
     def clear(self) -> None:
@@ -121,7 +121,7 @@ class Lanes:
 
     @property
     def _ends(self) -> Iterable[int]:
-        """The lanes whose first entry may expire."""
+        """Return the lanes whose first entry may expire."""
         return self._lanes if self._quorum or not self._lanes else [max(self._lanes)]
 
     def _end_of(self, lane: int) -> float:
@@ -135,18 +135,18 @@ class Lanes:
 
 
 class Place(Protocol):
-    """Where a letter may go, a queue or a stream: to an exchange they are the same."""
+    """Accept letters, as a queue or a stream: an exchange sees no difference."""
 
     @property
     def name(self) -> str: ...
 
     def offer(self, letter: Letter) -> bool:
-        """Take a letter in; False when the place is full and rejects it."""
+        """Accept a letter; False if the place is full and rejects it."""
         ...
 
 
 class Receiver(Protocol):
-    """Whom a queue hands its messages to."""
+    """Receive the messages of a queue."""
 
     @property
     def has_credit(self) -> bool: ...
@@ -155,11 +155,11 @@ class Receiver(Protocol):
 
 
 class MemoryQueue:
-    """The messages of one queue, in order, with one timer for the one at the head.
+    """Hold the messages of one queue, in order, with one timer for the one at the head.
 
     Args:
-        route: finds where a dead letter goes.
-        stuck: the queues with letters that found no place.
+        route: finds the destination of a dead letter.
+        stuck: the queues with undeliverable dead letters.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class MemoryQueue:
         self._ready = Lanes(arguments)
         self._stranded: list[tuple[Letter, frozenset[Place]]] = []
         self._positions = count()
-        # What comes back to a quorum queue goes before the rest, in the order in which it came.
+        # Messages requeued to a quorum queue go before the rest, in the order in which they came.
         self._returned_positions = count(-sys.maxsize)
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
@@ -188,7 +188,7 @@ class MemoryQueue:
         self._ttl = arguments.get("x-message-ttl", math.inf) / 1000
         self._limit: float = arguments.get("x-max-length", math.inf)
         self._rejects = arguments.get("x-overflow") == "reject-publish"
-        # A quorum queue tells publishers to stop when it is over its limit, not when it reaches it.
+        # A quorum queue stops publishers when it is over its limit, not when it reaches it.
         self._room = self._limit + quorum
         self._single_active = bool(arguments.get("x-single-active-consumer"))
         self._dead_letter_exchange: str | None = arguments.get("x-dead-letter-exchange")
@@ -197,12 +197,12 @@ class MemoryQueue:
         self._keeps_stranded = quorum and self._rejects and strategy == "at-least-once"
 
     def depth(self) -> Depth:
-        # A quorum queue sees a consumer in whoever holds a message that it was asked for.
+        # A quorum queue counts the holder of a message from `get` as a consumer.
         getters = self.getters if self.counts_deliveries else 0
         return Depth(len(self._ready), len(self.consumers) + getters)
 
     def letters(self) -> list[Letter]:
-        """What is ready, in the order in which it would be taken."""
+        """Return the ready messages, in their order."""
         return [entry.letter for entry in self._ready]
 
     def offer(self, letter: Letter) -> bool:
@@ -219,7 +219,7 @@ class MemoryQueue:
         return True
 
     def take(self) -> QueueEntry | None:
-        """Take the message at the head, if there is one."""
+        """Get the message at the head, if there is one."""
         now = asyncio.get_running_loop().time()
         self._expire(now)
         entry = self._ready.pop() if self._ready else None
@@ -227,7 +227,7 @@ class MemoryQueue:
         return entry
 
     def take_back(self, entry: QueueEntry) -> None:
-        """Put a message back at its place, with its old expiry."""
+        """Requeue a message at its place, with its old expiry."""
         if self.deleted:
             return
         entry.returns += 1
@@ -241,11 +241,11 @@ class MemoryQueue:
         self.advance()
 
     def advance(self) -> None:
-        """Expire what is due at the head, and hand out what the consumers have credit for."""
+        """Expire due messages at the head, and deliver up to the consumers' credit."""
         self._after_change(asyncio.get_running_loop().time())
 
     def retry_stranded(self) -> None:
-        """Try again to dead-letter what found no queue that takes it."""
+        """Retry dead-lettering of letters that no queue accepted."""
         for letter, delivered in self._forget_stranded():
             self._post(letter, delivered)
 
@@ -303,7 +303,7 @@ class MemoryQueue:
 
     def _post(self, letter: Letter, delivered: frozenset[Place] = frozenset()) -> None:
         queues = self._route(letter)
-        # Nobody would ever take a message out of a circle of queues: RabbitMQ drops it.
+        # No consumer could take a message out of a circle of queues: RabbitMQ drops it.
         wanted = [q for q in queues if q not in delivered and not letter.has_died_in(q.name)]
         refused = [queue for queue in wanted if not queue.offer(letter)]
         if self._keeps_stranded and (refused or not queues):

@@ -1,4 +1,4 @@
-"""The broker in this process, as all its connections see it."""
+"""Hold the state of the in-process broker, shared by all its connections."""
 
 import uuid
 from collections.abc import Iterable
@@ -27,13 +27,13 @@ CACHED_ROUTES = 100_000
 
 
 class MemoryServer:
-    """A broker in this process. Connections that are given the same one see the same queues.
+    """Serve a broker in this process. Connections with the same server see the same queues.
 
     Args:
-        clock: tells when an entry of a stream came.
+        clock: timestamps the entries of streams.
 
     Attributes:
-        cluster: a name that no other server has.
+        cluster: a unique name.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -49,9 +49,9 @@ class MemoryServer:
         self._stuck: dict[MemoryQueue, None] = {}
 
     def disconnect_all(self) -> None:
-        """Break every connection. They come back at once; their deliveries do not."""
+        """Break every connection. They reconnect at once; their deliveries are lost."""
         for connection in self.connections:
-            connection.detach()  # all of them first: nobody may take what another one loses
+            connection.detach()  # all first: none may take what another one loses
         for connection in self.connections:
             connection.lose()
         for connection in self.connections:
@@ -108,13 +108,13 @@ class MemoryServer:
             self._renew_routes()
 
     def publish(self, message: Message, exchange: str, routing_key: str) -> None:
-        """Publish as anybody may: what the headers CC and BCC list are further keys."""
+        """Publish as any client may: the headers CC and BCC list further keys."""
         copies = tuple(key for name in ("CC", "BCC") for key in message.headers.get(name, ()))
         headers = {name: value for name, value in message.headers.items() if name != "BCC"}
         self.post(Letter(replace(message, headers=headers), exchange, routing_key, copies))
 
     def post(self, letter: Letter) -> None:
-        """Put a letter into the queues that it is for."""
+        """Put a letter into its queues."""
         places = self._route(letter)
         if not places:
             raise Unroutable(
@@ -150,7 +150,7 @@ class MemoryServer:
             queue.retry_stranded()
 
     def _route(self, letter: Letter) -> tuple[MemoryQueue | Stream, ...]:
-        """Find where a letter goes: by all its keys, and by those of its headers that count."""
+        """Find the destinations of a letter: by all its keys, and its relevant headers."""
         found = letter.message.headers
         headers = [(name, found[name]) for name in self._heeded if isinstance(found.get(name), str)]
         return self._routed(letter.exchange, letter.keys, frozenset(headers))

@@ -1,8 +1,8 @@
-"""A stream in process: entries that stay where they are, for as many readers as want them.
+"""Implement an in-process stream: entries stay, for any number of readers.
 
-RabbitMQ forgets old entries by the segment, when one is full: more stays than was asked for. Here
-each goes by itself, as soon as somebody writes or looks; its size is that of its body. The newest
-one stays in either.
+RabbitMQ drops old entries by the segment, when one is full: more stays than requested. Here each is
+dropped by itself, at the next write or read; its size is that of its body. The newest one stays in
+either.
 """
 
 import re
@@ -31,10 +31,10 @@ _AGES = {
 
 
 class Stream:
-    """The entries of one stream, each under its offset.
+    """Hold the entries of one stream, each under its offset.
 
     Attributes:
-        followers: called when something has come.
+        followers: called on new entries.
         end: the offset of the next entry.
     """
 
@@ -65,20 +65,20 @@ class Stream:
         return True
 
     def read(self, offset: int) -> Iterator[tuple[int, Message]]:
-        """The offsets and messages from an offset on, with those that come meanwhile."""
+        """Yield offsets and messages from an offset on, including new ones."""
         self._forget_old()
         while (offset := max(offset, self._begin)) < self.end:
             yield offset, self._entries[offset][0]
             offset += 1
 
     def last(self) -> Message | None:
-        """The last entry that is not a mark."""
+        """Return the last entry that is not a mark."""
         offsets = reversed(range(self._begin, self.end))
         messages = (self._entries[offset][0] for offset in offsets)
         return next((message for message in messages if not is_mark(message)), None)
 
     def offset_at(self, since: Since) -> int:
-        """The offset of the first entry that came at this moment, or has this offset, or later."""
+        """Return the offset of the first entry from this moment or offset on."""
         match since:
             case datetime():
                 entries, offsets = self._entries, range(self._begin, self.end)
@@ -89,7 +89,7 @@ class Stream:
                 return self._begin
 
     def begin_of(self, since: Literal["first", "next"] | int) -> int:
-        """Return the offset with which a follower begins."""
+        """Return the offset at which a follower begins."""
         if since == "next":
             return self.end
         return since if isinstance(since, int) and since < self.end else 0
