@@ -1,1 +1,1 @@
-"""What is done about loops from outside: verbs, supervision, status, doctor."""
+"""Operate on loops from outside: verbs, supervision, status, doctor."""

@@ -1,8 +1,8 @@
 """Begin epochs of loops, as every creator of a token does: append, put, and call the roll.
 
-Entries are compare-and-append: of two creators that act at once, one entry is accepted and the
-other creator learns that it was overtaken. So no lock is needed. A creator may die after each
-step: what it leaves behind is void, or found overdue by supervision.
+Entries are compare-and-append: of two concurrent creators, one entry is accepted and the other
+creator learns that it was overtaken. So no lock is needed. A creator may die after each step: its
+remains are void, or found overdue by supervision.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from scheduler.queues.listing import Checkpoint, Listed, Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop
 
-# A processor that hangs loses its connection within minutes; no operator waits so long.
+# A processor that hangs loses its connection within minutes; operators wait less.
 CALLING_TIMEOUT = timedelta(seconds=10)
 CALLED_AT_ONCE = 2_000
 """Loops in one question of a roll call: some 100 kB."""
@@ -36,7 +36,7 @@ REPAIRED = {
 }
 TRIES = 10
 LOOK_BACK = timedelta(minutes=10)
-"""So far back a creator reads the journal itself."""
+"""How far back a creator reads the journal itself."""
 
 Change = Callable[[Token], Token]
 
@@ -48,19 +48,19 @@ def unchanged(token: Token) -> Token:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An epoch that a creator wants to begin.
+    """Describe an epoch to begin.
 
     Attributes:
-        loop: with the schedule, the override and the arguments with which it goes on.
+        loop: with its new schedule, override and arguments.
         before: the loop's entry that the creator has seen, or that of the loop that it renames;
             None: it has none.
-        change: what the verb does to the first token.
-        reason: why the loop is paused or gone; None: why it was paused before.
+        change: the effect of the verb on the first token.
+        reason: why the loop is paused or gone; None: as before.
         brand_new: no older token of this loop exists, so no processor needs to be asked.
-        paused: a loop that is started waits until it is resumed.
-        is_told: the journal hears of it, and all processors confirm a pause or an end.
-        checkpoint: how far the loop has come, where that is known; None: as noted before.
-        did: what is reported of it; None: what the verb does.
+        paused: start the loop paused.
+        is_told: record it in the journal, and have all processors confirm a pause or an end.
+        checkpoint: the loop's progress, if known; None: as noted before.
+        did: the reported effect; None: that of the verb.
     """
 
     verb: Verb
@@ -77,7 +77,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An epoch that has begun.
+    """Describe an epoch that has begun.
 
     Attributes:
         token: its first token; None: the loop is paused or gone.
@@ -90,11 +90,11 @@ class Begun:
 
 
 Decide = Callable[[Loop, Listing], Report | Wanted]
-"""Decides about a loop, as the code or the broker names it, by what the roster says."""
+"""Decides about a loop of the code or the broker, by its roster entry."""
 
 
 class Beginnings:
-    """Begins epochs; the roll call is opened for that, unless it listens already."""
+    """Begin epochs; open the roll call for that, unless it listens already."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._app, self._clock = namespace.app, namespace.clock
@@ -102,10 +102,10 @@ class Beginnings:
         self._timers, self._roll_call = namespace.timers, namespace.roll_call
 
     async def act(self, loops: Sequence[Loop], decide: Decide) -> list[Report]:
-        """Decide about loops and begin the epochs decided on, again where others were first.
+        """Decide about loops and begin the chosen epochs; retry if other creators were first.
 
         Args:
-            loops: no two of which are the same.
+            loops: without duplicates.
 
         Raises:
             QueueNotFound: nothing was seeded.
@@ -135,8 +135,9 @@ class Beginnings:
         """Begin epochs of different loops, in bulk.
 
         Returns:
-            What has begun. Of the other loops, the verb has nothing to do, or another creator was
-            first: the roster tells.
+            The epochs that began. For the other loops, the verb has no effect, or another creator
+            was
+            first: see the roster.
 
         Raises:
             QueueNotFound: nothing was seeded.
@@ -175,10 +176,10 @@ class Beginnings:
     async def repair(
         self, loops: Collection[Loop], kind: str, *, epochs: Mapping[LoopId, int] | None = None
     ) -> Collection[LoopId]:
-        """Begin an epoch of loops that are lost or doubled; return those that were repaired.
+        """Begin an epoch of loops that are lost or doubled; return the repaired ones.
 
-        A repair may be wrong: then the token that was overlooked is void. The loop goes on as the
-        roster says, from what the journal heard last, once no older run goes on.
+        A repair may be wrong: then the overlooked token is void. The loop continues as the roster
+        says, from the last progress in the journal, once no older run is running.
 
         Args:
             epochs: in which each was seen: one that has begun another epoch since is left alone.
@@ -222,10 +223,10 @@ class Beginnings:
     async def _exchanged(
         self, tokens: Mapping[LoopId, Token], entries: Mapping[LoopId, Listed]
     ) -> dict[LoopId, Token]:
-        """Return what first tokens are exchanged for, of loops that no processor runs (R4).
+        """Return the exchanged first tokens of loops that no processor runs (R4).
 
-        Those of other loops, those that the journal has to be read far back for, and those that may
-        go on in the place of others, are left to their processors.
+        Three kinds are left to their processors: loops that run, loops that need the journal from
+        far back, and loops that may replace others.
         """
         sinces = {
             loop: since
@@ -250,7 +251,7 @@ class Beginnings:
         }
 
     def _heard_since(self, first: Token, listed: Listed) -> datetime | None:
-        """Return from when on the journal tells of a loop; None: too long ago, or elsewhere too."""
+        """Return from when on the journal covers a loop; None: too long ago, or elsewhere too."""
         now = self._clock.now()
         if listed.former:
             return None
@@ -275,7 +276,7 @@ class Beginnings:
         return None if token.rests else replace(token, act=first.act)
 
     async def _not_running(self, epochs: Mapping[LoopId, int]) -> list[LoopId]:
-        """Return the loops of which all processors know the epoch, and none is in an older run."""
+        """Return the loops whose epoch all processors know, without older runs."""
         free = list[LoopId]()
         async with self._roll_call:
             for some in in_parts(epochs):
@@ -290,7 +291,7 @@ class Beginnings:
 
     async def _put(self, wanted: Wanted, listed: Listed, token: Token) -> None:
         if listed.entry.state is not LoopState.ACTIVE:
-            if wanted.is_told:  # it has no token: only the journal hears what was done
+            if wanted.is_told:  # it has no token: the journal gets a record of the operation
                 await self._timers.tell(replace(token, state=State.PAUSED))
             return
         put = self._timers.put_now if token.first else self._timers.put
@@ -303,7 +304,7 @@ class Beginnings:
         """Call the roll with the epochs of loops that are paused or gone, and of whole tasks.
 
         Returns:
-            Who is silent.
+            The silent processors.
         """
         called = [
             each.loop.id
@@ -329,7 +330,7 @@ class Beginnings:
 
 
 def in_parts(epochs: Mapping[LoopId, int]) -> Iterator[Mapping[LoopId, int]]:
-    """Split what a roll call asks for, so that no question is too large."""
+    """Split a roll call, so that no question is too large."""
     loops = iter(epochs.items())
     while some := dict(islice(loops, CALLED_AT_ONCE)):
         yield some
@@ -341,7 +342,7 @@ def _first(wanted: Wanted, listed: Listed, now: datetime) -> Token:
 
 
 def _is_start(first: Token) -> bool:
-    """Return whether a token begins a new life of its loop: it goes on from nothing."""
+    """Return whether a token begins a new life of its loop, without progress."""
     return first.epoch == first.life
 
 
@@ -363,7 +364,7 @@ def _reason(wanted: Wanted, state: LoopState) -> str:
 
 
 def _former(wanted: Wanted) -> tuple[str, ...] | None:
-    """Return the tasks that a loop was of before: an epoch of theirs may still run."""
+    """Return the former tasks of a loop: an epoch of theirs may still run."""
     if (before := wanted.before) is None:
         return None
     tasks = dict.fromkeys((before.loop.task, *(before.former or ())))

@@ -1,7 +1,7 @@
-"""Ending one run that is going on, and finding it.
+"""Find and cancel a run.
 
-The processor that has the run is told over the stream of roll calls. Nothing is stored: if it dies
-before the run is settled, the run is run again, as any other.
+The request goes to the run's processor over the stream of roll calls. Nothing is stored: if the
+processor dies before the run is settled, it is run again, like any other.
 """
 
 from collections.abc import Collection
@@ -20,16 +20,18 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class CancelReport:
-    """What came of cancelling a run.
+    """Report the result of cancelling a run.
 
     Attributes:
         run: as it was found.
-        ending: how it has ended: "cancelled", or "escalated" where that was asked for; as any other
-            run, if it did not let itself be cancelled; "lost": its processor has died, or lost its
-            message, so that it is run again, unless it was settled before; "returned": its
-            processor stops, and has given it back; "gone": it had just ended. None: it goes on,
-            and was not waited for any longer.
-        as_asked: whether it has ended as was asked for.
+        ending: how it has ended: "cancelled", or "escalated" if requested; like any other run, if
+        it
+            suppressed the cancellation; "lost": its processor has died, or lost its message, so
+            that
+            it is run again, unless it was settled before; "returned": its processor stops, and has
+            requeued it; "gone": it had just ended. None: it is still running, and the wait timed
+            out.
+        as_asked: whether it has ended as requested.
     """
 
     run: RunningRun
@@ -38,10 +40,10 @@ class CancelReport:
 
 
 class Cancellation:
-    """Cancels runs.
+    """Cancel runs.
 
     Args:
-        within: how long it waits for a run to end.
+        within: how long to wait for a run to end.
     """
 
     def __init__(self, inquiry: Inquiry, within: timedelta = WITHIN) -> None:
@@ -49,10 +51,10 @@ class Cancellation:
         self._within = within
 
     async def running(self, *, stack_of: str | None = None) -> Running:
-        """What runs now.
+        """Return the current runs.
 
         Args:
-            stack_of: the run whose stack is told, as for `cancel`.
+            stack_of: the run whose stack is included, as for `cancel`.
 
         Raises:
             NotRunning, UsageError: there is no such run, or more than one.
@@ -64,19 +66,20 @@ class Cancellation:
         return await self._inquiry.ask(stack_of=_found(running, stack_of)[0].id)
 
     async def cancel(self, run: str, *, escalate: bool = False, by: str = "") -> CancelReport:
-        """Have a run end, and wait until it has, for some seconds.
+        """Cancel a run, and wait for its end, for some seconds.
 
         Args:
-            run: the id of a one-off call's message, or how it begins, if no other begins so;
-                `loop#seq`; or the name of a loop.
+            run: the ID of a one-off call's message, or a unique prefix of it; `loop#seq`; or the
+            name of
+                a loop.
             escalate: whether it then counts as failed for the last time.
-            by: who asks for it; the user of this machine, unless that is said.
+            by: who asks for it; default: the user of this machine.
 
         Raises:
             NotRunning, UsageError: there is no such run, or more than one.
             QueueNotFound: nothing was seeded.
         """
-        # More than one processor has it, if one has lost the broker, and does not know it yet.
+        # More than one processor holds it, if one has lost the broker without noticing yet.
         found = _found(await self._inquiry.ask(), run)
         demand = Demand(by or operator_here(), escalate)
         replies = await self._inquiry.cancel(
@@ -89,14 +92,14 @@ class Cancellation:
         return CancelReport(found[-1], ending, ending == asked)
 
     async def _goes_on(self, found: Collection[RunningRun]) -> bool:
-        """Whether a processor that had a run has it still."""
+        """Return whether a run's processor still has it."""
         now = await self._inquiry.ask()
         before = {(run.processor, run.id, run.attempt) for run in found}
         return any((run.processor, run.id, run.attempt) in before for run in now.runs)
 
 
 def _ending(replies: Collection[Reply | None]) -> str | None:
-    """How the last of a run's processors has ended it; None: one has not."""
+    """Return how the last of a run's processors has ended it; None: one has not."""
     if any(reply is None or reply.what is What.CANCELLING for reply in replies):
         return None
     endings = [reply.ending for reply in replies if reply is not None and reply.ending]
@@ -104,9 +107,9 @@ def _ending(replies: Collection[Reply | None]) -> str | None:
 
 
 def _found(running: Running, reference: str) -> list[RunningRun]:
-    """Return the run of this name, oldest first where several processors have it.
+    """Return the run of this name, oldest first if several processors have it.
 
-    Those of this id; else of this loop; else the calls whose ids begin so.
+    Matches an ID; else a loop; else a prefix of a call's ID.
     """
     runs = running.runs
     named = (

@@ -1,8 +1,8 @@
-"""Which loops there are and which should have come, kept up to date by reading on in the journal.
+"""Track all loops and their due tokens by reading the journal incrementally.
 
-A node of the broker that fails may hand a token out twice (S2 of `scheduler.protocol.epochs`). Two
-lines of one loop may be far apart, so the last put of every loop is remembered: of those heard last
-in memory, of the others in the table of the roster's listing.
+A failing node of the broker may deliver a token twice (S2 of `scheduler.protocol.epochs`). Two
+lines of one loop may be far apart, so the last put of every loop is stored: the recent ones in
+memory, the others in the table of the roster's listing.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 LOOK_BACK = timedelta(minutes=5)
 """A token that waits longer than `LONG` is in the roster, so no more is read at first."""
 RECENT = timedelta(minutes=2)
-"""So far back is read for a count: it comes soon, and what waits for longer is in the roster."""
+"""How far back a count reads: longer waits are in the roster."""
 LONG_MS = LONG // timedelta(milliseconds=1)
 MOST_PUTS = 20_000
 """Loops whose last puts are in memory."""
@@ -60,11 +60,11 @@ class Overdue:
 
 
 class Census:
-    """The last puts of all loops of a namespace.
+    """Track the last puts of all loops of a namespace.
 
     Attributes:
-        doubled: loops of whose current epoch two lines were heard, each with that epoch.
-        long: what was put since it was noted last, of loops that wait for long or nowhere.
+        doubled: loops with two lines in their current epoch, each with that epoch.
+        long: the puts since the last note, of loops that wait for long or not at all.
     """
 
     def __init__(self, namespace: Namespace) -> None:
@@ -79,17 +79,19 @@ class Census:
         self.long = dict[LoopId, Message]()
 
     async def read_on(self, look_back: timedelta = LOOK_BACK, *, is_exact: bool = True) -> None:
-        """Read what was put since the last reading.
+        """Read the puts since the last reading.
 
         Args:
             look_back: how far back the first reading begins.
-            is_exact: whether to read to the last put that was confirmed before. Else nothing is
-                written for it, and in a cluster, what was put only just now may be missing.
+            is_exact: whether to read up to the last put that was confirmed before. Otherwise
+            nothing is
+                written, and in a cluster, the newest puts may be missing.
 
         Raises:
             QueueNotFound: there is no journal.
-            BrokerUnavailable: it could not be read to its end. The next reading goes on from where
-                this one came to.
+            BrokerUnavailable: it could not be read to its end. The next reading continues where
+            this
+                one ended.
         """
         since = self._clock.now() - look_back if self._reached is None else self._reached
         self._reached = await self._journal.read_on(self._hear_once, since=since, is_exact=is_exact)
@@ -102,7 +104,7 @@ class Census:
         return None if kept is None else Put(*json.loads(kept))
 
     def put_of_entry(self, listed: Listed) -> Put | None:
-        """Return the last put of a loop; where none was heard, what its checkpoint tells."""
+        """Return the last put of a loop; if none was heard, that of its checkpoint."""
         put = self.put_of(listed.loop)
         if put is None and (checkpoint := listed.checkpoint) is not None:
             with suppress(MessageError):
@@ -111,7 +113,7 @@ class Census:
         return put
 
     def orphans(self) -> list[LoopId]:
-        """Return loops that this code does not have, not all where there are very many."""
+        """Return loops that this code does not have; a selection if there are very many."""
         found = list[LoopId]()
         for task, count in self._listing.counts.items():
             own = LoopId(task)
@@ -184,25 +186,25 @@ class Census:
         return found
 
     def look_again(self, loops: Iterable[LoopId]) -> None:
-        """Look at these again, though not before others that may be overdue."""
+        """Check these again, after others that may be overdue."""
         again_ms = milliseconds_since_epoch(self._clock.now() + LOOKED_AT_AGAIN)
         for loop in loops:
             self._listing.table.expect(loop, again_ms)
 
     def _hear_once(self, loop: LoopId, put: Put, message: Message) -> None:
         assert message.offset is not None
-        # Also when the reading is cut off: heard again, it would look like a second line.
+        # Also when the reading is interrupted: heard again, it would look like a second line.
         self._reached = message.offset + 1
         self.hear(loop, put, message)
 
     def hear(self, loop: LoopId, put: Put, message: Message) -> None:
-        """Take note of a put."""
+        """Note a put."""
         if put.verb == Verb.GONE:
             return self.forget(loop)
         before, known = self.put_of(loop), self._listing.known(loop)
         if put.by_run:
             self._note_served(loop, put)
-            if put.epoch < known:  # if its loop is paused, this is how far it came
+            if put.epoch < known:  # if its loop is paused, this is its progress
                 self.long[loop] = message
             if before is not None and before.by_run and _is_of_another_line(put, before, known):
                 self.doubled[loop] = put.epoch
@@ -246,17 +248,16 @@ def _is_of_another_line(put: Put, before: Put, known: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How many loops and waiting messages a namespace has.
+    """Count the loops and waiting messages of a namespace.
 
     Attributes:
-        loops: how many loops each task has in each state; those that are gone are remembered for
-            a day.
+        loops: the number of each task's loops in each state; gone ones are kept for a day.
         paused: the tasks that are paused as a whole.
-        timers: how many tokens wait in each timer of loops that has any.
-        later: how many calls wait in each timer of calls that has any.
-        void: how many of these tokens are void, at least: they are dropped when they are due.
-        overdue: loops whose token should have come, not all where there are very many.
-        doubled: loops of which two lines of tokens were heard.
+        timers: the number of tokens in each timer of loops that has any.
+        later: the number of calls in each timer of calls that has any.
+        void: the least number of void tokens among these: they are dropped when they are due.
+        overdue: loops with overdue tokens; a selection if there are very many.
+        doubled: loops with two lines of tokens.
     """
 
     loops: Mapping[str, Mapping[LoopState, int]]
@@ -269,7 +270,7 @@ class Figures:
 
 
 async def count(namespace: Namespace) -> Figures:
-    """Count loops and what waits for them, without writing anything.
+    """Count loops and their waiting messages, without writing anything.
 
     Raises:
         QueueNotFound: nothing was seeded.
@@ -297,7 +298,7 @@ async def count(namespace: Namespace) -> Figures:
 
 
 async def _filled(namespace: Namespace, queues: Mapping[str, str]) -> dict[str, int]:
-    """Return how many messages are in those queues that have any."""
+    """Return the number of messages in those queues that have any."""
     depths = await side_by_side(namespace.broker.depth, list(queues.values()))
     return {
         name: depth.ready

@@ -1,4 +1,4 @@
-"""Is this broker, with what is in it, fit for the guarantees?"""
+"""Check whether the broker and its objects are fit for the guarantees."""
 
 import asyncio
 import uuid
@@ -50,7 +50,7 @@ PROBED_FOR_S = 10
 CONSUMER_TIMEOUT = timedelta(minutes=30)
 
 OLDEST = (3, 10, 0)
-# Their detection of dead-letter cycles drops messages that go round a loop
+# Their detection of dead-letter cycles drops messages that travel round a loop
 # (https://github.com/rabbitmq/rabbitmq-server/issues/11159).
 BREAKS_LOOPS = ((3, 13, 0), (3, 13, 1), (3, 13, 2))
 
@@ -59,7 +59,7 @@ Verdict = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; advice says what to change."""
+    """Report one check; the advice says what to change."""
 
     about: str
     verdict: Verdict
@@ -68,7 +68,7 @@ class Finding:
 
 
 def check_version(info: BrokerInfo) -> Finding:
-    """Whether the broker's version keeps what loops are built on."""
+    """Check whether the broker's version supports loops."""
     about, detail = "broker version", f"{info.product} {info.version}"
     version = _numbers(info.version)
     if info.is_embedded:
@@ -86,7 +86,7 @@ def check_version(info: BrokerInfo) -> Finding:
 
 
 def require_fit(broker: Broker) -> None:
-    """Refuse a broker that would lose loops.
+    """Reject a broker that would lose loops.
 
     Raises:
         IncompatibleBroker: its version would.
@@ -117,7 +117,7 @@ RESTART = (
 
 
 class Doctor:
-    """Looks at everything the guarantees rest on, and leaves it as it was."""
+    """Check everything the guarantees rest on, without changing it."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Doctor:
         self._timer_watch = timer_watch
 
     async def examine(self) -> AsyncIterator[Finding]:
-        """What is as it should be, and what is not."""
+        """Return the findings of all checks."""
         yield check_version(self._broker.info)
         for finding in _check_timeouts(self._app):
             yield finding
@@ -160,7 +160,7 @@ class Doctor:
                 async for finding in check:
                     yield finding
             except QueueNotFound:
-                pass  # which `queues` has told
+                pass  # reported by `queues`
             except AccessRefused as error:
                 refusal = refusal or error
                 yield Finding(
@@ -211,7 +211,7 @@ class Doctor:
             yield Finding("queues", "ok", f"{len(queues)}, as they should be")
 
     async def _compare(self, queue: Queue) -> Finding | None:
-        """What is wrong with the arguments of a queue that exists."""
+        """Return what is wrong with the arguments of an existing queue."""
         try:
             await self._broker.declare(Topology(queues=(queue,)))
         except OtherArguments as error:
@@ -258,7 +258,7 @@ class Doctor:
 
     async def _check_processors(self, alarm: str) -> AsyncIterator[Finding]:
         names = self._app.names
-        if not alarm:  # who may not publish could not ask; nothing is bound for this
+        if not alarm:  # a user who may not publish could not ask; nothing is bound for this
             with suppress(Unroutable, Rejected):
                 await self._broker.publish(
                     Message(), exchange=names.control, routing_key=names.presence
@@ -300,7 +300,7 @@ class Doctor:
         others = f", {page.more} others are not overdue" if page.more else ""
         yield Finding("loops", "ok", f"{len(page.loops)} looked at{others}")
         if await self._installation.other_app() is not None:
-            return  # all of its loops would be told to be pruned
+            return  # otherwise the advice would be to prune all of its loops
         for orphan in orphans_of(self._app, await self._survey.listing()):
             yield Finding(
                 f"{'task' if orphan.id.is_whole else 'loop'} {orphan}",
@@ -356,7 +356,7 @@ class Doctor:
 
 
 async def check_addresses(nodes: Sequence[Broker]) -> Finding:
-    """Check whether the addresses of the broker can be used, and are those of one cluster.
+    """Check whether all addresses of the broker work, and belong to one cluster.
 
     Args:
         nodes: one for each address, not yet connected.
@@ -392,7 +392,7 @@ async def check_addresses(nodes: Sequence[Broker]) -> Finding:
 
 @contextmanager
 def explaining_refusals(broker: Broker, rights: Rights) -> Generator[None]:
-    """Have a refusal inside the block say what the user must be allowed."""
+    """Add the required permissions to an access error inside the block."""
     try:
         yield
     except AccessRefused as error:
@@ -404,13 +404,13 @@ def explaining_refusals(broker: Broker, rights: Rights) -> Generator[None]:
 
 
 async def _hands_on(broker: Broker, names: Names) -> bool:
-    """Return whether a probe comes back, from the node that this connection leads to.
+    """Return whether a probe is dead-lettered, by the node of this connection.
 
-    It waits in a timer queue of its own, which leads into another one. Both are gone after a
-    minute, with what is in them, if their creator dies meanwhile.
+    It waits in a temporary timer queue, which leads into another one. Both are gone after a minute,
+    with their messages, if their creator dies.
 
     Raises:
-        AccessRefused: the user may not declare what it takes.
+        AccessRefused: the user may not declare them.
         QueueNotFound: the namespace was never seeded.
     """
     back, id = asyncio.Queue[Delivery](), uuid.uuid4().hex
@@ -446,7 +446,7 @@ def _rights_of_users(app: App, vhost: str) -> list[Finding]:
             f"rights of a {user}",
             "ok",
             f"{needs}:",
-            # The namespace, because a user has but one set of rights in a virtual host.
+            # The whole namespace, because a user has one set of rights in a virtual host.
             command(rights, user=f"{app.namespace}-{user}", vhost=vhost),
         )
         for user, (rights, needs) in users.items()
@@ -476,7 +476,7 @@ def _check_timeouts(app: App) -> list[Finding]:
 
 
 def _judge_calls(task: str, totals: Totals) -> Finding:
-    """Return a problem where at least as many calls fail as succeed, else a warning."""
+    """Return a problem if at least as many calls fail as succeed, else a warning."""
     detail = f"{totals.lost} calls failed in the last 15 minutes, {totals.succeeded} succeeded"
     if (commonest := totals.commonest) is not None:
         error, count, id = commonest

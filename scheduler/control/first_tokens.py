@@ -1,8 +1,8 @@
-"""The first tokens of epochs, which no run has made, and what they are exchanged for. No I/O.
+"""Make the first tokens of epochs, and their exchange. No I/O.
 
 The creator of an epoch exchanges its first token at once, if no processor is in an older run. If
-one is, or does not answer, the first token goes to its processor, which waits for that run and
-exchanges it then (R4): the loop goes on from where it was.
+one is, or does not respond, the first token goes to its processor, which waits for that run and
+exchanges it then (R4): the loop continues where it was.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ TOOK_ITS_PLACE = Verb.REPAIR, Verb.RESCHEDULE, Verb.RENAME
 def first_token(
     loop: Loop, entry: Entry, verb: Verb, now: datetime, reason: str = "", by: str = ""
 ) -> Token:
-    """Return the token with which an epoch of a loop begins, at its next tick, from no progress."""
+    """Return the first token of a loop's epoch, at its next tick, without progress."""
     tick = loop.schedule.next_after(now)
     return Token(
         loop=loop.id,
@@ -42,11 +42,11 @@ def first_token(
 def resumed(
     token: Token, now: datetime, *, at_once: bool = False, after: datetime | None = None
 ) -> Token:
-    """Return the token with the time at which a resumed loop goes on.
+    """Return the token with the next time of a resumed loop.
 
     Args:
         at_once: it is due now, whenever its next tick is.
-        after: go on as after a run at this moment; what is overdue by now is due at once.
+        after: continue as after a run at this moment; overdue ticks are due at once.
     """
     tick = token.schedule.next_after(after or now)
     due_at = now if at_once else jittered(token.schedule, str(token.loop), tick)
@@ -59,19 +59,19 @@ def triggered(token: Token, now: datetime) -> Token:
 
 
 def joined(first: Token, heard: Heard, latest: Entry | None) -> Token:
-    """Return what the first token of an epoch is exchanged for.
+    """Return the successor of an epoch's first token.
 
     Args:
-        heard: what the journal tells of the loop, now that no older run goes on.
-        latest: the entry of its epoch in the roster; None: it is not known here.
+        heard: the journal's record of the loop, without older runs.
+        latest: the entry of its epoch in the roster; None: unknown here.
     """
     last, act = heard.adopted_by(first), first.act
     end = _end_of(first, last, heard, latest)
-    # What is finished was for another schedule or other arguments: it has no time to keep.
+    # A finished one-off had another schedule or other arguments: it has no time to keep.
     was_finished = last.state is State.DONE
-    # The creator had not found the one that it goes on from: that may be due, or run late.
+    # The creator had not found its predecessor, which may be due, or run late.
     took_its_place = act is not None and act.verb in TOOK_ITS_PLACE and not was_finished
-    # What was due is not left out, unless it is one run that was given another moment.
+    # A due tick is kept, unless it is a one-off with a new moment.
     was_due = act is not None and last.due_at <= act.at and not isinstance(first.schedule, Once)
     still_holds = act is None or last.schedule == first.schedule or was_due
     timing = last if took_its_place and still_holds else first
@@ -95,9 +95,9 @@ def joined(first: Token, heard: Heard, latest: Entry | None) -> Token:
 
 
 def _end_of(first: Token, last: Token, heard: Heard, latest: Entry | None) -> Token | None:
-    """Return the end of the loop that the first token leaves it at; None: the loop goes on.
+    """Return how the first token's loop has ended; None: it continues.
 
-    Of what is finished, more may have been put since, for what was asked for in the meantime.
+    After a one-off finished, more may have been put for requests since.
     """
     entry = latest or Entry(first.epoch, LoopState.ACTIVE, first.life)
     found = [token for token in heard.furthest.values() if token.state is State.DONE]

@@ -1,12 +1,11 @@
-"""The exchanges and queues of an app in the broker: whose they are, and whether they fit its code.
+"""Declare the exchanges and queues of an app; check their owner and their arguments.
 
-A broker tells nobody the arguments of a queue, and whoever may not declare cannot compare them. So
-whoever seeds leaves an imprint, a message of which the last one stays: a JSON object with these
-members.
+A broker does not report the arguments of a queue, and only users who may declare can compare them.
+So each seed leaves an imprint in a queue of one message: a JSON object with these members.
 
 ===================  =================================================================
 version              1, the version of this format
-app                  the module that the app was made in
+app                  the module of the app
 queues               the arguments of each queue that code or settings may change
 ===================  =================================================================
 """
@@ -39,11 +38,11 @@ from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.backoff import backoff
 
 IMPRINT_TYPE = "scheduler.imprint"
-LOOKS = 50  # of many who start at once, one has it in hand for a moment
+LOOKS = 50  # if many start at once, another one holds it for a moment
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=0.1), timedelta(seconds=3)
 LONGEST_ABSENCE = timedelta(minutes=5)
 
-# What code or settings change, by the arguments that it changes: the first that differs tells.
+# The reason of a change, by the argument that it changes: the first difference counts.
 QUEUE_TYPE = "SCHEDULER_QUEUE_TYPE"
 OF_SETTINGS = {
     "x-queue-type": QUEUE_TYPE,
@@ -60,10 +59,10 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Imprint:
-    """What was seeded last.
+    """Record the last seed.
 
     Attributes:
-        app: the module that the app was made in.
+        app: the module of the app.
         queues: the arguments of each.
     """
 
@@ -76,7 +75,7 @@ _IMPRINT = TypeAdapter(Imprint)
 
 
 class Installation:
-    """The exchanges and queues of an app in a broker."""
+    """Manage the exchanges and queues of an app in a broker."""
 
     def __init__(self, app: App, broker: Broker) -> None:
         self._app = app
@@ -84,20 +83,20 @@ class Installation:
         self._management = management_of(app.settings)
 
     async def imprint(self) -> Imprint | None:
-        """Return what was seeded last; None: nothing, or it cannot be read."""
+        """Return the last imprint; None: none, or it is unreadable."""
         try:
             found = await look_into(self._broker, self._app.names.imprint, LOOKS)
             return found and parsed(_IMPRINT, found.body, "imprint")
-        except (QueueNotFound, Undecodable):  # of another version: the next seed leaves its own
+        except (QueueNotFound, Undecodable):  # of another version: the next seed replaces it
             return None
 
     async def other_app(self) -> str | None:
-        """Return the module of the app that has the namespace; None: it is this one, or none."""
+        """Return the module of the app that owns the namespace; None: this one, or none."""
         imprint = await self.imprint()
         return None if imprint is None or self._is_ours(imprint) else imprint.app
 
     async def require(self, tasks: Iterable[str] = ()) -> None:
-        """Refuse the namespace of another app, and queues of tasks declared for other code.
+        """Reject the namespace of another app, and queues of tasks declared for other code.
 
         Raises:
             UsageError: the message says what to change.
@@ -159,8 +158,8 @@ class Installation:
         """Replace the imprint by that of this app, confirmed.
 
         Args:
-            before: what was seeded before: it tells of the tasks that are gone.
-            being_made_anew: queues that are not yet as it needs them.
+            before: the previous imprint, with the tasks that are gone.
+            being_made_anew: queues that are not migrated yet.
         """
         names = self._app.names
         kept = {names.journal, *map(names.processor_queue, served(self._app))}
@@ -181,7 +180,7 @@ class Installation:
         return [name for name, depth in zip(names, depths, strict=True) if depth is None]
 
     async def declare_all(self) -> set[str]:
-        """Declare all that the code needs; return the queues that were not there."""
+        """Declare all that the code needs; return the queues that were missing."""
         wanted = self._app.topology()
         gone = await self.absent(queue.name for queue in wanted.queues)
         try:
@@ -191,10 +190,10 @@ class Installation:
         return set(gone)
 
     async def declare_missing(self, *only: str) -> set[str]:
-        """Declare those queues that are not there, with what leads to them; return them.
+        """Declare missing queues, with their bindings; return them.
 
         Args:
-            only: those to look for; none: all that the code needs.
+            only: the queues to check; none: all that the code needs.
 
         Raises:
             AccessRefused: this user may not declare.
@@ -209,7 +208,7 @@ class Installation:
         try:
             await self._declare_once(wanted)
         except BrokerUnavailable:
-            # What was begun is declared to its end: a queue that exists is taken for bound.
+            # Declared to the end once begun: an existing queue counts as bound.
             with suppress(TimeoutError):
                 async with asyncio.timeout(LONGEST_ABSENCE.total_seconds()):
                     for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
@@ -224,7 +223,7 @@ class Installation:
             await self._broker.unbind(left)
 
     async def harms(self) -> list[Harm] | None:
-        """Return what policies of the broker's operators change; None: unknown.
+        """Return the effects of policies of the broker's operators; None: unknown.
 
         Raises:
             BrokerUnavailable: the management API does not answer.
@@ -238,7 +237,7 @@ class Installation:
         return harms((*wanted.queues, *exchanges), policies)
 
     async def refusal_of(self, error: OtherArguments) -> UsageError:
-        """Return what declaring has refused, in words of the app."""
+        """Return the cause of a failed declaration, in words of the app."""
         imprint = await self.imprint()
         declared: Arguments = imprint.queues.get(error.queue, {}) if imprint else {}
         wanted = {queue.name: queue.arguments for queue in self._app.topology().queues}
@@ -265,7 +264,7 @@ class Installation:
         )
 
     def _changed(self, queue: str, known: Arguments, wanted: Arguments) -> str:
-        """What has changed, as users write it."""
+        """Name the change, as users write it."""
         tasks = {self._app.names.processor_queue(task): task for task in served(self._app)}
         for argument in (*OF_SETTINGS, *OF_TASKS):
             if known.get(argument) == wanted.get(argument):

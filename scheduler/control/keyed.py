@@ -1,6 +1,6 @@
-"""Keyed loops: many loops of one task, started and stopped while processors run.
+"""Start and stop keyed loops: many loops of one task, at run time.
 
-They are loops like those of the code, but for who names them: they wait in the same timers, are
+They are like the loops of the code, but the program names them: they wait in the same timers, are
 supervised, paused and triggered like any other, and outlive every deploy.
 """
 
@@ -57,7 +57,7 @@ LONGEST_KEY = 100
 
 @dataclass(frozen=True, slots=True)
 class KeyedLoop:
-    """A loop that was started at run time."""
+    """Describe a loop that was started at run time."""
 
     key: str
     schedule: Recurring
@@ -66,13 +66,13 @@ class KeyedLoop:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What `sync` did: the keys, in the order of the mapping, or of the loops' start.
+    """Report the effects of `sync`: the keys, in the order of the mapping, or of the loops' start.
 
     Attributes:
-        started: of new loops, and of those whose token was lost.
-        rescheduled: of those that have another schedule or other arguments now.
-        stopped: of those that are not in the mapping.
-        unchanged: of the others.
+        started: new loops, and those whose token was lost.
+        rescheduled: loops with a new schedule or new arguments.
+        stopped: loops that are not in the mapping.
+        unchanged: the others.
     """
 
     started: Sequence[str] = ()
@@ -83,7 +83,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """How many loops `start_many` or `once_many` has started, changed and left as they were."""
+    """Count the loops that `start_many` or `once_many` has started, changed or left alone."""
 
     created: int = 0
     rescheduled: int = 0
@@ -92,10 +92,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A named one-off that waits for its time, or runs.
+    """Describe a named one-off that waits for its time, or runs.
 
     Attributes:
-        at: when it is to run.
+        at: when it is due.
         args: the arguments for the function's parameters.
     """
 
@@ -105,7 +105,7 @@ class Scheduled:
 
 
 class Operations(Protocol):
-    """What starting and stopping loops needs, over one connection."""
+    """Start and stop loops, over one connection."""
 
     clock: Clock
     roster: "Roster"
@@ -118,10 +118,10 @@ Connect = Callable[[], AbstractAsyncContextManager[Operations]]
 
 
 class Keyed:
-    """The keyed loops and the named one-offs of one task.
+    """Manage the keyed loops and the named one-offs of one task.
 
-    The timers of calls take any number of messages, and know none of them by name. What is to be
-    found again, moved or taken back is a one-off: a loop of one run.
+    The timers of calls take any number of messages without names. A message to find again, move or
+    cancel is a one-off: a loop of one run.
     """
 
     def __init__(self, spec: TaskSpec, connect: Connect) -> None:
@@ -138,9 +138,9 @@ class Keyed:
         args: Mapping[str, Any] | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Did:
-        """Start a loop of this task, or give the one of this key another schedule or arguments.
+        """Start a loop of this task, or change the schedule or arguments of the one with this key.
 
-        Started again as it is, it goes on undisturbed.
+        An unchanged loop is left alone.
 
         Args:
             key: which of the task's loops it is: up to 100 letters, digits, '_', '-', and between
@@ -152,7 +152,7 @@ class Keyed:
             created, rescheduled or unchanged.
 
         Raises:
-            UsageError: the key, the schedule or the arguments cannot be used.
+            UsageError: the key, the schedule or the arguments are invalid.
             QueueNotFound: nothing was seeded.
             NotSent: it was not confirmed within 30 s.
         """
@@ -172,10 +172,10 @@ class Keyed:
         spread: bool = False,
         progress: Callable[[int], object] = lambda count: None,
     ) -> Started:
-        """Start many loops of this task, in batches; no other loop is touched.
+        """Start many loops of this task, in batches; other loops are left alone.
 
-        It takes any number: they are read as they are started. Broken off, what was started goes
-        on, and the next call changes nothing of it.
+        It takes any number: they are read as they are started. If it is interrupted, the started
+        loops run, and the next call leaves them alone.
 
         Args:
             loops: pairs, in a mapping or an iterable of any kind: the key, and the schedule, or a
@@ -185,8 +185,8 @@ class Keyed:
             progress: called after each batch, with how many loops were started so far.
 
         Raises:
-            UsageError: a key, a schedule or arguments cannot be used; those before it may have been
-                started.
+            UsageError: a key, a schedule or arguments are invalid; those before it may have been
+            started.
             QueueNotFound: nothing was seeded.
             NotSent: a batch was not confirmed within 30 s.
         """
@@ -204,7 +204,7 @@ class Keyed:
         unique: Duration | None = None,
         progress: Callable[[int], object] = lambda count: None,
     ) -> Started:
-        """Have this task run once for each of many names, in batches, as `once` does for one.
+        """Run this task once for each of many names, in batches, as `once` does for one.
 
         Args:
             one_offs: pairs, in a mapping or an iterable of any kind: the name, and the moment or
@@ -213,8 +213,8 @@ class Keyed:
             progress: called after each batch, with how many were started so far.
 
         Raises:
-            UsageError: a name, a moment or arguments cannot be used; those before it may have been
-                started.
+            UsageError: a name, a moment or arguments are invalid; those before it may have been
+            started.
             QueueNotFound: nothing was seeded.
             NotSent: a batch was not confirmed within 30 s.
         """
@@ -260,13 +260,14 @@ class Keyed:
         return Started(did[Did.CREATED], did[Did.RESCHEDULED], did[Did.UNCHANGED])
 
     async def stop(self, key: str) -> bool:
-        """End a loop, or a named one-off; says whether there was one.
+        """End a loop, or a named one-off; return whether there was one.
 
-        A run that is going on is its last.
+        A run in progress is its last.
         """
         loop = LoopId(self._keyed_spec.name, checked_key(self._keyed_spec, key))
         async with self._connect() as operations:
-            # Also one that is gone from the roster: whoever stopped it may have come no further.
+            # Also if it is gone from the roster: the program that stopped it may have died
+            # half-way.
             ended = await operations.removal.remove(Loop(loop, self._keyed_spec, Every(SECOND), {}))
         return ended.did is Did.REMOVED
 
@@ -279,15 +280,15 @@ class Keyed:
         args: Mapping[str, Any] | None = None,
         unique: Duration | None = None,
     ) -> Did:
-        """Have this task run once, at a moment or after a delay, under a name.
+        """Run this task once, at a moment or after a delay, under a name.
 
-        However often, and from wherever it is called, there is one run of the name. Called again
-        with the same moment and arguments it changes nothing, also when the run has ended within
-        the day; with others, what waits gets these, and what runs is to run again. `stop(name)`
-        takes it back, `scheduled()` lists what waits.
+        However often, and from wherever you call it, there is one run of the name. With the same
+        moment and arguments, another call changes nothing, also for a day after the run has ended.
+        With others, a waiting one-off gets these, and a running one is run again. `stop(name)`
+        cancels it, `scheduled()` lists the waiting ones.
 
-        It is a loop that runs once: never early, its failed attempts are tried again, its run knows
-        its name as `ctx.key`. `send_later` is cheaper, for messages that need not be found again.
+        It is a loop that runs once: never early, with retries, and its run knows its name as
+        `ctx.key`. `send_later` is cheaper, for messages that need not be found again.
 
         Args:
             name: what a key of `start` may be; a task's keyed loops and one-offs share their names.
@@ -301,7 +302,7 @@ class Keyed:
             created, rescheduled or unchanged.
 
         Raises:
-            UsageError: the name, the moment or the arguments cannot be used.
+            UsageError: the name, the moment or the arguments are invalid.
             QueueNotFound: nothing was seeded.
             NotSent: it was not confirmed within 30 s.
         """
@@ -324,7 +325,7 @@ class Keyed:
             return (await operations.seeding.start(loop)).did
 
     async def scheduled(self) -> list[Scheduled]:
-        """The named one-offs of this task whose run has not ended, those that are due first."""
+        """Return the named one-offs of this task whose run has not ended, soonest first."""
         task = self._keyed_spec.name
         async with self._connect() as operations:
             loops = await operations.loops.all()
@@ -336,7 +337,7 @@ class Keyed:
         return sorted(found, key=lambda each: (each.at, each.name))
 
     async def list(self) -> list[KeyedLoop]:
-        """The loops of this task that were started and not stopped."""
+        """Return the loops of this task that were started and not stopped."""
         async with self._connect() as operations:
             loops = await self._there(operations)
         return [
@@ -351,20 +352,19 @@ class Keyed:
         *,
         dry_run: bool = False,
     ) -> Synced:
-        """Make the keyed loops of this task be those of a mapping: start, reschedule, stop.
+        """Make the keyed loops of this task match a mapping: start, reschedule, stop.
 
-        Those that are as they should be are not touched, nor are named one-offs. All are checked
-        before anything is done; what fails on the way is done by the next call. An empty mapping
-        stops all of them.
+        Loops that match are left alone, and so are named one-offs. All are checked before anything
+        is done; the next call repeats what failed. An empty mapping stops all of them.
 
         Args:
             loops: by key, the schedule, or a pair of it and the arguments for the function's
                 parameters.
-            dry_run: only say what it would do.
+            dry_run: only report the changes.
 
         Raises:
-            UsageError: a key, a schedule or arguments cannot be used; nothing was changed.
-            BrokerError: the broker could not do it; the message tells how much was done.
+            UsageError: a key, a schedule or arguments are invalid; nothing was changed.
+            BrokerError: the broker failed; the message says how much was done.
         """
         if not isinstance(loops, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"sync takes a mapping of keys to schedules, got {shown(loops)}.")
@@ -399,7 +399,7 @@ class Keyed:
 
 @asynccontextmanager
 async def within_deadline(loop: str) -> AsyncGenerator[None]:
-    """Give up starting a loop in the block when the deadline of sending has passed.
+    """Raise if starting a loop in the block takes longer than the deadline of sending.
 
     Raises:
         NotSent: it may have been started.
@@ -416,13 +416,13 @@ async def within_deadline(loop: str) -> AsyncGenerator[None]:
 
 
 def wanted_loop(spec: TaskSpec, key: str, value: object) -> Loop:
-    """The keyed loop of a task that somebody wants.
+    """Return the requested keyed loop of a task.
 
     Args:
         value: its schedule, or a pair of that and its arguments.
 
     Raises:
-        UsageError: it cannot be one.
+        UsageError: it is invalid.
     """
     schedule, args = cast("tuple[Any, Any]", value if _is_pair(value) else (value, {}))
     if not isinstance(schedule, Every | Cron) or not isinstance(args, Mapping):
@@ -451,7 +451,7 @@ def _pair(value: Any) -> Any:
 
 
 def _spread(loop: Loop) -> Loop:
-    """Return the loop with an offset of its own, by a hash of its name."""
+    """Return the loop with its own offset, by a hash of its name."""
     schedule = loop.schedule
     if not isinstance(schedule, Every) or not schedule.has_grid or schedule.offset:
         raise ScheduleError(
@@ -477,10 +477,10 @@ def _one_off(spec: TaskSpec, key: str, value: object, now: datetime, kept: timed
 
 
 def checked_key(spec: TaskSpec, key: str) -> str:
-    """The key, if a loop of this task may have it.
+    """Return the key, if it is valid for a loop of this task.
 
     Raises:
-        UsageError: it may not.
+        UsageError: it is invalid.
     """
     if not isinstance(key, str) or len(key) > LONGEST_KEY or not KEY.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
@@ -501,7 +501,7 @@ def _is_same(there: Loop | None, wanted: Loop) -> bool:
 
 
 async def _all_done(doings: Iterable[Coroutine[Any, Any, Sequence[M]]]) -> list[Sequence[M]]:
-    """Return what came of them all; where one fails, the others are done first."""
+    """Return all results; if one operation fails, the others are completed first."""
     done = await asyncio.gather(*doings, return_exceptions=True)
     for each in done:
         if isinstance(each, BaseException):

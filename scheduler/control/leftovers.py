@@ -1,4 +1,6 @@
-"""Tasks that the broker has queues of, and the code does not have any more: renamed, or removed."""
+"""Find tasks that have queues in the broker, and are not in the code any more: renamed, or
+removed.
+"""
 
 from collections.abc import Iterable
 from contextlib import aclosing
@@ -14,7 +16,7 @@ from scheduler.queues.namespace import Namespace
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A task that the code does not have, and what there is of it.
+    """Describe a task that is not in the code, and its queues.
 
     Attributes:
         ready: messages that wait for a processor; None: it has no processor queue any more.
@@ -33,7 +35,7 @@ class Leftover:
 
 
 class Leftovers:
-    """Finds the tasks of earlier code, by what was seeded, and removes their queues."""
+    """Find the tasks of earlier code, by the imprint, and remove their queues."""
 
     def __init__(self, namespace: Namespace, installation: Installation) -> None:
         self._broker, self._names = namespace.broker, namespace.app.names
@@ -41,7 +43,7 @@ class Leftovers:
         self._installation = installation
 
     async def found(self) -> list[Leftover]:
-        """Return the tasks that were seeded, and that the code does not have, by name."""
+        """Return the seeded tasks that the code does not have, by name."""
         there = [
             await self._leftover(task) for task in sorted(await self._installation.other_tasks())
         ]
@@ -58,9 +60,9 @@ class Leftovers:
         )
 
     async def remove(self, tasks: Iterable[str]) -> None:
-        """Park what waits for tasks, and delete their queues; senders get an error from then on.
+        """Park the messages of tasks, and delete their queues; senders get an error from then on.
 
-        A queue that processors consume is left alone, and so is a failed queue with messages.
+        A queue with consumers is left alone, and so is a failed queue with messages.
         """
         for task in tasks:
             await self._remove(task)
@@ -70,7 +72,8 @@ class Leftovers:
         if left.processors:
             return
         queue = self._names.processor_queue(task)
-        # Senders get an error from here on, so nothing comes in between the last look and the end.
+        # Senders get an error from here on, so no message arrives between the last look and the
+        # end.
         of_task = topology(self._names.namespace, [task], called=[task]).bindings
         await self._broker.unbind(
             each

@@ -1,4 +1,4 @@
-"""Files of keyed loops: by task and by key, a schedule and arguments.
+"""Read files of keyed loops: by task and by key, a schedule and arguments.
 
 ::
 
@@ -37,7 +37,7 @@ Wanted = Mapping[str, Mapping[str, tuple[Recurring, Mapping[str, Any]]]]
 
 
 class Row(BaseModel):
-    """A loop in a file: its schedule as decorators take it, and its arguments."""
+    """Describe a loop in a file: its schedule as decorators take it, and its arguments."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -53,10 +53,10 @@ class Row(BaseModel):
 
     @property
     def schedule(self) -> Recurring:
-        """The schedule.
+        """Return the schedule.
 
         Raises:
-            ScheduleError: it cannot be understood.
+            ScheduleError: it is invalid.
         """
         if (self.every is None) == (self.cron is None):
             raise ScheduleError("a loop has every or cron, one of them")
@@ -70,15 +70,15 @@ async def sync_file(
     *,
     dry_run: bool = False,
 ) -> dict[str, Synced]:
-    """Make the keyed loops of the tasks in a file be those of the file; of others, none is touched.
+    """Make the keyed loops of the tasks in a file match the file; leave other tasks alone.
 
     Args:
-        tasks: those that there are.
-        dry_run: only say what it would do.
+        tasks: the tasks of the code.
+        dry_run: only report the changes.
 
     Raises:
-        UsageError: the file, or something in it, cannot be used; nothing was changed.
-        BrokerError: the broker could not do it; notes tell how much was done.
+        UsageError: the file, or something in it, is invalid; nothing was changed.
+        BrokerError: the broker failed; notes say how much was done.
     """
     wanted = loops_in(path, tasks)
     async with connect() as operations:
@@ -88,7 +88,7 @@ async def sync_file(
 async def sync_all(
     wanted: Wanted, tasks: Mapping[str, TaskSpec], operations: Operations, *, dry_run: bool
 ) -> dict[str, Synced]:
-    """Do what `sync_file` does, over a connection, with what a file has."""
+    """Do what `sync_file` does, over a connection, with the loops of a file."""
     done = dict[str, Synced]()
     for task, loops in wanted.items():
         keyed = Keyed(tasks[task], lambda: nullcontext(operations))
@@ -102,11 +102,11 @@ async def sync_all(
 
 
 def loops_in(path: FilePath, tasks: Mapping[str, TaskSpec]) -> Wanted:
-    """The loops of a file, all of which can be started.
+    """Return the loops of a file, all of them valid.
 
     Raises:
-        UsageError: the file cannot be read; or it has something that cannot be used, and the
-            message names its table.
+        UsageError: the file cannot be read, or something in it is invalid; the message names its
+            table.
     """
     file = Path(path)
     wanted = {task: dict(_loops(file, task, tasks, table)) for task, table in _read(file).items()}
@@ -121,7 +121,7 @@ def _read(file: Path) -> Mapping[str, Any]:
         read = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise _wrong(file, f"it cannot be read: {error.strerror}.") from None
-    except ValueError as error:  # it is not TOML, not JSON, or not UTF-8
+    except ValueError as error:  # invalid TOML, JSON, or UTF-8
         raise _wrong(file, f"it cannot be read: {error}.") from None
     if not isinstance(read, dict):
         raise _wrong(file, f"it is an object of tasks, got: {shown(read)}.")
@@ -174,7 +174,7 @@ def _wrong(file: Path, what: str, *table: str) -> UsageError:
 
 
 def _table(*parts: str) -> str:
-    """The name of a table, as TOML has it."""
+    """Return the name of a table, as TOML has it."""
     bare = re.compile(r"[A-Za-z0-9_-]+")
     quoted = [part if bare.fullmatch(part) else json.dumps(part) for part in parts]
     return f"[{'.'.join(quoted)}]"

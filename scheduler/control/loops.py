@@ -1,9 +1,8 @@
-"""Which loops there are: those of the code, the keyed ones, and those that only the broker has.
+"""List the loops: those of the code, the keyed ones, and those that only the broker has.
 
-A named one-off is a loop of one run, so that its name stands for one thing to be done. Until its
-run has ended it is like any other: it is supervised, moved, paused, triggered. Then it is finished,
-and gone from the roster. What is finished is a schedule and arguments, in a life: asked for with
-others, it is to be done again.
+A named one-off is a loop of one run. Until its run has ended it is like any other: it is
+supervised, moved, paused, triggered. Then it is finished, and gone from the roster. Finished is a
+schedule with its arguments, in a life: a request with other ones runs again.
 """
 
 from contextlib import suppress
@@ -23,13 +22,13 @@ from scheduler.timing.once import Once
 
 
 def as_listed(loop: Loop, listing: Listing) -> Loop:
-    """The loop with the schedule and arguments that it was seeded with, whatever this code says."""
+    """Return the loop with its seeded schedule and arguments, whatever this code says."""
     listed = listing.get(loop.id)
     return loop if listed is None else as_entered(loop, listed)
 
 
 def as_entered(loop: Loop, listed: Listed) -> Loop:
-    """The same, of its entry."""
+    """Return the loop of an entry with the entry's schedule and arguments."""
     return replace(
         loop,
         schedule=listed.schedule,
@@ -40,7 +39,7 @@ def as_entered(loop: Loop, listed: Listed) -> Loop:
 
 
 def as_to_be_seeded(loop: Loop, listing: Listing) -> Loop:
-    """The loop of the code, with the schedule that somebody has set in place of its own."""
+    """Return the loop of the code, with its override if it has one."""
     listed = as_listed(loop, listing)
     return replace(listed, args=loop.args) if listed.override else loop
 
@@ -53,12 +52,12 @@ def loop_of_entry(app: App, listed: Listed) -> Loop | None:
 
 
 def keyed_loops_of(app: App, listing: Listing) -> list[Loop]:
-    """The keyed loops that the tasks of this code were given."""
+    """Return the keyed loops of the code's tasks."""
     return [_keyed(app, each) for each in listing.there if _is_keyed(app, each)]
 
 
 def renamed_loops_of(app: App, listing: Listing) -> list[Loop]:
-    """Return the keyed loops that this code's tasks were given under old names, under the new."""
+    """Return the keyed loops of old names of the code's tasks, under the new names."""
     old = {alias: task for task in app.tasks.values() for alias in task.aliases}
     return [
         Loop(LoopId(task.name, listed.loop.key), task, listed.schedule, listed.args)
@@ -68,7 +67,7 @@ def renamed_loops_of(app: App, listing: Listing) -> list[Loop]:
 
 
 def entry_before(app: App, loop: LoopId, listing: Listing) -> Listed | None:
-    """Return the entry of the loop that this one goes on in the place of, or went on."""
+    """Return the entry of the loop that this one replaces, or replaced."""
     found = (listing.get(before) for before in before_rename(app, loop))
     return max(filter(None, found), key=lambda listed: not listed.is_gone, default=None)
 
@@ -82,7 +81,7 @@ def _keyed(app: App, listed: Listed) -> Loop:
 
 
 def is_orphan(app: App, listed: Listed) -> bool:
-    """Tell whether this code does not have the loop of an entry, or the task that it pauses."""
+    """Return whether this code does not have the loop of an entry, or the task that it pauses."""
     if listed.is_of_task:
         return listed.loop.task not in served(app)
     is_ours = listed.loop in app.loops or listed.loop == SUPERVISION or _is_keyed(app, listed)
@@ -90,14 +89,14 @@ def is_orphan(app: App, listed: Listed) -> bool:
 
 
 def loops_of(app: App, listing: Listing) -> list[Loop]:
-    """The loops of the code, but those that were removed, and the keyed ones of its tasks."""
+    """Return the loops of the code, but those that were removed, and the keyed ones of its tasks."""
     gone = {loop for loop, listed in listing.items() if listed.is_gone}
     of_code = [as_listed(loop, listing) for loop in app.loops.values() if loop.id not in gone]
     return [*of_code, *keyed_loops_of(app, listing)]
 
 
 def orphans_of(app: App, listing: Listing) -> list[Loop]:
-    """The listed loops, and the pauses of whole tasks, that this code does not have."""
+    """Return the listed loops, and the pauses of whole tasks, that this code does not have."""
     there = *listing.there, *listing.pauses
     return [_orphan(each) for each in there if is_orphan(app, each)]
 
@@ -108,7 +107,7 @@ def _orphan(listed: Listed) -> Loop:
 
 
 def name_of_orphan(orphan: Loop) -> str:
-    """Return the name of a loop that this code does not have, or what it is instead of one."""
+    """Return the name of an orphan: a loop, or a pause."""
     return f"the pause of {orphan}" if orphan.id.is_whole else str(orphan)
 
 
@@ -123,12 +122,12 @@ def is_same(one: Loop | Token, other: Listed | Token) -> bool:
 
 
 def was_done(loop: Loop, listed: Listed | None) -> bool:
-    """Whether this very run has ended before: the same task, name, moment and arguments."""
+    """Return whether this very run has ended before: the same task, name, moment and arguments."""
     return listed is not None and listed.is_done and is_same(loop, listed)
 
 
 def is_taken(loop: Loop, listed: Listed | None, now: datetime) -> bool:
-    """Whether the name is taken by another one, which is not to be touched."""
+    """Return whether the name is taken by another one-off, which stays."""
     if listed is None or not isinstance(loop.schedule, Once) or not loop.schedule.kept:
         return False
     if not isinstance(listed.schedule, Once):
@@ -138,14 +137,14 @@ def is_taken(loop: Loop, listed: Listed | None, now: datetime) -> bool:
 
 
 class Loops:
-    """The loops of an app, as its code and the roster have them."""
+    """List the loops of an app, in its code and the roster."""
 
     def __init__(self, app: App, roster: Roster) -> None:
         self._app = app
         self._roster = roster
 
     async def all(self) -> list[Loop]:
-        """The loops of the code, and the keyed ones of its tasks.
+        """Return the loops of the code, and the keyed ones of its tasks.
 
         Raises:
             QueueNotFound: nothing was seeded.
@@ -153,11 +152,11 @@ class Loops:
         return loops_of(self._app, await self._roster.read())
 
     async def look(self) -> list[Loop]:
-        """Read them without writing anything, as far as this node of the broker has them."""
+        """Read the loops without writing anything, as far as this node of the broker has them."""
         return loops_of(self._app, await self._roster.look())
 
     async def find(self, name: str) -> Loop:
-        """The loop of this name, in the code or in the broker.
+        """Return the loop of this name, in the code or in the broker.
 
         Raises:
             UnknownLoop: there is none; the message names the nearest.
@@ -170,7 +169,8 @@ class Loops:
         return known[name]
 
     async def find_or_whole(self, name: str) -> Loop:
-        """The loop of this name; where none has it, what stands for the whole task of this name.
+        """Return the loop of this name; without one, the loop that stands for the whole task of
+        this name.
 
         Raises:
             UnknownLoop: there is neither; the message names the nearest.
@@ -182,7 +182,7 @@ class Loops:
         return known[name]
 
     async def _loops_with(self, name: str) -> dict[str, Loop]:
-        """The loops of the code, by name; where none has this one, those of the broker too."""
+        """Return the loops of the code, by name; if none has this one, also those of the broker."""
         known = {str(loop): loop for loop in self._app.loops.values()}
         if name not in known:
             with suppress(QueueNotFound):

@@ -1,19 +1,19 @@
-"""Queues that get other arguments, without losing what is in them.
+"""Recreate queues with other arguments, without losing their messages.
 
-The arguments of a queue cannot be changed, so it is made anew, of the same name. Meanwhile a second
-one takes its place:
+The arguments of a queue cannot be changed, so it is recreated under the same name, while a second
+one replaces it:
 
-1. the second one is declared; what would come to the first one comes to it
-2. what is in the first one goes to the second one
-3. the first one is deleted, and declared anew
-4. all goes back in the same way
+1. the second one is declared, and gets the new messages
+2. the messages of the first one move to the second one
+3. the first one is deleted, and declared again
+4. all messages move back in the same way
 5. the second one is deleted
 
-Each message is confirmed in the one before it is acked in the other. Whoever is killed on the way
-leaves both, and all is gone through again. What the exchange of somebody else, or a sender,
-publishes in the moment in which both are bound is in both, and is run twice.
+Each message is confirmed in one before it is acked in the other. A killed migration leaves both
+queues, and the next one repeats all steps. A message that another application publishes while both
+are bound is in both, and runs twice.
 
-The tokens in a timer, and that of supervision, are lost: their loops go on from the journal, as
+The tokens in a timer, and that of supervision, are lost: their loops continue from the journal, as
 after any loss.
 """
 
@@ -33,7 +33,7 @@ from scheduler.timing.durations import ZERO
 
 
 class Migration:
-    """Makes those queues of a namespace anew that do not fit the code any more."""
+    """Recreate the queues of a namespace that do not fit the code any more."""
 
     def __init__(self, app: App, broker: Broker, installation: Installation) -> None:
         self._app = app
@@ -42,10 +42,10 @@ class Migration:
         self._installation = installation
 
     async def migrate(self) -> None:
-        """Make them anew, or delete those that have nothing in them that cannot be had again.
+        """Recreate queues, or delete those whose messages can be replaced.
 
         Raises:
-            UsageError: somebody consumes from one of them. Nothing was changed.
+            UsageError: one of them has consumers. Nothing was changed.
         """
         wanted = self._app.topology()
         misfits = [queue.name for queue in wanted.queues if await self._is_misfit(queue)]
@@ -95,7 +95,7 @@ class Migration:
             await self._broker.delete(moving)
 
     async def _keep_note(self, queue: str, wanted: Topology) -> None:
-        """Make a queue anew that has but one message, and none that anything depends on."""
+        """Recreate a queue with one message that is not essential."""
         note = await self._broker.get(queue)
         await self._broker.delete(queue)
         await self._broker.declare(wanted)
@@ -104,8 +104,8 @@ class Migration:
             await self._broker.publish(note.message, exchange=control, routing_key=queue)
 
     async def _lead(self, away: Topology, there: Topology) -> None:
-        """Have what comes to the queue of the one come to that of the other."""
-        # What a timer hands on waits where no queue is bound for it, and is not to be there twice.
+        """Redirect the messages of one queue to another."""
+        # A timer's unroutable messages wait, so they must not be in both queues.
         patient = self._names.processor, self._names.delayed
         at_once = tuple(each for each in there.bindings if each.source not in patient)
         await self._broker.declare(replace(there, bindings=at_once))
@@ -114,7 +114,7 @@ class Migration:
         await self._broker.declare(there)
 
     async def _move(self, source: str, task: str) -> None:
-        """Send all that is in a queue to its task again, as it was."""
+        """Send all messages of a queue to their task again, unchanged."""
         async with aclosing(ready_in(self._broker, source)) as waiting:
             async for delivery in waiting:
                 message = delivery.message

@@ -1,4 +1,4 @@
-"""End loops: those that were started at run time, that the code no longer has, or that have ended.
+"""End loops: those that were started at run time, orphans, and those that have ended.
 
 A run may end its loop: pause it, or finish a one-off. Such an end is entered in the roster before
 its message is acked, as a pause or gone that follows the loop's latest entry, unless that has
@@ -22,7 +22,7 @@ from scheduler.timing.moments import LATEST_MS, moment_of
 
 
 class Removal:
-    """Removes loops from the broker."""
+    """Remove loops from the broker."""
 
     def __init__(self, namespace: Namespace, leftovers: Leftovers, beginnings: Beginnings) -> None:
         self._app = namespace.app
@@ -55,19 +55,19 @@ def _decide(loop: Loop, listing: Listing) -> Report | Wanted:
     listed, loop = listing.get(loop.id), as_listed(loop, listing)
     if listed is None:
         return Report(loop, Did.NOT_THERE)
-    # Gone already, it is removed again: the one before may have died before it called the roll.
+    # A gone one is removed again: a previous removal may have died before it called the roll.
     return Wanted(Verb.GONE, loop, listed, did=Did.NOT_THERE if listed.is_gone else None)
 
 
 class Endings:
-    """Enters how runs have ended their loops."""
+    """Enter how runs have ended their loops."""
 
     def __init__(self, namespace: Namespace, beginnings: Beginnings) -> None:
         self._namespace = namespace.app.namespace
         self._beginnings = beginnings
 
     async def enter(self, *found: Token) -> None:
-        """Enter ends of different loops, as far as they hold; it may be done again.
+        """Enter valid ends of different loops; repeatable.
 
         Raises:
             BrokerError: some may not be entered.
@@ -85,7 +85,7 @@ class Endings:
             await self.enter(*elsewhere.values())
 
     async def enter_missing(self, found: Iterable[Token], listing: Listing) -> None:
-        """Enter those of which the roster, as far as it is known, does not tell yet.
+        """Enter ends that are missing in the roster, as far as it is known.
 
         Raises:
             BrokerError: some may not be entered.

@@ -1,4 +1,4 @@
-"""Who acts on loops, as the roster and the journal tell of it, and what was done."""
+"""Report operations on loops: the actor, and the effect."""
 
 import getpass
 import os
@@ -18,7 +18,7 @@ _ACTING = ContextVar("acting", default="")
 
 @contextmanager
 def acting_as(name: str) -> Generator[None]:
-    """Name this person, besides the program, as the actor of what is done inside the block."""
+    """Set the person that is the actor of operations inside the block, besides the program."""
     token = _ACTING.set(one_line(name))
     try:
         yield
@@ -27,7 +27,7 @@ def acting_as(name: str) -> Generator[None]:
 
 
 def user_here() -> str:
-    """Return who runs this program, as far as this machine knows."""
+    """Return the user of this program, if this machine knows."""
     try:
         return getpass.getuser()
     except (ImportError, KeyError, OSError):  # which of them depends on the version of Python
@@ -35,18 +35,18 @@ def user_here() -> str:
 
 
 def operator_here() -> str:
-    """Return who runs this program, and on which machine."""
+    """Return the user of this program, and the machine."""
     return f"{user_here() or 'somebody'}@{socket.gethostname()}"
 
 
 def actor(program: str) -> str:
-    """Return who acts: a person, if one is known, at a program."""
+    """Return the actor: a person, if known, at a program."""
     name = _ACTING.get()
     return f"{name} at {program}" if name else program
 
 
 class Did(StrEnum):
-    """What a verb did to a loop."""
+    """Name the effect of a verb on a loop."""
 
     CREATED = "created"
     UNCHANGED = "unchanged"
@@ -66,11 +66,11 @@ class Did(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report of what a verb did to a loop.
+    """Report the effect of a verb on a loop.
 
     Attributes:
-        due_at: when the loop is due; None: it is paused or gone, or that is not known.
-        is_paused: whether it waits until it is resumed.
+        due_at: when the loop is due; None: it is paused or gone, or unknown.
+        is_paused: whether the loop is paused.
         silent: the processors that have not confirmed it: they may start one more run.
     """
 

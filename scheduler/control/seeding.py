@@ -1,7 +1,7 @@
-"""Starting loops: each gets its one token, however many programs try at once, however often.
+"""Start loops: each gets its one token, however many programs try at once, however often.
 
 All loops of a call begin their epochs in bulk. Entries are compare-and-append, so any number of
-operators and pods can seed at the same time: of each loop, one of them is first, and the others
+operators and pods can seed at the same time: for each loop, one of them is first, and the others
 find it unchanged.
 """
 
@@ -43,11 +43,11 @@ from scheduler.tasks.tasks import TaskSpec
 
 SEEDED_PAUSED = "seeded paused"
 UNLISTED = Entry(0, LoopState.ACTIVE, 0)
-"""The entry of a loop of which the roster knows nothing any more, but the journal may."""
+"""The entry of a loop that is not in the roster any more, but may be in the journal."""
 
 
 class Seeding:
-    """Sees to it that all that an app needs is declared, and that its loops have their tokens."""
+    """Declare everything that an app needs, and start its loops."""
 
     def __init__(
         self,
@@ -74,22 +74,23 @@ class Seeding:
         take_over: bool = False,
         paused: bool = False,
     ) -> list[Report]:
-        """Declare everything, and see to it that each loop has its token.
+        """Declare everything, and give each loop its token.
 
-        A loop that waits is left alone, unless its schedule or arguments were changed: then it goes
-        on with the new ones from where it was; but a schedule that an operator has set holds until
-        it is cleared. A paused loop stays paused. A lost token is put again. A loop of a task's old
-        name goes on under the new one (`aliases=`).
+        A waiting loop is left alone, unless its schedule or arguments were changed: then it
+        continues with the new ones from where it was; but an operator's override holds until it is
+        cleared. A paused loop stays paused. A lost token is replaced. A loop of a task's old name
+        continues under the new one (`aliases=`).
 
         Args:
-            prune: remove the loops, and the queues of tasks, that this code does not have; what
-                waits in these is parked.
-            migrate: recreate queues that were declared for other code, with what is in them.
-            take_over: though the namespace is that of another app.
-            paused: loops that are started wait until they are resumed.
+            prune: remove the loops, and the queues of tasks, that this code does not have; their
+                messages are parked.
+            migrate: recreate queues that were declared for other code, with their messages.
+            take_over: take the namespace from another app.
+            paused: start new loops paused.
 
         Raises:
-            UsageError: it is that of another app; or a queue was declared for other code.
+            UsageError: the namespace is that of another app; or a queue was declared for other
+            code.
         """
         before = await self._installation.imprint()
         if not take_over:
@@ -115,10 +116,10 @@ class Seeding:
         return reports
 
     async def plan(self, *, prune: bool = False, paused: bool = False) -> list[Report]:
-        """Return what `seed` would do, and do nothing.
+        """Return what `seed` would do, without doing it.
 
         Args:
-            prune, paused: as of `seed`.
+            prune, paused: as for `seed`.
 
         Raises:
             UsageError: the namespace is that of another app.
@@ -138,11 +139,10 @@ class Seeding:
         return [*planned, *(Report(loop, Did.REMOVED) for loop in orphans)]
 
     async def adopt(self) -> list[Report]:
-        """Declare what is gone, and start the loops of the code that were never seeded.
+        """Declare missing objects, and start the loops of the code that were never seeded.
 
-        Which other loops exist, and with what, is for the roster to say, not for this code: it may
-        be older than what was seeded last. If the roster is gone too, what was read of it before is
-        entered again.
+        The roster, not this code, which may be old, decides about other loops. If the roster is
+        gone too, the entries that were read of it are appended again.
 
         Raises:
             AccessRefused: this user may not declare.
@@ -166,18 +166,18 @@ class Seeding:
         return reports
 
     async def prepare(self, tasks: Iterable[TaskSpec]) -> None:
-        """See to it that everything that a processor of these tasks needs is there.
+        """Check, and if allowed create, everything that a processor of these tasks needs.
 
         Raises:
-            QueueNotFound: something is not, and we may not declare it.
-            AccessRefused: this user may not even look (RabbitMQ 4.3 refuses that).
+            QueueNotFound: something is missing, and this user may not declare it.
+            AccessRefused: this user may not even check (RabbitMQ 4.3 refuses that).
             UsageError: the namespace is that of another app, or a queue is for other code.
         """
         names, wanted = self._app.names, [name for task in tasks for name in task.names]
         needed = [names.roll_call, names.roster, names.journal, names.presence]
         needed += [*map(names.processor_queue, wanted), *map(names.timer, timers())]
         while True:
-            with suppress(BrokerUnavailable):  # a connection that goes comes back
+            with suppress(BrokerUnavailable):  # a lost connection is restored
                 gone = await self._installation.absent(needed)
                 if not gone:
                     return await self._installation.require(wanted)
@@ -192,16 +192,16 @@ class Seeding:
                     ) from None
 
     async def start(self, loop: Loop) -> Report:
-        """Start a keyed loop, or give it another schedule or other arguments."""
+        """Start a keyed loop, or change its schedule or arguments."""
         (report,) = await self.start_all([loop])
         return report
 
     async def start_all(self, loops: Sequence[Loop]) -> list[Report]:
-        """Start many keyed loops, no two of which are the same."""
+        """Start many keyed loops, without duplicates."""
         return await self._begin_all(loops)
 
     async def _doubled_by_renames(self) -> list[Loop]:
-        """Return the loops of old names that old code has started again, beside the new ones."""
+        """Return the loops of old names that old code has started again, besides the new ones."""
         if not (aliases := aliases_of(self._app)):
             return []
         listing = await self._roster.read()
@@ -236,7 +236,7 @@ class Seeding:
     async def _begin_all(
         self, loops: Sequence[Loop], new: Collection[str] = (), *, paused: bool = False
     ) -> list[Report]:
-        """Begin epochs of those loops that are to be started, changed or renamed.
+        """Begin epochs of the loops to start, change or rename.
 
         Args:
             new: the queues that were just declared.
@@ -247,9 +247,9 @@ class Seeding:
         )
 
     async def _noted_under_old_names(self, loops: Sequence[Loop]) -> Mapping[LoopId, Checkpoint]:
-        """Return how far those had come that these loops take the place of, for these.
+        """Return the progress of renamed loops under their old names, by the new loop.
 
-        The journal may have forgotten it when a paused loop is resumed.
+        The journal may have dropped it when a paused loop is resumed.
         """
         if not any(before_rename(self._app, loop.id) for loop in loops):
             return {}
@@ -295,7 +295,7 @@ class Seeding:
             return Wanted(Verb.RENAME, loop, before, checkpoint=checkpoint, did=Did.RENAMED)
         names = self._app.names
         if listed is None and names.roster in new and names.journal not in new:
-            # The roster was lost. The loop may be an old one: the journal tells how far it came.
+            # The roster was lost. The loop may be an old one: the journal has its progress.
             unlisted = Listed(loop.id, loop.schedule, loop.args, UNLISTED)
             return Wanted(Verb.RESCHEDULE, loop, unlisted, did=Did.REPAIRED)
         if listed is None or listed.is_gone:
@@ -313,7 +313,7 @@ class Seeding:
         return Report(loop, Did.UNCHANGED)
 
     async def _checked(self, reports: Sequence[Report]) -> list[Report]:
-        """Return the reports, with when unchanged loops are due; repair those that are lost."""
+        """Return the reports, with the due times of unchanged loops; repair lost ones."""
         unchanged = [report.loop for report in reports if report.did is Did.UNCHANGED]
         statuses = {
             status.loop.id: status
@@ -327,7 +327,7 @@ class Seeding:
         ]
 
     async def _restore(self) -> set[str]:
-        """Declare the roster if it is gone, and append what was read of it."""
+        """Declare the roster if it is gone, and append the entries that were read of it."""
         try:
             await self._roster.read()
         except QueueNotFound:

@@ -1,4 +1,4 @@
-"""Where each loop is, and how its last run went; and what waits for the tasks."""
+"""Determine where each loop is, how its last run went, and the backlog of the tasks."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ from scheduler.tasks.tasks import TaskSpec
 RECENT = timedelta(minutes=15)
 JOURNAL_TIMEOUT = timedelta(seconds=10)
 CLOCKS_DIFFER = timedelta(seconds=5)
-# Whatever a reading finds of a loop is its last put: so most are found near, and read with little.
+# The last put of a loop counts, wherever it is found: most are found near, with little reading.
 LOOK_BACKS = (
     timedelta(seconds=10),
     timedelta(minutes=1),
@@ -46,7 +46,7 @@ LOOK_BACKS = (
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The pause of a whole task: who has paused it, since when it is paused, and why."""
+    """Describe the pause of a whole task: who paused it, when, and why."""
 
     by: str
     since: datetime
@@ -55,13 +55,13 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of a loop, by roster, journal, queues and processors.
+    """Describe the state of a loop, by roster, journal, queues and processors.
 
     Attributes:
-        attempt: which attempt at the tick is next, or goes on, counted from 1.
+        attempt: which attempt at the tick is next, or running, counted from 1.
         task_pause: of its task, which holds a loop that is not paused itself.
-        epoch: in which the loop is.
-        by: who began that: host, process and a part of its own.
+        epoch: the loop's epoch.
+        by: who began that: host, process and a unique part.
         since: when that was.
     """
 
@@ -116,12 +116,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How many messages of a task there are, besides those that run or wait for their time.
+    """Count the messages of a task, without those that run or wait for their time.
 
     Attributes:
         ready: wait for a processor; None: the task was never seeded.
         parked: wait for an operator.
-        recent: what became of its calls in the last quarter of an hour.
+        recent: the outcomes of its calls in the last quarter of an hour.
         pause: None: processors take its messages.
     """
 
@@ -140,12 +140,12 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What there is besides the loops of an app, and what is ready for its tasks.
+    """Count the objects besides the loops of an app, and its ready messages.
 
     Attributes:
         parked: the messages that wait for an operator, those of loops and of unknown tasks too.
-        delayed: the messages that wait for their time, of retries too.
-        void: the void tokens that wait in the timers of loops until they are due, at least.
+        delayed: the messages that wait for their time, retries included.
+        void: the least number of void tokens in the timers of loops.
         orphans: the loops, and pauses of tasks, in the broker that the code does not have.
         leftovers: the tasks in the broker that the code does not have.
         alarm: why the broker blocks publishers; empty: it does not.
@@ -160,10 +160,10 @@ class Counts:
 
 
 class Survey:
-    """Looks at loops and changes nothing.
+    """Survey loops without changing anything.
 
-    That of a processor, which repairs what it finds lost, reads streams to their ends, for which it
-    writes marks into them. Asked again, it reads on in the journal from where it has come to.
+    That of a processor, which repairs lost loops, reads streams to their ends, for which it writes
+    marks into them. Later calls read the journal incrementally.
     """
 
     def __init__(self, namespace: Namespace) -> None:
@@ -182,7 +182,7 @@ class Survey:
         listing = await self.listing()
         loops = [as_listed(loop, listing) for loop in only] if only else self.loops(listing)
         tokens = await self._last_tokens([loop.id for loop in loops], listing)
-        # What was put after it was read last, the journal did not tell.
+        # The journal did not report later puts.
         now = self._heard_at or self._clock.now()
         depths = await self.depths({loop.id.task for loop in loops})
         overdue = self._overdue(loops, tokens, listing, now)
@@ -238,11 +238,11 @@ class Survey:
         return [each.loop.id for each in await census.overdue(now, TOLERANCE, {})]
 
     async def last_tokens(self, loops: Sequence[Loop]) -> Mapping[LoopId, Token]:
-        """Return what was put last of these loops, as far as the journal or a checkpoint tells."""
+        """Return the last puts of these loops, from the journal or a checkpoint."""
         return await self._last_tokens([loop.id for loop in loops], await self.listing())
 
     async def listing(self) -> Listing:
-        """Return what the roster says; nothing, where nothing was seeded."""
+        """Return the roster; an empty one if nothing was seeded."""
         try:
             return await (self._roster.read() if self._is_exact else self._roster.look())
         except QueueNotFound:
@@ -256,7 +256,7 @@ class Survey:
     async def _last_tokens(
         self, loops: Sequence[LoopId], listing: Listing
     ) -> Mapping[LoopId, Token]:
-        """Return what was put last of each loop, as far as the journal or a checkpoint tells."""
+        """Return the last put of each loop, from the journal or a checkpoint."""
         now, self._is_heard = self._clock.now(), True
         missing = {loop for loop in loops if loop not in self._tokens}
         if self._heard_at is not None:
@@ -290,7 +290,7 @@ class Survey:
                 for loop in missing - set(found)
                 if loop in noted and (token := self._checkpoint(noted[loop], since))
             }
-            # Of a loop whose last token no run has made, more may be told of the run before.
+            # If no run made the last token, more may be known about the run before.
             missing -= {
                 loop
                 for loop, token in found.items()
@@ -303,7 +303,7 @@ class Survey:
     async def _put_since(
         self, since: datetime | None, loops: Collection[LoopId], within: timedelta
     ) -> dict[LoopId, Token]:
-        """Return what the journal has heard last of these loops; nothing, if it is not readable."""
+        """Return the last puts of these loops in the journal; none if it is not readable."""
         if not loops:
             return {}
         try:
@@ -315,7 +315,7 @@ class Survey:
             return {}
 
     def _checkpoint(self, listed: Listed | None, since: datetime | None) -> Token | None:
-        """Return the token that waited when it was noted, if none came after it until then."""
+        """Return the token that waited when it was noted, if it had no successor until then."""
         checkpoint = None if listed is None else listed.checkpoint
         if checkpoint is None or (since is not None and checkpoint.until < since):
             return None
@@ -325,11 +325,11 @@ class Survey:
             return None
 
     async def depths(self, tasks: Collection[str]) -> dict[str, Depth | None]:
-        """Return how full the queues of tasks are; None where one does not exist."""
+        """Return the depths of the queues of tasks; None if one does not exist."""
         return dict(zip(tasks, await side_by_side(self._depth, list(tasks)), strict=True))
 
     async def _depth(self, task: str) -> Depth | None:
-        """Return how full a task's queue is, with those that consume from it now and then."""
+        """Return the depth of a task's queue, counting consumers that take turns."""
         names = self._names
         depth = await self._broker.depth(names.processor_queue(task))
         if depth is None or depth.consumers or task not in resting(self._app):
@@ -363,7 +363,7 @@ class Survey:
         return {task: pause for task in self._app.tasks if (pause := pause_of(listing, task))}
 
     async def recent_calls(self) -> dict[str, Totals]:
-        """Read what became of the calls of each task in the last quarter of an hour."""
+        """Read the outcomes of each task's calls in the last quarter of an hour."""
         if not self._called:
             return {}
         try:
@@ -378,7 +378,7 @@ class Survey:
         return [task for task in self._app.tasks.values() if task.called]
 
     async def counts(self, waiting: int, leftovers: Iterable[Leftover]) -> Counts:
-        """Count what there is by asking how long queues are; no message is touched.
+        """Count by the lengths of queues, without reading messages.
 
         Args:
             waiting: how many loops wait for their time, each with one token that is not void.
@@ -477,7 +477,7 @@ def _status(
 
 
 def _total(depths: Mapping[str, Depth | None], task: TaskSpec) -> int:
-    """Count what is in the queues of a task, those of its aliases too."""
+    """Count the messages of a task's queues, including those of its aliases."""
     return sum(depth.ready for name in task.names if (depth := depths[name]) is not None)
 
 

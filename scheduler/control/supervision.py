@@ -1,4 +1,4 @@
-"""Supervision: finds the loops that do not go on, or that go on twice, and repairs them.
+"""Supervise loops: find lost and doubled ones, and repair them.
 
 It is itself a loop, so that one processor at a time does it. Its queue has one consumer at a time
 (single active consumer), which keeps the census of the journal from round to round. Each round is
@@ -6,19 +6,19 @@ announced over the stream of the roll call. A processor that has heard of none f
 round takes looks whether the loop is still there.
 
 ======================  ========================================================================
-the loop                what is done
+the loop                what supervision does
 ======================  ========================================================================
 waits, is running, or   nothing; a token that waits for long is noted in the roster, so that the
-is ready for its task   journal may forget it
-lost                    overdue, in no hand and not ready: a new epoch begins, which goes on from
-                        where the journal heard last (S1). A wrong repair is harmless
+is ready for its task   journal may drop it
+lost                    overdue, not held by a processor and not ready: a new epoch begins, from
+                        the last progress in the journal (S1). A wrong repair is harmless
 doubled                 two lines were heard: a new epoch begins, so that both are void (S2)
-has ended               its run has paused it, or was the only one of a one-off, and the roster does
-                        not tell: that is entered, as its processor did not live to do it
+has ended               its run paused it, or was the only one of a one-off, and its processor died
+                        before it entered that in the roster: the end is entered
 ======================  ========================================================================
 
 A broker that restarts loses tokens that come due until it is up. So after each reconnect rounds
-follow one another at once (S1b): of all processors that come back, the one whose entry is first
+follow one another at once (S1b): of all processors that reconnect, the one whose entry is first
 triggers the loop.
 """
 
@@ -84,10 +84,10 @@ NOTED_AT_ONCE = 50  # loops that are noted in the roster
 
 ROUNDS_AFTER_RECONNECT_S = (0.5, 3.0, 7.0, 12.0, 20.0)
 UNSETTLED = 30 * SECOND
-"""So long after a reconnect, what is overdue is sooner taken for lost."""
+"""For so long after a reconnect, overdue tokens count as lost sooner."""
 SHORT_TOLERANCE = SECOND
 LONGEST_DRAINING = timedelta(minutes=2)
-"""After so long, a loop is repaired though its timer may be behind."""
+"""After so long, a loop is repaired even if its timer is behind."""
 JUST_BEGUN = timedelta(seconds=1.5)
 
 ADVICE = {
@@ -97,12 +97,12 @@ ADVICE = {
 
 
 class Memory(BaseModel):
-    """What a round hands on to the next, whichever processor runs it.
+    """Carry state from one round to the next, whichever processor runs it.
 
     Attributes:
-        reported: loops in trouble that was reported.
+        reported: loops whose trouble was reported.
         stuck: timers of calls that were reported.
-        policies: policies that change our queues, as reported.
+        policies: policies that change the queues, as reported.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -113,7 +113,7 @@ class Memory(BaseModel):
 
 
 class Supervisor:
-    """The part that one processor takes in supervision."""
+    """Run supervision's part of a processor."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Supervisor:
 
     @property
     def task(self) -> TaskSpec:
-        """The task of the supervision loop, for a worker to run."""
+        """Return the task of the supervision loop, for a worker to run."""
 
         async def supervise(ctx: Context) -> None:
             try:
@@ -162,7 +162,7 @@ class Supervisor:
         return replace(spec, function=supervise, arguments=Arguments(supervise))
 
     async def __aenter__(self) -> "Supervisor":
-        """Begin to look after the supervision loop."""
+        """Begin to watch the supervision loop."""
         self._watching = asyncio.create_task(self._watch_supervision(), name="supervision")
         return self
 
@@ -172,7 +172,7 @@ class Supervisor:
                 await cancelled(task)
 
     def hear(self, event: Event) -> None:
-        """Learn of a reconnect; to be called with each event."""
+        """Note a reconnect; call this with each event."""
         if isinstance(event, Connected):
             self._reconnected_at = self._clock.now()
             if self._hurrying is not None:
@@ -180,10 +180,10 @@ class Supervisor:
             self._hurrying = asyncio.create_task(self._hurry(), name="supervision in a hurry")
 
     async def round(self, memory: Memory) -> Memory:
-        """Look at all loops, and repair those that are lost or doubled."""
+        """Check all loops, and repair lost and doubled ones."""
         began = self._clock.now()
         await self._declare_missing()
-        known_at = self._clock.now()  # what is put after this, the census may not have heard
+        known_at = self._clock.now()  # the census may miss later puts
         await self._census.read_on()
         orphans = self._census.orphans()
         depths = await self._survey.depths(self._app.tasks.keys() & self._listing.counts.keys())
@@ -194,7 +194,7 @@ class Supervisor:
         self._census.look_again(
             each.loop.id for each in overdue if places[each.loop.id] is not Where.LOST
         )
-        if lost:  # tokens whose runs were settled since then are in no hand, but have gone on
+        if lost:  # tokens whose runs were settled since then are not held, but have continued
             await self._census.read_on()
             lost = [each for each in lost if self._census.put_of_entry(each.listed) == each.put]
         lateness = await self._timer_watch.of_tokens() if lost else IN_TIME
@@ -231,7 +231,7 @@ class Supervisor:
         )
 
     async def _report_policies(self, known: Collection[str]) -> list[str]:
-        """Report policies that change our queues; return them, those that were reported included.
+        """Report policies that change the queues; return them, including those reported before.
 
         Args:
             known: those that were reported.
@@ -248,9 +248,9 @@ class Supervisor:
         return [harm.about for harm in found]
 
     async def _declare_missing(self) -> None:
-        """Declare the queues that are gone, and report those that were not gone a round ago."""
+        """Declare missing queues, and report those that existed a round ago."""
         wanted = {queue.name for queue in self._app.topology().queues}
-        # A timer of tokens that is gone shows by those that are overdue, or cannot be put.
+        # A missing timer of tokens shows in overdue tokens, or failing puts.
         if not self._are_timers_suspect:
             wanted -= set(map(self._app.names.timer, timers()))
         before, self._missing = self._missing, set(await self._installation.absent(wanted))
@@ -316,7 +316,7 @@ class Supervisor:
         return list(of_calls)
 
     async def _note(self) -> None:
-        """Note in the roster how far loops have come that wait for long, and which have ended."""
+        """Note in the roster the progress of loops that wait for long, and the ends of loops."""
         messages = list(self._census.long.values())
         for begin in range(0, len(messages), NOTED_AT_ONCE):
             await asyncio.sleep(0)
@@ -385,7 +385,7 @@ class Supervisor:
             await self._patiently(self._trigger())
 
     async def _trigger(self) -> None:
-        """Run supervision now, unless another processor has just seen to it."""
+        """Run supervision now, unless another processor has just done so."""
 
         def decide(loop: Loop, listing: Listing) -> Report | Wanted:
             now, listed = self._clock.now(), listing.get(loop.id)
@@ -405,6 +405,6 @@ class Supervisor:
 
 
 def _memory(carried: Any) -> Memory:
-    with suppress(ValidationError):  # of another version, say: begin anew
+    with suppress(ValidationError):  # of another version, for example: start afresh
         return Memory.model_validate(carried or {})
     return Memory()

@@ -1,8 +1,8 @@
-"""Timers that do not hatch: the message at their head is overdue, and stays there.
+"""Find timers that do not hatch: the message at their head is overdue, and stays there.
 
 A timer of tokens may have lost its leader. Its loops are repaired past it, and it is recreated. A
 timer of calls dead-letters at least once, so it also stops for all its messages when one of their
-target queues rejects 32 of them: nothing of it is lost, and the target is named.
+target queues rejects 32 of them: no message is lost, and the target is named.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ SILENT_AFTER_S = 5.0
 
 
 class Lateness(NamedTuple):
-    """Timers that hold messages past their time.
+    """Report timers that hold messages past their time.
 
     Attributes:
         stuck: timers that do not hatch, each with the cause, in a sentence.
-        is_draining: whether others hand on what is overdue, as fast as the broker can.
+        is_draining: whether others deliver overdue messages as fast as the broker can.
     """
 
     stuck: Mapping[str, str]
@@ -44,24 +44,24 @@ IN_TIME = Lateness({}, is_draining=False)
 
 
 class TimerWatch:
-    """Looks at the heads of the timers of an app."""
+    """Check the heads of the timers of an app."""
 
     def __init__(self, namespace: Namespace, installation: Installation) -> None:
         self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
         self._installation = installation
 
     async def of_tokens(self) -> Lateness:
-        """Look at the timers of tokens."""
+        """Check the timers of tokens."""
         return await self._lateness(map(self._app.names.timer, timers()))
 
     async def of_calls(self) -> Lateness:
-        """Look at the timers of calls, if the app has them."""
+        """Check the timers of calls, if the app has them."""
         if not any(task.called for task in self._app.tasks.values()):
             return IN_TIME
         return await self._lateness(map(self._app.names.later_timer, timers()))
 
     async def recreate(self, queue: str) -> None:
-        """Delete a timer with what is in it, and declare it again.
+        """Delete a timer with its messages, and declare it again.
 
         Raises:
             AccessRefused: this user may not declare.
@@ -70,7 +70,7 @@ class TimerWatch:
         await self._installation.declare_missing()
 
     async def _lateness(self, queues: Iterable[str]) -> Lateness:
-        """Look twice at the heads: a timer that hatches has another one by then."""
+        """Compare the heads twice: a timer that hatches has another one by then."""
         names = list(queues)
         depths = await side_by_side(self._broker.depth, names)
         filled = [name for name, each in zip(names, depths, strict=True) if each and each.ready]
@@ -95,7 +95,7 @@ class TimerWatch:
         }
 
     async def _head(self, queue: str) -> "Head | None":
-        """Return the message at the head of a timer, left where it is; None: it is empty."""
+        """Return the message at the head of a timer, and requeue it; None: it is empty."""
         getting = asyncio.ensure_future(self._broker.get(queue))
         try:
             await asyncio.wait([getting], timeout=SILENT_AFTER_S)
@@ -122,11 +122,11 @@ class TimerWatch:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The message at the head of a timer.
+    """Describe the message at the head of a timer.
 
     Attributes:
         id: None: the timer does not respond.
-        told: what there is to say of it, in a sentence.
+        told: the finding about it, in a sentence.
     """
 
     id: str | None
@@ -149,7 +149,7 @@ def _due_at_of(message: Message) -> datetime | None:
 
 
 def _requeue_late(getting: "asyncio.Future[Delivery | None]") -> None:
-    """Requeue what comes after all."""
+    """Requeue a message that arrives after the timeout."""
     if getting.cancelled() or getting.exception() is not None:
         return
     if (delivery := getting.result()) is not None:

@@ -1,9 +1,9 @@
-"""The operator's verbs: pause, resume, trigger, set a schedule; each begins an epoch.
+"""Operate on loops: pause, resume, trigger, set a schedule; each begins an epoch.
 
-A verb decides by what the roster says. Where another creator was first, it reads and decides again.
-The journal hears what was done.
+A verb decides by the roster. If another creator was first, it reads and decides again. The journal
+records it.
 
-A whole task is paused and resumed like a loop. Its entry of the roster is beside those of its
+A whole task is paused and resumed like a loop. Its roster entry is separate from those of its
 loops, which stay as they are. In between, processors take none of its messages: calls and tokens
 wait in its queue.
 """
@@ -38,7 +38,7 @@ _Decide = Callable[[Loop, Listed], Report | Wanted]
 
 
 class Verbs:
-    """The verbs of an app's loops. Those on many loops begin their epochs in bulk."""
+    """Operate on an app's loops; on many, in bulk."""
 
     def __init__(self, namespace: Namespace, beginnings: Beginnings, survey: Survey) -> None:
         self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
@@ -55,8 +55,8 @@ class Verbs:
     ) -> list[Report]:
         """Pause loops and whole tasks until they are resumed.
 
-        Runs in progress end first. Once this has returned, no run begins, unless a processor has
-        not confirmed it, which the report says.
+        Runs in progress end first. Once this has returned, no run begins, except on processors that
+        the report lists as unconfirmed.
 
         Raises:
             QueueNotFound: a loop is not seeded.
@@ -80,7 +80,7 @@ class Verbs:
                 as_entered(loop, listed),
                 listed,
                 reason=because,
-                # The journal may have forgotten it when the loop is resumed.
+                # The journal may have dropped it when the loop is resumed.
                 checkpoint=None
                 if paused or token is None or token.epoch < listed.entry.life
                 else checkpoint_of(token, self._app.namespace, heard_at),
@@ -101,12 +101,13 @@ class Verbs:
         """Resume paused loops, at their next nominal time or at once, and whole tasks.
 
         Args:
-            after: go on as after a run at this moment: the next nominal time is the first one after
-                it. What has been due since, `catch_up` decides about.
+            after: continue as after a run at this moment: the next nominal time is the first one
+            after
+                it. `catch_up` decides about ticks that have been due since.
 
         Raises:
-            UsageError: a whole task has no time at which it goes on.
-            QueueNotFound, Overtaken: as `pause_all`.
+            UsageError: `at_once` and `after` do not apply to a whole task.
+            QueueNotFound, Overtaken: as for `pause_all`.
         """
         now = self._clock.now()
         if (at_once or after) and (whole := next((x for x in loops if x.id.is_whole), None)):
@@ -148,12 +149,12 @@ class Verbs:
         return await self._act_on(loop, decide)
 
     async def run_beside(self, loop: Loop, args: Mapping[str, Any]) -> Report:
-        """Run a loop's function once, now, with other arguments. The loop goes on as it was.
+        """Run a loop's function once, now, with other arguments. The loop itself is unchanged.
 
-        A failed run is parked, not tried again, as a replayed tick is.
+        A failed run is parked without retries, like a replayed tick.
 
         Args:
-            args: in the place of those of the loop that have these names.
+            args: replace those of the loop that have these names.
 
         Raises:
             InvalidArguments: they do not fit the task.
@@ -179,13 +180,13 @@ class Verbs:
         return Report(loop, Did.TRIGGERED, now)
 
     async def set_schedule(self, loop: Loop, schedule: Recurring, *, by: str) -> Report:
-        """Give a loop another schedule from now on.
+        """Override the schedule of a loop from now on.
 
         It overrides that of the code, whatever is seeded, until it is cleared. A loop that was
         started at run time has no other schedule.
 
         Args:
-            by: who says so.
+            by: who sets it.
 
         Raises:
             UsageError: no task of this code runs the loop, or it is a named one-off.
@@ -270,5 +271,5 @@ class Verbs:
 
 
 def _told_as(verb: Verb) -> Change:
-    """Return what has the journal hear of a pause of a whole task, and of its end."""
+    """Return the record of a pause or resume of a whole task, for the journal."""
     return lambda token: replace(token, act=token.act and replace(token.act, verb=verb))

@@ -1,7 +1,7 @@
-"""Where a loop is: one pure function, which every view of loops and supervision use.
+"""Determine where a loop is, with one pure function for every view of loops and supervision.
 
 It is computed from the loop's entry in the roster, its last put in the journal, the time, the depth
-of its task's queue, and the answers to a roll call, where one was held.
+of its task's queue, and the answers to a roll call, if one was held.
 """
 
 from datetime import datetime, timedelta
@@ -15,11 +15,11 @@ from scheduler.queues.listing import Listed
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 
 TOLERANCE = timedelta(seconds=5)
-"""So long after its time a token may be on its way without a sign of it."""
+"""How long after its time a token may be on its way without a sign."""
 
 
 class Where(StrEnum):
-    """Where a loop is; what needs attention comes first."""
+    """Name where a loop is; most urgent first."""
 
     LOST = "lost"
     UNATTENDED = "unattended"
@@ -53,7 +53,7 @@ MEANINGS = {
 
 
 def put_of(token: Token) -> Put:
-    """Return what the journal would say of a token that was put."""
+    """Return a token as the journal would report its put."""
     act, last = token.act, token.last
     due_at = act.at if act is not None and token.first else token.due_at
     return Put(
@@ -73,7 +73,7 @@ def due_at_of(listed: Listed, put: Put | None, of_task: Listed | None = None) ->
 
     Args:
         put: its last put; None: none was heard. Then it is due at the first tick of its epoch.
-        of_task: the entry that has paused or resumed its task last, if one has.
+        of_task: the last entry that paused or resumed its task, if any.
     """
     if listed.entry.state is not LoopState.ACTIVE or is_held_by(of_task):
         return None
@@ -81,13 +81,13 @@ def due_at_of(listed: Listed, put: Put | None, of_task: Listed | None = None) ->
         due_at = listed.first_due_at
     elif put.rests:
         return None
-    else:  # an epoch that began later has put it again
+    else:  # a later epoch has put it again
         due_at = max(moment_of(put.due_at_ms), listed.at)
     return due_at if of_task is None else max(due_at, of_task.at)
 
 
 def is_held_by(of_task: Listed | None) -> bool:
-    """Return whether the entry that has paused or resumed a task last holds its loops."""
+    """Return whether the last entry that paused or resumed a task holds its loops."""
     return of_task is not None and not of_task.is_gone
 
 
@@ -107,11 +107,11 @@ def where(
 
     Args:
         listed: its entry in the roster; None: it is not seeded.
-        put: its last put; None: the journal, as far as it was read, tells of none.
+        put: its last put; None: none found in the journal.
         depth: of the queue of its task; None: unknown.
-        of_task: the entry that has paused or resumed its task last, if one has.
+        of_task: the last entry that paused or resumed its task, if any.
         timeout: how long a run of its task may take.
-        held: whether a processor has its token in hand; None: unknown, or not all have answered.
+        held: whether a processor has its token; None: unknown, or not all have answered.
         served_until: the latest due time of the task's loops whose runs have begun. Its queue is in
             order, so a token that was due before has left it.
         tolerance: how long after its time a token may be on its way.
@@ -120,7 +120,7 @@ def where(
         return Where.UNSEEDED
     if listed.is_gone:
         return Where.REMOVED
-    # Its run has ended it, as the roster will tell.
+    # Its run has ended it; the roster will follow.
     rests = put is not None and put.epoch >= listed.epoch and put.rests
     if listed.entry.state is LoopState.PAUSED or rests or is_held_by(of_task):
         return Where.PAUSED

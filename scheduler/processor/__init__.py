@@ -1,1 +1,1 @@
-"""A processor: takes messages, runs tasks, settles."""
+"""Process messages: take them, run tasks, settle."""

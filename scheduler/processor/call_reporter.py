@@ -1,4 +1,4 @@
-"""Reports the calls of a processor to the history: summaries, and single attempts that matter."""
+"""Report the calls of a processor to the history: summaries, and single attempts that matter."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ FAILED = Ending.RETRIED, Ending.ESCALATED, Ending.CANCELLED  # a set would cost 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the calls of a task since its last summary.
+    """Count the calls of a task since its last summary.
 
     A call that succeeds adds only its two spans; the summary computes its other figures.
 
@@ -76,13 +76,13 @@ class Tally:
             self.note_error(summary_of(event.error), flat(event.message_id))
 
     def note_error(self, error: str, id: str) -> None:
-        """Count an error; the id is that of a call which met it."""
+        """Count an error, with the ID of its call."""
         if error in self.errors or len(self.errors) < MOST_ERRORS:
             count, _ = self.errors.get(error, (0, ""))
             self.errors[error] = count + 1, id
 
     def summary(self, task: str, now: datetime) -> Summary:
-        """Return what it has counted."""
+        """Return its counts."""
         counts: dict[str, Any] = dict(self.counts)
         started = len(self.took)
         late_ms, took_ms = _sorted_ms(self.late), _sorted_ms(self.took)
@@ -107,9 +107,9 @@ class Tally:
 
 
 class CallReporter:
-    """Reports what became of calls; a processor that is killed leaves ten seconds unreported.
+    """Report the outcomes of calls; a killed processor leaves ten seconds unreported.
 
-    While the broker cannot be reached, reports wait. One whose confirmation is lost comes twice.
+    While the broker cannot be reached, reports wait. One whose confirmation is lost is duplicated.
 
     Args:
         tasks: those of the processor, by name.
@@ -137,7 +137,7 @@ class CallReporter:
         await self._flush()
 
     def hear(self, event: Event) -> None:
-        """Take note of a call that ended, or could not be run: a listener."""
+        """Note a call that ended, or could not be run: a listener."""
         if isinstance(event, RunFinished):
             if (call := event.call) is not None:
                 tally = self._tallies.get(call.task) or self._new_tally(call.task)
@@ -193,7 +193,9 @@ class CallReporter:
         except BaseException as error:
             self._summaries.extendleft(reversed(summaries))
             self._attempts.extendleft(reversed(attempts))
-            if not isinstance(error, BrokerError):  # of the broker, others tell
+            if not isinstance(
+                error, BrokerError
+            ):  # messages that the broker parked are reported elsewhere
                 raise
 
 

@@ -1,7 +1,7 @@
-"""The other end of a run in a process of its own: what is done in that process.
+"""Run a job in a separate process.
 
-What the function hands over is checked here, where it is handed over: what cannot travel is told in
-words.
+Results are checked here, in that process: an error about a value that cannot travel is sent as
+text.
 """
 
 import base64
@@ -41,12 +41,12 @@ OURS = __file__, processor_threads.__file__
 WRAPPED = "__wrapped__"  # where `functools.update_wrapper` puts it
 
 Whereabouts = tuple[Progress | None, str]
-"""How far a run has come, and its stack."""
+"""The progress of a run, and its stack."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a process does: the function is found there by its name."""
+    """Describe the job of a process, which finds the function by its name."""
 
     task: str
     module: str
@@ -58,7 +58,7 @@ class Job:
 
     @classmethod
     def of(cls, task: TaskSpec, context: Context[Any], *, carries: bool) -> "Job":
-        """Describe a run, without what cannot be reached from another process."""
+        """Describe a run, without objects that cannot travel to another process."""
         alone = replace(
             context,
             state=None,
@@ -78,7 +78,7 @@ class Job:
 
 
 class Lines:
-    """A socket over which a word and a value are told in a line of JSON each."""
+    """Send a word and a value over a socket, as a line of JSON."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -88,7 +88,7 @@ class Lines:
         self._socket.sendall(json.dumps([what, value]).encode() + b"\n")
 
     def read(self) -> Sequence[tuple[str, Any]] | None:
-        """Wait until something arrives, and return what whole lines tell; None: no more will."""
+        """Wait until data arrives, and return its whole lines; None: the end."""
         try:
             data = self._socket.recv(CHUNK)
         except OSError:
@@ -103,13 +103,13 @@ class Lines:
 
 
 def work(theirs: socket.socket, job: Job) -> None:
-    """Do a job, and tell how it ended."""
+    """Do a job, and report how it ended."""
     _become_own_session()
     ProcessSide(theirs).work(job)
 
 
 class ProcessSide:
-    """What a process knows of its run. Made in the thread of the run."""
+    """Hold a process's side of its run. Made in the thread of the run."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._process = os.getpid()
@@ -123,7 +123,7 @@ class ProcessSide:
         self._progress: Progress | None = None
 
     def work(self, job: Job) -> None:
-        """Wait until the job may begin, do it, and tell how it ended."""
+        """Wait until the job may begin, do it, and report how it ended."""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._let_go)
         root = logging.getLogger()
@@ -171,9 +171,9 @@ class ProcessSide:
             _end_session()
 
     def _leave(self) -> None:
-        """Wait to be ended, with all that was forked, after what is done when a process ends."""
+        """Run the exit handlers, then wait to be killed, with all forks."""
         ended: Any = threading
-        ended._shutdown()  # as the end of a process does
+        ended._shutdown()  # as at the end of a process
         sys.stdout.flush()
         sys.stderr.flush()
         self.tell("left", None)
@@ -191,7 +191,7 @@ class ProcessSide:
         self._progress = checked_progress(fraction, text)
 
     def _let_go(self) -> None:
-        """Leave the processor to the process that this one was forked off."""
+        """Leave the processor to the parent of this forked process."""
         for number in STOPPING:
             if signal.getsignal(number) is _stay:
                 signal.signal(number, signal.SIG_DFL)
@@ -202,17 +202,17 @@ class ProcessSide:
 
 
 def checked_progress(fraction: float, text: object) -> Progress:
-    """Return what a run tells of its progress, as it can be told to anybody."""
+    """Check reported progress, and return it in a form that can travel."""
     return Progress(float(fraction), one_line(str(text)))
 
 
 def refuse_to_carry(_: Any) -> NoReturn:
-    """Stand for carrying in a run that has no next one."""
+    """Reject carrying in a run that has no next one."""
     raise CarryError("A one-off run has no next run to carry to: only loops carry.")
 
 
 def error_of(told: dict[str, Any]) -> Exception:
-    """Return the error that a process has told of: itself, or what it said."""
+    """Return the error of a process: itself, or its text."""
     error = unpickled(told["pickled"])
     if not isinstance(error, Exception):
         error = RuntimeError(told["summary"])
@@ -221,7 +221,7 @@ def error_of(told: dict[str, Any]) -> Exception:
 
 
 def unpickled(text: str | None) -> Any:
-    """Return what a process has handed over; None, if it cannot be had here."""
+    """Unpickle a value of a process; None if that fails here."""
     if text is None:
         return None
     try:
@@ -232,7 +232,7 @@ def unpickled(text: str | None) -> Any:
 
 
 class _ToldError(Exception):
-    """The traceback of an error that was raised in another process."""
+    """Show the traceback of an error that was raised in another process."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -243,11 +243,11 @@ def _unreachable(*_: object) -> NoReturn:
 
 
 def _become_own_session() -> None:
-    """Be killed as a group, with all that is forked, and by nothing that only asks to stop."""
+    """Start a process group, killed as one with all forks, and immune to terminal signals."""
     if hasattr(os, "setsid"):
         os.setsid()
     for number in STOPPING:
-        # Not ignored, which the programs that this one starts would inherit.
+        # Not ignored: the programs that this one starts would inherit that.
         signal.signal(number, _stay)
         if hasattr(signal, "siginterrupt"):
             signal.siginterrupt(number, False)
@@ -256,11 +256,11 @@ def _become_own_session() -> None:
 
 
 def _stay(*_: object) -> None:
-    """Leave it to the processor when this process ends."""
+    """Stay until the processor ends this process."""
 
 
 def _end_session() -> NoReturn:
-    """End this process, and all that it has forked: there is no processor any more."""
+    """End this process, and all its forks: the processor is gone."""
     if hasattr(os, "killpg"):
         os.killpg(0, signal.SIGKILL)
     os._exit(ORPHANED)
@@ -290,7 +290,7 @@ def _told(error: Exception) -> dict[str, str | None]:
 
 
 def _pickled(value: Any) -> str | None:
-    """A value that can travel; None, if it cannot."""
+    """Pickle a value; None if that fails."""
     try:
         with UserCode("pickling"):
             pickle.loads(data := pickle.dumps(value))
@@ -300,7 +300,7 @@ def _pickled(value: Any) -> str | None:
 
 
 class _Telling(logging.Handler):
-    """Tells the processor what is logged, in plain values."""
+    """Send log records to the processor, in plain values."""
 
     def __init__(self, tell: Callable[[str, Any], None]) -> None:
         super().__init__()

@@ -1,15 +1,15 @@
-"""Whether a processor lives, and whether it is of use: for whoever restarts it, and waits for it.
+"""Serve liveness and readiness of a processor.
 
 =========  ======================================================================================
 page       is 200, unless
 =========  ======================================================================================
-/livez     the event loop does not get round: something in it blocks, and to restart it helps
+/livez     the event loop is blocked: a restart helps
 /readyz    that; or it is draining, is not connected, an alarm blocks the broker, or the broker has
            no consumer of a queue
 =========  ======================================================================================
 
-Otherwise it is 503. Both are a JSON object that says why. A broker that is away leaves a processor
-alive: it comes back by itself.
+Otherwise it is 503. Both are a JSON object with the reason. A processor stays alive when the broker
+is down: it reconnects by itself.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ ASK_SOON_S = 1.0
 ASK_AT_LEAST_EVERY_S = 60.0
 NO_ANSWER_S = 10.0
 STACK_DEPTH = 15
-ASKING_SHARE = 20  # asking takes no more than one part in so many of the time
+ASKING_SHARE = 20  # asking takes at most this share of the time
 
 
 class Health:
-    """The health of a processor. Open it with `async with`, in the event loop that is watched.
+    """Track the health of a processor. Open it with `async with`, in the event loop to watch.
 
-    What the pages need is kept up to date by that loop, and only read by those who ask: a probe
-    costs the broker nothing.
+    That loop keeps the state of the pages up to date; requests only read it, so a probe costs the
+    broker nothing.
     """
 
     def __init__(self, broker: Broker, worker: Worker) -> None:
@@ -75,7 +75,7 @@ class Health:
         }
 
     def why_not_live(self) -> list[str]:
-        """What is wrong with the event loop; nothing: it lives."""
+        """Return what is wrong with the event loop; empty: it is alive."""
         silence = monotonic() - self._beaten_at
         if silence < BLOCKED_AFTER_S:
             self._told = False
@@ -92,7 +92,7 @@ class Health:
         return [why]
 
     def why_not_ready(self) -> list[str]:
-        """What keeps it from processing; nothing: it does."""
+        """Return what keeps it from processing; empty: it is ready."""
         if blocked := self.why_not_live():
             return blocked
         if self._worker.stopping:
@@ -115,7 +115,7 @@ class Health:
             await asyncio.sleep(BEAT_S)
 
     async def _keep_asking(self) -> None:
-        """Ask the broker for its side: a consumer that we believe in may be unknown to it."""
+        """Ask the broker for its side: it may not know a consumer that seems active."""
         while True:
             began = monotonic()
             if self._broker.connected:
@@ -127,7 +127,7 @@ class Health:
 
     async def _unknown_to_broker(self) -> list[str]:
         asked = [(queue, await self._is_consumed(queue)) for queue in self._worker.listening]
-        listening = self._worker.listening  # some may rest by now
+        listening = self._worker.listening  # some may be cancelled by now
         return [queue for queue, known in asked if not known and queue in listening]
 
     async def _is_consumed(self, queue: str) -> bool:
@@ -140,7 +140,7 @@ class Health:
 
 
 def ask(port: int) -> tuple[bool, str]:
-    """Whether the processor that answers at a port of this machine lives; if not, why."""
+    """Ask the processor at a port of this machine whether it is alive; return why not."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         connection.request("GET", "/livez")

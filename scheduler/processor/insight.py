@@ -1,4 +1,4 @@
-"""What a processor tells of its runs to whoever asks, and how it ends one on demand."""
+"""Report the runs of a processor, and cancel one on request."""
 
 import asyncio
 import logging
@@ -13,25 +13,25 @@ from scheduler.processor.stacks import of_coroutine, of_thread
 from scheduler.queues.running import Demand, RunningRun
 from scheduler.tasks.context import Progress
 
-PATIENCE = timedelta(seconds=0.3)  # with a process: whoever asks all processors waits for 0.5 s
+PATIENCE = timedelta(seconds=0.3)  # with a process: a question to all processors takes 0.5 s
 RETURNED = "returned"
 
 
 class Insight:
-    """Tells of the runs of a processor, but for the scheduler's own."""
+    """Report the runs of a processor, but for the scheduler's own."""
 
     def __init__(self, executions: Executions, events: EventStream) -> None:
         self._executions = executions
         self._events = events
 
     async def told(self, processor: str, stack_of: str | None) -> Sequence[RunningRun]:
-        """The runs that are going on in a processor of this name, and the stack of one of them."""
+        """Return the runs of a processor of this name, and the stack of one of them."""
         return await asyncio.gather(
             *(_told(each, processor, each.id == stack_of) for each in self._going_on())
         )
 
     def cancel(self, run: str, demand: Demand, ended: Callable[[str], None]) -> bool:
-        """Have a run end, and be told how when it is settled; says whether there is one."""
+        """Cancel a run; call back when it is settled. Return whether there is one."""
         found = [each for each in self._going_on() if each.id == run and each.cancel(demand)]
         for each in found:
             logging.getLogger(__name__).info("%s is to end: %s has it cancelled", run, demand.by)
@@ -42,7 +42,7 @@ class Insight:
         return [each for each in self._executions if not each.run.task.builtin]
 
     def _follow(self, execution: Execution, ended: Callable[[str], None]) -> None:
-        finished = how = LOST  # also where its message could not be acked: it comes again
+        finished = how = LOST  # also if its message could not be acked: it is redelivered
 
         def hear(event: Event) -> None:
             nonlocal finished, how

@@ -1,4 +1,4 @@
-"""Sending messages: now, later, or at a moment; confirmed, stored, or an error that says so."""
+"""Send messages: now, later, or at a moment; each is confirmed, stored, or fails with an error."""
 
 import asyncio
 import itertools
@@ -55,13 +55,13 @@ DEADLINE = timedelta(seconds=30)
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
 FLOW_CONTROL = Blocked, Rejected, ConfirmationTimeout
 LOOK_EVERY = 5 * SECOND
-CLAIM = 2 * DEFAULT_TIMEOUT  # no message is tried for so long by one process
+CLAIM = 2 * DEFAULT_TIMEOUT  # longer than a process tries one message
 AT_ONCE = 256  # of many calls
 
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """What a call is sent with, besides its arguments.
+    """Describe how a call is sent, besides its arguments.
 
     Attributes:
         delay: how long from now.
@@ -85,19 +85,19 @@ class Posting:
 
 
 OneOfMany = tuple[Mapping[str, Any], Posting]
-"""A call that is sent with others: its arguments, and what it is sent with besides."""
+"""A call sent with others: its arguments, and its posting."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendPolicy:
-    """How a message is sent that is posted with nothing else."""
+    """Set the defaults for sending messages."""
 
     deadline: timedelta = DEADLINE
     retry: Retry = field(default_factory=lambda: Retry(sys.maxsize))
 
 
 class Lent(NamedTuple):
-    """A connection of somebody else, such as a processor, in its event loop; None: in all."""
+    """A borrowed connection, valid in one event loop, or in all if `loop` is None."""
 
     broker: Broker
     clock: Clock
@@ -105,17 +105,17 @@ class Lent(NamedTuple):
 
 
 class Outbox:
-    """Sends the messages of a namespace, over one connection for each event loop.
+    """Send the messages of a namespace, over one connection for each event loop.
 
-    It is opened on first use, or somebody else's. While it leads to RabbitMQ, what the fallback has
-    stored is sent, too.
+    It opens the connection on first use, or borrows one. While connected to RabbitMQ, it also sends
+    the messages in the fallback store.
 
     Args:
         connect: makes a broker, not yet opened.
-        emit: is told of each message.
-        around: stand around the sending of each call.
-        fallback: stores what could not be sent; None: `NotSent` is raised.
-        policy: returns how to send what is posted with nothing else.
+        emit: called with the events of each message.
+        around: the middleware of each call.
+        fallback: stores unsent messages; None: `NotSent` is raised.
+        policy: returns the defaults.
     """
 
     def __init__(
@@ -144,25 +144,25 @@ class Outbox:
         self._entered: asyncio.AbstractEventLoop | None = None
 
     def use(self, broker: Broker, clock: Clock, *, everywhere: bool = False) -> None:
-        """Send what is sent in this event loop, or in all, over somebody else's connection."""
+        """Send over a borrowed connection in this event loop, or in all."""
         self._lent.append(Lent(broker, clock, None if everywhere else asyncio.get_running_loop()))
         self._resend_over(broker)
 
     def release(self, broker: Broker) -> None:
-        """Do not send over this connection any more."""
+        """Stop using this connection."""
         self._lent = [lent for lent in self._lent if lent.broker is not broker]
         if (resending := self._resending.pop(broker, None)) is not None:
             resending.cancel()
 
     @property
     def clock(self) -> Clock:
-        """The clock of whoever lent the connection, or our own."""
+        """Return the clock of the borrowed connection, or the machine's."""
         lent = self._lent_here
         return self._clock if lent is None else lent.clock
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Broker]:
-        """The connection that is open; where none is, one for the time of the block."""
+        """Return the open connection; without one, open one for the duration of the block."""
         if self.is_open:
             yield await self._current()
         else:
@@ -171,17 +171,19 @@ class Outbox:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection for this event loop, or will be, which somebody closes."""
+        """Return whether this event loop has, or will have, a connection that its owner closes."""
         return self._broker_here is not None or self._entered is asyncio.get_running_loop()
 
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop of an embedded broker that was lent: it can be reached from no other."""
+        """Return the event loop of a borrowed embedded broker: no other can reach it."""
         embedded = (each.loop for each in reversed(self._lent) if each.broker.info.is_embedded)
         return next(embedded, None)
 
     async def open(self) -> None:
-        """Connect now, rather than on first use; with a fallback, later if the broker is away."""
+        """Connect now, rather than on first use; with a fallback, later if the broker is not
+        reachable.
+        """
         try:
             await self._current()
         except BrokerUnavailable:
@@ -227,7 +229,7 @@ class Outbox:
         return broker
 
     async def send(self, task: str, args: Mapping[str, Any], posting: Posting) -> MessageId:
-        """Send a call, confirmed; returns its message id.
+        """Send a call, confirmed; return its message ID.
 
         Raises:
             NotSent: it was not confirmed within the deadline, nor stored.
@@ -243,7 +245,7 @@ class Outbox:
 
     async def _send(self, asked: Sending, posting: Posting) -> None:
         now = self.clock.now()
-        # In UTC: of two moments with the same zone, Python subtracts what the clocks on walls show.
+        # In UTC: Python subtracts wall-clock times if two moments have the same zone.
         due_at = max(posting.at or now + posting.delay, now).astimezone(UTC)
         check_length(due_at - now, given=posting.given)
         call = asked.task, asked.message_id
@@ -273,7 +275,7 @@ class Outbox:
     async def publish(
         self, exchange: str, key: str, message: Message, posting: Posting
     ) -> MessageId:
-        """Publish a message to an exchange of somebody else, confirmed; returns its id.
+        """Publish a message to an exchange of another application, confirmed; return its ID.
 
         Raises:
             NotSent: it was not confirmed within the deadline, nor stored.
@@ -289,10 +291,10 @@ class Outbox:
         return MessageId(id, error is not None)
 
     async def send_all(self, task: str, calls: Sequence[OneOfMany]) -> list[MessageId]:
-        """Send many calls side by side; returns their message ids, in order.
+        """Send many calls concurrently; return their message IDs, in order.
 
-        A call that cannot be sent, such as one that is too large, keeps no other from being sent.
-        After any other failure, no further call is begun; after one that is stored, all are.
+        A call that cannot be sent, such as one that is too large, does not affect the others. After
+        any other failure, no further call is sent; after one is stored, all are stored.
 
         Raises:
             NotAllSent: some were confirmed, not all.
@@ -309,7 +311,7 @@ class Outbox:
                     posting = replace(posting, deadline=deadline)
                 try:
                     ids[number] = id = await self.send(task, args, posting)
-                except MessageError as error:  # the fault of this call alone
+                except MessageError as error:  # an error of this call alone
                     errors.append(error)
                 except Exception as error:
                     errors.append(error)
@@ -328,10 +330,10 @@ class Outbox:
         return sent
 
     async def send_stored(self, broker: Broker) -> int:
-        """Send what the fallback has stored, over a connection; returns how much was confirmed.
+        """Send the messages in the fallback store, over a connection; return the number confirmed.
 
-        What another process is sending is left to it. What fails is tried again when its claim has
-        ended.
+        Messages claimed by another process are left to it. A failed one is tried again when its
+        claim has ended.
         """
         total = 0
         while self._fallback is not None and (
@@ -363,7 +365,7 @@ class Outbox:
         return len(confirmed)
 
     def _resend_over(self, broker: Broker) -> None:
-        # A broker that ends with its process must get nothing that is to outlive one.
+        # An in-process broker must not get messages that were stored to outlive a process.
         if self._fallback is None or broker in self._resending or broker.info.is_embedded:
             return
         self._resending[broker] = asyncio.create_task(
@@ -375,12 +377,12 @@ class Outbox:
             if broker.connected and not broker.is_blocked:
                 try:
                     await self.send_stored(broker)
-                except Exception as error:  # the store may be somebody else's
+                except Exception as error:  # the store may be the user's
                     self._emit(StoredDelayed(0, summary_of(error)))
             await asyncio.sleep(LOOK_EVERY.total_seconds())
 
     async def _deliver(self, unsent: Unsent, posting: Posting) -> NotSent | None:
-        """Send a message, or store it; returns why it was stored."""
+        """Send a message, or store it; return why it was stored."""
         try:
             return await self._insist(unsent, posting)
         except NotSent as error:
@@ -452,11 +454,13 @@ async def run_in(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, R]) 
 
 
 class BlockingBridge:
-    """Runs coroutines in one thread beside their callers, who have no event loop or a short one."""
+    """Run coroutines in one extra thread, for callers without an event loop, or with a short-lived
+    one.
+    """
 
     def __init__(self) -> None:
         self._forget()
-        # A process that was forked has no such thread, and maybe a lock that nobody will release.
+        # A forked process has no such thread, and perhaps a lock that stays locked.
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
@@ -477,7 +481,7 @@ class BlockingBridge:
         )
 
     async def run_beside(self, main: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine there, and wait for it without blocking this event loop."""
+        """Run a coroutine in that thread, and wait for it without blocking this event loop."""
         return await run_in(self._started(), main)
 
     def _forget(self) -> None:

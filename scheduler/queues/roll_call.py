@@ -1,18 +1,19 @@
-"""The roll call: one stream over which processors tell each other what they do, and are asked.
+"""Call the roll: processors ask each other about their tokens, and answer, over one stream.
 
 Questions and answers travel over one stream, which every processor follows: a broadcast that needs
-no right to declare. How many are to answer, the broker tells: each of them consumes from a queue
-that nothing is ever put into. All is JSON; the correlation id names the question, the app id who
-asks, or answers, and the type of what. Unknown types are ignored. What runs is asked for by
-`scheduler.queues.running`; which epochs began, and what processors have of these loops, by these:
+no right to declare. The broker knows the number of expected answers: each processor consumes from
+an empty queue. All is JSON; the correlation ID names the question, the app ID the sender, and the
+type the kind. Unknown message types are ignored. `scheduler.queues.running` asks for runs; epochs
+that began, and the processors' tokens of these loops, travel in these:
 
-- a question has ``loops``: task, key and epoch of each. Who hears it knows these epochs;
+- a question has ``loops``: task, key and epoch of each. Its receivers know these epochs;
 - an answer has the ``version`` of its package, and ``since_ms``, when its processor began;
   ``known``, the epochs that are later than those asked with; and ``hands``: of those loops, task,
-  key, epoch, seq and attempt of each token in hand, 1 if it is the first of its epoch, and 1 if its
+  key, epoch, seq and attempt of each unacked token, 1 if it is the first of its epoch, and 1 if its
   run has begun.
 
-Whoever leaves says so; so who has answered a question before, and not this one, is missing.
+A processor that leaves says so; so one that answered an earlier question, and not this one, is
+missing.
 """
 
 import asyncio
@@ -47,24 +48,24 @@ from scheduler.queues.about import NOTHING_TOLD, About, about_this
 from scheduler.timing.moments import optional_milliseconds
 
 TIMEOUT, SOON = timedelta(seconds=2), timedelta(seconds=0.5)
-TOGETHER = 0.01  # seconds in which questions are gathered, to be asked as one
+TOGETHER = 0.01  # seconds in which questions are collected, to be asked as one
 QUESTION, ANSWER, GOODBYE = "scheduler.question", "scheduler.answer", "scheduler.goodbye"
 RUNNING_QUESTION, RUNNING_ANSWER = "scheduler.running.question", "scheduler.running.answer"
 QUESTIONS, ANSWERS = (QUESTION, RUNNING_QUESTION), (ANSWER, RUNNING_ANSWER)
-REMEMBERED = 1_000  # of those who were killed, nobody says that they left
+REMEMBERED = 1_000  # killed processors do not say that they left
 
 A = TypeVar("A")
 
 
 class Attendance:
-    """Who answers roll calls, and has not left since."""
+    """Track the processors that answer roll calls."""
 
     def __init__(self) -> None:
         self._questions = 0
         self._last_answered: dict[str, int] = {}
 
     def hear(self, message: Message) -> None:
-        """Take note of a question, an answer, or a goodbye."""
+        """Note a question, an answer, or a goodbye."""
         name = message.app_id or ""
         if message.type in QUESTIONS:
             self._questions += 1
@@ -76,7 +77,9 @@ class Attendance:
                 del self._last_answered[next(iter(self._last_answered))]
 
     def missing(self, answered: Collection[str], many: int) -> list[str]:
-        """Return so many who have not answered now, and did so last; more if they are equal."""
+        """Return so many processors that have not answered now, and did so last; more if they are
+        equal.
+        """
         others = {name: at for name, at in self._last_answered.items() if name not in answered}
         latest = sorted(others.values(), reverse=True)[:many]
         return sorted(name for name, at in others.items() if latest and at >= latest[-1])
@@ -84,13 +87,12 @@ class Attendance:
 
 @dataclass(frozen=True, slots=True)
 class Turnout(Generic[A]):
-    """What a question to all processors brought.
+    """Hold the answers to a question to all processors.
 
     Attributes:
         expected: how many processors there are.
-        said: what each of those said that answered.
-        missing: who has answered a question before, but not this one: of those that may be silent,
-            who did so last.
+        said: the answers.
+        missing: the processors that answered an earlier question, but not this one.
         alarm: why the broker blocks publishers, so that no processor was asked; empty: it did not.
     """
 
@@ -101,17 +103,17 @@ class Turnout(Generic[A]):
 
     @property
     def silent(self) -> int:
-        """How many have not answered."""
+        """Return how many have not answered."""
         return max(self.expected - len(self.said), 0)
 
     @property
     def complete(self) -> bool:
-        """Whether all have answered: only then does silence mean that nobody has a thing."""
+        """Return whether all have answered: only then does silence prove that none holds a token."""
         return not self.silent
 
     @property
     def unheard(self) -> list[str]:
-        """Who has not answered, as far as that can be told."""
+        """Return the processors that have not answered, if known."""
         if len(self.missing) > self.silent > 0:
             return [f"{self.silent} of {', '.join(sorted(self.missing))}"]
         unknown = range(len(self.missing), self.silent)
@@ -120,7 +122,7 @@ class Turnout(Generic[A]):
 
     @property
     def silence(self) -> str:
-        """Name who has not answered, in words; empty: all have."""
+        """Name the processors that have not answered, in words; empty: all have."""
         if self.complete:
             return ""
         if self.alarm:
@@ -133,19 +135,19 @@ T = TypeVar("T", bound=Turnout[Any])
 
 @dataclass(slots=True)
 class Question(Generic[A]):
-    """A question that is being answered, and what has been said so far."""
+    """Collect the answers to a question."""
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     said: dict[str, A] = field(default_factory=dict[str, A])
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note(self, processor: str, answer: A) -> None:
-        """Take note of what one has said."""
+        """Note an answer."""
         self.said[processor] = answer
         self._news.set()
 
     async def until(self, enough: Callable[[], bool], timeout: timedelta) -> None:
-        """Wait until enough was said, or the time is over."""
+        """Wait until enough answers came, or the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout.total_seconds()):
                 while not enough():
@@ -154,7 +156,7 @@ class Question(Generic[A]):
 
 
 class InHand(NamedTuple):
-    """A token that a processor has in hand.
+    """Describe an unacked token of a processor.
 
     Attributes:
         running: whether its run has begun, and is not settled.
@@ -165,46 +167,46 @@ class InHand(NamedTuple):
 
 
 class Hands(Protocol):
-    """What a processor can tell of itself."""
+    """Report a processor's state."""
 
     def learn(self, loop: LoopId, epoch: int) -> None:
-        """Take note that this epoch of a loop has begun."""
+        """Note that this epoch of a loop has begun."""
         ...
 
     def known(self, loop: LoopId) -> int:
-        """The greatest epoch of a loop that it knows of."""
+        """Return the greatest epoch of a loop that it knows."""
         ...
 
     def in_hand(self, loop: LoopId) -> Sequence[InHand]:
-        """The tokens of a loop that it has."""
+        """Return the loop's tokens that it holds."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answers(Turnout[Mapping[LoopId, Sequence[InHand]]]):
-    """What a roll call brought: of each processor, what it has in hand.
+    """Hold the answers to a roll call: the tokens of each processor.
 
     Attributes:
-        known: the later epochs that they know of.
-        about: what each has told of itself.
+        known: the later epochs that they know.
+        about: the description of each.
     """
 
     known: Mapping[LoopId, int] = field(default_factory=dict[LoopId, int])
     about: Mapping[str, About] = field(default_factory=dict[str, About])
 
     def tokens(self, loop: LoopId) -> Iterator[InHand]:
-        """The tokens of a loop that are in hand."""
+        """Return the unacked tokens of a loop."""
         for hands in self.said.values():
             yield from hands.get(loop, ())
 
     def of(self, loop: LoopId, epoch: int) -> Mapping[str, Answer | None]:
-        """What each processor has answered, as the rules of epochs see it."""
+        """Return the answer of each processor for a loop, as the rules of epochs see it."""
         said = {name: _answer(epoch, hands.get(loop, ())) for name, hands in self.said.items()}
         return {**said, **dict.fromkeys(self.unheard)}
 
 
 def _answer(epoch: int, hands: Sequence[InHand]) -> Answer:
-    # Whoever answers has learned the epoch from the question.
+    # A processor that answers has learned the epoch from the question.
     running = [token.position.epoch for token in hands if token.running]
     return Answer(epoch, min(running, default=None))
 
@@ -229,10 +231,10 @@ _ASKED, _ANSWERED = TypeAdapter(_Asked), TypeAdapter(_Answered)
 
 @dataclass(slots=True)
 class _Call(Question[_Answered]):
-    """A roll call that is going on.
+    """Hold a roll call in progress.
 
     Attributes:
-        waiting: how many wait for its answers.
+        waiting: how many callers wait for its answers.
     """
 
     loops: dict[LoopId, int] = field(default_factory=dict[LoopId, int])
@@ -241,14 +243,14 @@ class _Call(Question[_Answered]):
 
 
 class RollCall:
-    """One process's place among those who ask each other.
+    """Take part in roll calls, for one process.
 
     Args:
-        hands: for whom it answers, and is counted among those who do; None: it only asks.
-        since: when that began.
+        hands: the state to report, as a processor; None: it only asks.
+        since: when the processor began.
 
     Attributes:
-        processor: its name in what it says.
+        processor: its name in messages.
     """
 
     def __init__(
@@ -279,7 +281,7 @@ class RollCall:
 
     @property
     def present(self) -> bool:
-        """Whether it hears every question, and all who ask expect its answer."""
+        """Return whether it hears every question, and all who ask expect its answer."""
         consumers = (self._following, self._presence)
         return all(consumer is not None and consumer.active for consumer in consumers)
 
@@ -293,7 +295,7 @@ class RollCall:
             if self._following is None:
                 self._following = await self._broker.follow(self._names.roll_call, self._hear)
             if self._presence is None and self._is_member:
-                # Who is counted must hear the question already.
+                # An expected processor must hear the question already.
                 self._presence = await self._broker.consume(
                     self._names.presence, _ignore, prefetch=1
                 )
@@ -305,7 +307,8 @@ class RollCall:
         async with self._changing:
             if self._following is None or self._listeners:
                 return
-            # Who is not counted must not answer: it would be taken for one that is silent.
+            # A processor that is not counted must not answer: it would count in place of a silent
+            # one.
             following, self._following = self._following, None
             await following.cancel()
             presence, self._presence = self._presence, None
@@ -314,18 +317,20 @@ class RollCall:
             for answering in self._answering:
                 answering.cancel()
             if presence is not None:
-                with suppress(BrokerError):  # then it is taken for missing for a while
+                with suppress(BrokerError):  # then it counts as missing for a while
                     await self.say(GOODBYE, "", {}, timeout=SOON)
 
     def on(self, kind: str, handler: Callable[[Message], None]) -> None:
-        """Have messages of this type handled; what is no such message may raise `MessageError`."""
+        """Register a handler for messages of this type; it may raise `MessageError` for invalid
+        ones.
+        """
         self._handlers[kind] = handler
 
     def on_answer(self, kind: str, read: Callable[[Message], Any]) -> None:
-        """Have messages of this type noted as answers to the questions that they name.
+        """Register a type of messages as answers to the questions that they name.
 
         Args:
-            read: what is no such answer may raise `MessageError`.
+            read: decodes an answer; may raise `MessageError` for invalid ones.
         """
 
         def note(message: Message) -> None:
@@ -335,16 +340,16 @@ class RollCall:
         self.on(kind, note)
 
     def answer(self, kind: str, question: str, answering: Coroutine[Any, Any, Any]) -> None:
-        """Answer in a task of its own, for as long as this listens.
+        """Answer in a separate task, for as long as this listens.
 
         Args:
-            question: its id.
+            question: its ID.
             answering: returns the body.
         """
 
         async def answer() -> None:
             body = await answering
-            with suppress(BrokerError):  # whoever asked knows that an answer is missing
+            with suppress(BrokerError):  # the caller knows that an answer is missing
                 await self.say(kind, question, body)
 
         task = asyncio.create_task(answer(), name="roll call")
@@ -359,10 +364,10 @@ class RollCall:
         *,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
-        """Say something to all.
+        """Publish a message to all.
 
         Args:
-            question: the id of the question that it is, or answers.
+            question: the ID of the question that it is, or answers.
         """
         await self._broker.publish(
             Message(
@@ -379,7 +384,7 @@ class RollCall:
 
     @asynccontextmanager
     async def asking(self, question: Question[A]) -> AsyncGenerator[Question[A]]:
-        """Note the answers to a question inside the block."""
+        """Collect the answers to a question inside the block."""
         self._questions[question.id] = question
         try:
             yield question
@@ -389,10 +394,10 @@ class RollCall:
     async def hear_all(
         self, ask: Callable[[int, timedelta], Awaitable[T]], timeout: timedelta
     ) -> T:
-        """Ask so that all answer who are there.
+        """Ask all processors.
 
-        Who is no processor reads over the same connection, so nothing is published over it while
-        the broker would block it for that.
+        An observer reads over the same connection, so it publishes nothing while the broker would
+        block it for that.
 
         Args:
             ask: asks so many processors, and waits so long for their answers.
@@ -403,7 +408,7 @@ class RollCall:
         if not self._is_member and (alarm := await self._broker.alarm()):
             return replace(await ask(0, timeout), expected=await self._count(), alarm=alarm)
         answers = await self._hear_once(ask, min(SOON, timeout))
-        # Somebody may have left without an answer, who is not expected any more.
+        # A processor may have left without an answer, and is not expected any more.
         rest = timeout - SOON
         if answers.silent and rest > timedelta(0):
             answers = await self._hear_once(ask, rest)
@@ -415,7 +420,7 @@ class RollCall:
         self, ask: Callable[[int, timedelta], Awaitable[T]], timeout: timedelta
     ) -> T:
         answers = await ask(expected := await self._count(), timeout)
-        # One that came meanwhile may have answered in place of one that is silent.
+        # A new processor may have answered in place of a silent one.
         now = await self._count() if expected else 0
         return replace(answers, expected=max(expected, now))
 
@@ -432,7 +437,7 @@ class RollCall:
 
     async def _count(self) -> int:
         present = await self._broker.depth(self._names.presence)
-        if present is None:  # then nobody knows who is there
+        if present is None:  # then the processors are unknown
             raise QueueNotFound(
                 f"There is no {self._names.presence!r} in {self._broker.address}: processors "
                 "cannot be asked. Run `scheduler seed` first."
@@ -443,13 +448,13 @@ class RollCall:
         self._attendance.hear(message)
         handler = self._handlers.get(message.type or "")
         if handler is not None:
-            with suppress(MessageError):  # not ours
+            with suppress(MessageError):  # from another application
                 handler(message)
 
     async def ask_all(
         self, loops: Mapping[LoopId, int], *, timeout: timedelta = TIMEOUT
     ) -> Answers:
-        """Have all processors know the epochs of these loops, and tell what they have of them.
+        """Announce the epochs of these loops to all processors, and return their answers.
 
         Args:
             timeout: how long to wait for their answers.
@@ -513,7 +518,7 @@ class RollCall:
         loops = {LoopId(task, key): epoch for task, key, epoch in asked.loops}
         for loop, epoch in loops.items():
             hands.learn(loop, epoch)
-        if self.present:  # else who asked does not expect it
+        if self.present:  # else the caller does not expect it
             self.answer(ANSWER, message.correlation_id or "", self._told(hands, loops))
 
     async def _told(self, hands: Hands, loops: Mapping[LoopId, int]) -> Mapping[str, Any]:
@@ -541,4 +546,4 @@ def _hands_in(said: _Answered, loops: Collection[LoopId]) -> Mapping[LoopId, Seq
 
 
 def _ignore(delivery: Delivery) -> None:
-    """Nothing is put there."""
+    """Ignore a message: the queue stays empty."""

@@ -1,11 +1,11 @@
-"""The roster: which loops there are, as a stream of the epochs that began.
+"""Keep the roster: the loops, as a stream of the epochs that began.
 
-It is what makes keyed loops known to all processors, what shows the loops that the code no longer
-has, and what tells who reads it to its end which tokens are void.
+It makes keyed loops known to all processors, shows the loops that the code no longer has, and tells
+a reader of all of it which tokens are void.
 
 Entries are compared and appended: each names the epoch that it follows, and counts only if that is
-the loop's latest at its place in the stream. All readers judge it in the order of the stream, and
-so alike: a lock is not needed.
+the loop's latest at its place in the stream. All readers judge it in stream order, and so alike: no
+lock is needed.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from scheduler.timing.moments import milliseconds_since_epoch
 
 READING_TIMEOUT = timedelta(minutes=2)
 FEW = 1_000  # entries are read without a snapshot
-REMEMBERED = timedelta(days=1)  # what is gone: no clocks disagree by so much
+REMEMBERED = timedelta(days=1)  # more than the clocks of machines differ
 AT_ONCE = 16  # messages that are on their way
 IN_A_SHARE = 2_000  # loops, read at one time for a snapshot
 
@@ -40,12 +40,13 @@ ReadFrom = Callable[[Bookmark | None], AsyncGenerator[Message]]
 
 
 class Roster:
-    """The roster of a namespace; what was read of it is not read again over this connection.
+    """Read and append to the roster of a namespace; each entry is read once over this connection.
 
     Attributes:
-        listing: what it says, as far as it was read.
-        inherits: whether the listing keeps what this roster said, where another stream is in its
-            place: for who follows it, or restores it.
+        listing: the entries so far.
+        inherits: whether the listing keeps entries of a stream that was recreated: for those who
+        follow
+            the roster, or restore it.
     """
 
     def __init__(
@@ -68,8 +69,8 @@ class Roster:
         """Return the time in milliseconds, later than at each call before.
 
         A creator that numbers its epochs by it never appends two entries of one identity, if it
-        reads the roster before each. It is also later than all epochs that are forgotten: a clock
-        may have been ahead, of whoever numbered them, or of whoever forgot them.
+        reads the roster before each. It is also later than all forgotten epochs: the clock of their
+        creator, or of the program that forgot them, may have been ahead.
         """
         now_ms = milliseconds_since_epoch(self._clock.now())
         self._last_ms = max(self._last_ms + 1, self.listing.forgotten + 1, now_ms)
@@ -99,7 +100,7 @@ class Roster:
                 self._awaited.pop(identity, None)
 
     async def note(self, entries: Iterable[Listed]) -> None:
-        """Append entries, confirmed, with the time that they have, and do not read them back.
+        """Append entries, confirmed, with the time that they have, without reading them back.
 
         Raises:
             TooLarge: the broker does not accept one of them; the others are appended.
@@ -132,20 +133,20 @@ class Roster:
                 entries = list(entries_of(message))
                 if len(entries) == 1:
                     refused[entries[0].identity] = error
-                else:  # more than a broker accepts that was told to accept very little
+                else:  # above the limit of a broker that accepts very little
                     await self._publish(chain.from_iterable(map(_alone, entries)), refused)
 
     def _is_accepted(self, listed: Listed, listing: Listing) -> bool:
         if self._awaited.get(listed.identity):
             return True
-        latest = listing.get(listed.loop)  # a snapshot may have told of it
+        latest = listing.get(listed.loop)  # a snapshot may cover it
         return latest is not None and latest.identity == listed.identity
 
     async def read(self) -> Listing:
-        """Read the roster on to its end; no entry is left out that was confirmed before.
+        """Read the roster to its end; no entry that was confirmed before is missed.
 
         Returns:
-            The listing, which changes as the roster is read on: not to be changed by others.
+            The listing, which changes as the roster is read: read-only for callers.
 
         Raises:
             QueueNotFound: there is no roster: nothing was seeded.
@@ -154,9 +155,9 @@ class Roster:
         return await self._reading.ask(self._read_to_end)
 
     async def look(self) -> Listing:
-        """Read the roster on as `read` does, but write nothing: for who does not act on it.
+        """Read the roster as `read` does, but write nothing: for observers.
 
-        In a cluster, what was appended only just now may be missing.
+        In a cluster, the newest entries may be missing.
         """
         return await self._reading.ask(self._read_what_is_there)
 
@@ -167,7 +168,7 @@ class Roster:
         return self.listing
 
     async def compact(self) -> None:
-        """Write a snapshot of what was read, where reading it took much."""
+        """Write a snapshot of the entries, if reading them was expensive."""
         if self.listing.reached is None or self._since_snapshot <= max(FEW, len(self.listing) // 4):
             return
         self._since_snapshot = 0
@@ -176,11 +177,10 @@ class Roster:
     async def follow(
         self, hear: Callable[[Listed, timedelta], None] = lambda listed, lag: None
     ) -> "Following":
-        """Enter what comes after what was read, until that is cancelled.
+        """Enter new entries, until cancelled.
 
         Args:
-            hear: called with each entry that is accepted, whoever reads it, and with the time since
-                it was appended.
+            hear: called with each accepted entry, and the time since it was appended.
         """
         self.inherits = True
         following = Following(self._enter, hear, start=self.listing.reached)
@@ -192,11 +192,11 @@ class Roster:
         return following
 
     async def _read_on_or_anew(self, read_from: ReadFrom) -> None:
-        """Read on from where this program has got to, or the last snapshot; or all of it."""
+        """Read on from the last position, or the last snapshot; or all of it."""
         listing, start = self.listing, self.listing.reached
         if start is not None and await self._enter_all(read_from(start), start):
             return
-        for following in self._followed:  # of what it hears, it is not known where it belongs
+        for following in self._followed:  # without it, the place of new entries is unknown
             following.is_on = False
         if self.inherits:
             listing.begin_anew()
@@ -204,7 +204,7 @@ class Roster:
             listing.clear()
         self._since_snapshot = 0
         snapshot = await self._snapshots.latest()
-        # Of another roster, it tells more than nothing, and less than what was read of that.
+        # Of another roster, it covers more than nothing, and less than the entries read of that.
         if snapshot is not None and (not listing or await self._is_there(snapshot.up_to)):
             await self._load(snapshot)
             start = listing.reached
@@ -237,10 +237,10 @@ class Roster:
     async def _enter_all(
         self, reading: AsyncGenerator[Message], start: Bookmark | None = None
     ) -> bool:
-        """Enter what is read.
+        """Enter all entries from a message on.
 
         Args:
-            start: the message that it begins at; None: the first.
+            start: the first message; None: the first of the stream.
 
         Returns:
             False: that message is not there, and nothing was entered.
@@ -256,7 +256,7 @@ class Roster:
         return is_there
 
     async def _load(self, snapshot: Latest) -> None:
-        """Load a snapshot; of one that cannot be read, nothing but some inherited loops stay."""
+        """Load a snapshot; an unreadable one leaves only some inherited loops."""
         listing, reached = self.listing, list[Bookmark]()
         try:
             with listing.table.in_bulk():
@@ -287,7 +287,7 @@ class Roster:
                 continue
             if listing.enter(listed):
                 self._note_accepted(listed.identity)
-                # Of a loop that is renamed, the one before has ended.
+                # The former loop of a renamed one has ended.
                 for loop in dict.fromkeys((listed.before, listed.loop)):
                     self._tell(listing[loop])
         listing.reached = Bookmark.at(message)
@@ -304,12 +304,12 @@ class Roster:
 
 
 class Following:
-    """Follows a roster, until it is cancelled.
+    """Follow a roster, until cancelled.
 
     Args:
         enter: enters a message.
-        tell: told of each entry that is accepted.
-        start: the message that it begins at; None: the first.
+        tell: called with each accepted entry.
+        start: the first message; None: the first of the stream.
     """
 
     consumer: Consumer
@@ -327,9 +327,9 @@ class Following:
         self.is_on = True
 
     def hear(self, message: Message) -> None:
-        """Enter a message, if it goes on where the one before was.
+        """Enter a message, if it continues after the one before.
 
-        Another stream may be in the place of this one. Then the roster has to be read anew.
+        Otherwise the stream was recreated, and the roster has to be read again.
         """
         assert message.offset is not None
         goes_on = message.offset > self._heard
@@ -341,7 +341,7 @@ class Following:
             self._enter(message)
 
     async def cancel(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         self.is_on = False
         await self.consumer.cancel()
 
@@ -352,10 +352,10 @@ def _alone(listed: Listed) -> Iterator[Message]:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The shares of a listing, each as it is when it is its turn.
+    """Yield the shares of a listing, each in its state at that moment.
 
     Args:
-        most: how many loops are in one, about.
+        most: the approximate number of loops in one.
     """
 
     listing: Listing

@@ -1,14 +1,14 @@
-"""What runs now: all processors are asked, and one run is ended, over the stream of roll calls.
+"""Ask all processors for their runs, and cancel a run, over the stream of roll calls.
 
-Nothing of it is stored but in that stream, which forgets. Types and bodies:
+Only that stream stores these messages, for a short time. Types and bodies:
 
 ===========================  =======================================================================
-scheduler.running.question   ``stack_of``: the id of a run whose stack is to be told, or none
+scheduler.running.question   ``stack_of``: the ID of a run whose stack is requested, or none
 scheduler.running.answer     ``runs``: see `RunningRun`; ``more``: how many were left out
-scheduler.cancel.question    ``run``: the id of the run that is to end; ``processors``: who is to
+scheduler.cancel.question    ``run``: the ID of the run to cancel; ``processors``: which of them
                              answer; ``by``: who asks for it; ``escalate``: whether it has failed
 scheduler.cancel.answer      ``what``: cancelling, gone (it does not run here any more), or ended,
-                             which says how (``ending``): its settlement is confirmed
+                             with its ``ending``: its settlement is confirmed
 ===========================  =======================================================================
 """
 
@@ -42,10 +42,10 @@ Kind = Literal["coroutine", "thread", "process"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningRun:
-    """A run that is going on.
+    """Describe a running run.
 
     Attributes:
-        id: what it is cancelled by: `loop#seq`, such as "report#7"; of a one-off call the id of its
+        id: the ID to cancel it: `loop#seq`, such as "report#7"; for a one-off call the ID of its
             message.
         loop: the loop's name; None: it is a one-off call.
         key: which of the task's loops it is; empty for the task's own.
@@ -54,11 +54,11 @@ class RunningRun:
         started_at: when it started, by the clock of its processor.
         deadline: when it is cancelled for its timeout, extensions included.
         executor: where its function runs.
-        processor: who runs it: host, process id, and a random part.
-        cancelled_by: who has asked for its end; None: nobody.
-        progress: the fraction that it has told with `ctx.progress`; None: none.
-        text: what it has told with that.
-        stack: where it is now, outermost call first; None, unless that was asked for.
+        processor: its processor: host, process ID, and a random part.
+        cancelled_by: who cancelled it; None: it is not cancelled.
+        progress: the fraction reported with `ctx.progress`; None: none.
+        text: the words reported with that.
+        stack: its current stack, outermost call first; None if not requested.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
@@ -81,7 +81,7 @@ class RunningRun:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What one processor runs, and how many runs more than it has told of."""
+    """List the runs of one processor, and the number of runs left out."""
 
     runs: list[RunningRun]
     more: int = 0
@@ -89,11 +89,11 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Running(Turnout[Account]):
-    """What all processors run that have answered; `unheard` names the others."""
+    """List the runs of all processors that answered; `unheard` names the others."""
 
     @property
     def runs(self) -> list[RunningRun]:
-        """The runs, oldest first."""
+        """Return the runs, oldest first."""
         runs = [
             replace(run, processor=processor, loop=_loop_of(run))
             for processor, account in self.said.items()
@@ -103,7 +103,7 @@ class Running(Turnout[Account]):
 
     @property
     def more(self) -> int:
-        """How many further runs there are that were not told of: they are too many."""
+        """Return the number of runs left out: there are too many."""
         return sum(account.more for account in self.said.values())
 
 
@@ -112,7 +112,7 @@ def _loop_of(run: RunningRun) -> str | None:
 
 
 class Demand(NamedTuple):
-    """That a run is to end.
+    """Request that a run ends.
 
     Attributes:
         by: who asks for it.
@@ -124,7 +124,7 @@ class Demand(NamedTuple):
 
 
 class What(StrEnum):
-    """What a processor says of a run that is to end."""
+    """Name the states of a cancelled run."""
 
     CANCELLING = "cancelling"
     GONE = "gone"
@@ -133,7 +133,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a processor has said last of a run that is to end.
+    """Record the last answer of a processor about a cancelled run.
 
     Attributes:
         ending: how it has ended: an `Ending`, or lost, or returned.
@@ -144,29 +144,29 @@ class Reply:
 
 
 class Runs(Protocol):
-    """What a processor can tell of its runs, and do to them."""
+    """Report and cancel the runs of a processor."""
 
     async def told(self, processor: str, stack_of: str | None) -> Sequence[RunningRun]:
-        """The runs that are going on.
+        """Return the running runs.
 
         Args:
             processor: its name.
-            stack_of: the run whose stack is told.
+            stack_of: the run whose stack is included.
         """
         ...
 
     def cancel(self, run: str, demand: Demand, ended: Callable[[str], None]) -> bool:
-        """Have a run end; says whether there is one.
+        """Cancel a run; return whether there is one.
 
         Args:
-            ended: called when it is settled, with how it has ended.
+            ended: called with its ending when it is settled.
         """
         ...
 
 
 class _Replies(Question[Reply]):
     def note(self, processor: str, answer: Reply) -> None:
-        """Take note of a reply; that a run is being ended is no news once it has ended."""
+        """Note a reply; once a run has ended, a late "cancelling" is ignored."""
         if answer.what is not What.CANCELLING or processor not in self.said:
             super().note(processor, answer)
 
@@ -189,12 +189,11 @@ _ASKED, _DEMANDED = TypeAdapter(_Asked), TypeAdapter(_Demanded)
 
 
 class Inquiry:
-    """Asks what runs, and answers, on behalf of one process.
+    """Ask for runs, and answer, for one process.
 
     Args:
-        roll_call: it listens whenever something is asked; and all the time, where there is somebody
-            to answer for.
-        runs: for whom it answers; None: for nobody, it only asks.
+        roll_call: listens during each question; for a processor, all the time.
+        runs: the runs to report; None: it only asks.
     """
 
     def __init__(self, roll_call: RollCall, runs: Runs | None = None) -> None:
@@ -208,11 +207,11 @@ class Inquiry:
             roll_call.on(CANCEL, partial(self._hear_demand, runs))
 
     async def ask(self, *, stack_of: str | None = None, timeout: timedelta = TIMEOUT) -> Running:
-        """Ask what all processors run now.
+        """Return the current runs of all processors.
 
         Args:
-            stack_of: the id of a run whose stack is to be told as well.
-            timeout: how long to wait for their answers.
+            stack_of: the ID of a run whose stack is included.
+            timeout: how long to wait for the answers.
 
         Raises:
             QueueNotFound: nothing was seeded.
@@ -233,10 +232,10 @@ class Inquiry:
     async def cancel(
         self, run: str, demand: Demand, processors: Collection[str], *, timeout: timedelta
     ) -> Mapping[str, Reply]:
-        """Have a run end that these processors have; return what each has said last in that time.
+        """Cancel a run at these processors; return the last reply of each in that time.
 
         Raises:
-            BrokerError: it could not be asked for.
+            BrokerError: the request could not be sent.
         """
         body = {"run": run, "processors": [*processors], **demand._asdict()}
         async with self._roll_call, self._roll_call.asking(_Replies()) as question:
@@ -254,13 +253,13 @@ class Inquiry:
 
         async def told() -> Mapping[str, Any]:
             found = await runs.told(self._roll_call.processor, asked.stack_of)
-            # The one that is looked for is told of, however many there are.
+            # The requested run is always included, however many there are.
             first = sorted(found, key=lambda run: run.id != asked.stack_of)[:MOST_TOLD]
             known = [replace(run, deadline=min(run.deadline, LATEST)) for run in first]
             account = Account(known, more=len(found) - len(first))
             return _ACCOUNT.dump_python(account, by_alias=True, exclude_none=True)
 
-        if self._roll_call.present:  # else who asked does not expect it
+        if self._roll_call.present:  # else the caller does not expect it
             self._roll_call.answer(RUNNING_ANSWER, message.correlation_id or "", told())
 
     def _hear_demand(self, runs: Runs, message: Message) -> None:

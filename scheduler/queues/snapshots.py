@@ -1,11 +1,10 @@
-"""Snapshots: what the roster has told so far, in messages of a stream of their own.
+"""Snapshot the roster, in messages of a separate stream.
 
 A snapshot is split into shares of the loops, by a hash of their keys, and each share names the
-entry of the roster that it goes up to: so one share after the other is written, and loops go on
-meanwhile. Who reads the last snapshot reads the roster from the first of these entries on, and
-knows by it that this is the roster of which it tells: where it is not there, the roster was
-recreated, or has forgotten it, and is read from its first entry. So no snapshot is wrong, and an
-older one only means that there is more to read.
+roster entry that it covers last: so shares are written one after the other, while loops continue. A
+reader of the last snapshot reads the roster from the first of these entries on, which also
+identifies the roster: if the entry is missing, the roster was recreated, or has dropped it, and is
+read from its first entry. So no snapshot is wrong, and an older one only means more to read.
 
 No message holds all loops: a share is one part or more, and a snapshot counts if all of its parts
 are there. The parts are far below RabbitMQ's max_message_size; a broker that accepts less gets
@@ -14,11 +13,11 @@ smaller ones. A part's body is a JSON object a line, one for each entry, compres
 ============================  ============================================================
 ``snapshot``                  the ID that the parts of one snapshot share
 ``part``, ``last``            which of them it is, from 0 on, and whether it is the last
-``share``                     of which share of the loops it tells, from 0 on
-``offset``, ``digest``        of the message of the roster up to which it tells all of these
-``inherited``                 how many of its entries, the first ones, only an earlier stream told
+``share``                     its share of the loops, from 0 on
+``offset``, ``digest``        of the last message of the roster that it covers
+``inherited``                 how many of its first entries only an earlier stream had
 ``forgotten``                 the greatest epoch of the loops that are left out, as they are
-                              gone for long
+                              long gone
 ============================  ============================================================
 """
 
@@ -47,16 +46,16 @@ from scheduler.protocol.messages import Count, Flag, Message, validated
 from scheduler.protocol.topology import Names
 
 SNAPSHOT_TYPE = "scheduler.snapshot"
-MOST_BYTES = 1_000_000  # of a part, compressed; only one large entry alone may have more
-SLICE = 200  # so many entries are compressed or written before others have their turn,
-SLICE_BYTES = 100_000  # or so many bytes
+MOST_BYTES = 1_000_000  # of a part, compressed; only a single large entry may exceed it
+SLICE = 200  # entries to compress or write before other tasks run,
+SLICE_BYTES = 100_000  # or bytes
 GZIP = zlib.MAX_WBITS | 16
 L = TypeVar("L", bytes, str)
 
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """How far a stream was read.
+    """Mark a position in a stream.
 
     Attributes:
         offset: of the last message.
@@ -73,18 +72,18 @@ class Bookmark:
         return cls(last.offset, hashlib.sha256(last.body).hexdigest())
 
     def is_at(self, message: Message) -> bool:
-        """Return whether this is the message that it is at."""
+        """Return whether this is the marked message."""
         return message.offset == self.offset and Bookmark.at(message) == self
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a stream has told, up to a message of it, of a share of the loops.
+    """Hold a stream's state of a share of the loops, up to a message.
 
     Attributes:
         number: which share it is.
         entries: an encoded entry of each loop.
-        inherited: how many of these, the first ones, only an earlier stream told.
+        inherited: how many of the first ones only an earlier stream had.
         forgotten: the greatest epoch of the loops that are left out.
     """
 
@@ -97,7 +96,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """A complete snapshot that is there.
+    """Locate a complete snapshot.
 
     Attributes:
         since: the offset of its first part.
@@ -129,7 +128,7 @@ def _about(part: Message) -> _About:
 
 
 class Snapshots:
-    """The snapshots of a roster."""
+    """Read and write the snapshots of a roster."""
 
     def __init__(self, broker: Broker, names: Names) -> None:
         self._broker = broker
@@ -177,7 +176,7 @@ class Snapshots:
                     return
 
     async def append(self, shares: Iterable[Share]) -> None:
-        """Publish a snapshot; where that fails, warn only: it serves others than who makes it.
+        """Publish a snapshot; log a failure as a warning: other programs benefit, not this one.
 
         Args:
             shares: all of them, in order; each is taken when it is its turn.
@@ -250,7 +249,7 @@ async def _bodies_of(share: Share, most_bytes: int) -> AsyncGenerator[tuple[byte
             yield bytes(body + compress.flush()), min(left, entries)
             left -= min(left, entries)
             compress, body, entries = zlib.compressobj(1, wbits=GZIP), bytearray(), 0
-        # Flushed, so that it is known how long the part is.
+        # Flushed, so that the length of the part is known.
         body += compress.compress(lines) + compress.flush(zlib.Z_SYNC_FLUSH)
         entries += len(batch)
         await asyncio.sleep(0)

@@ -17,14 +17,14 @@ from scheduler.timing.once import Once
 
 SHORTEST_LEG = timedelta(minutes=1)
 LANES, LANE_HOLDS = 8, 24
-"""Over one channel, RabbitMQ takes in 32 messages at a time of those that go to one timer.
+"""Over one channel, RabbitMQ accepts 32 messages at a time for one timer.
 
-A few messages go over one channel all the same: each further one costs broker and worker more.
+A few messages still share one channel: each further one costs broker and worker more.
 """
 
 
 class Timers:
-    """The shared timers of a namespace, as tokens are put into them.
+    """Put tokens into the shared timers of a namespace.
 
     Args:
         lead: how long before its time a token leaves its timers.
@@ -38,7 +38,7 @@ class Timers:
         self._unconfirmed = [0] * LANES
 
     async def put(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
-        """Publish a token to come to its task shortly before it is due, confirmed.
+        """Publish a token so that it arrives shortly before it is due, confirmed.
 
         A wait that is too long for the timers is cut: the processor puts the token again.
 
@@ -48,7 +48,7 @@ class Timers:
         """
         now = self._clock.now()
         due_in, longest = max(token.due_at - now, ZERO), longest_leg(token, now)
-        if due_in > longest:  # it comes too early, and is put again
+        if due_in > longest:  # it arrives too early, and is put again
             way, held = route(longest), ZERO
         else:
             lead = min(self._lead.length, due_in)
@@ -57,7 +57,7 @@ class Timers:
         await self._publish(token, token_key(token.loop, way.key), held, timeout)
 
     async def put_now(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
-        """Publish a token to come to its task at once, whenever it is due, confirmed.
+        """Publish a token so that it arrives at once, whenever it is due, confirmed.
 
         Raises:
             Unroutable: the namespace was not seeded.
@@ -66,7 +66,7 @@ class Timers:
         await self._publish(token, token_key(token.loop, NO_WAIT.key), ZERO, timeout)
 
     async def tell(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
-        """Publish a token that waits nowhere to the journal alone, confirmed.
+        """Publish a token to the journal alone, confirmed.
 
         Raises:
             Unroutable: the namespace was not seeded.
@@ -102,8 +102,8 @@ def longest_leg(token: Token, now: datetime) -> timedelta:
     """Return how long a token may wait in the timers at a time.
 
     A named one-off may be moved again and again, as a debouncer does, and each move leaves a void
-    token behind until that leaves its timer. So a moved one waits for as long as its epoch is old,
-    at least for `SHORTEST_LEG`: only the moves of the last minute leave something behind.
+    token until that leaves its timer. So a moved one waits as long as its epoch is old, at least
+    `SHORTEST_LEG`: only the moves of the last minute leave tokens.
     """
     if not waits_in_legs(token):
         return LONGEST
@@ -112,7 +112,7 @@ def longest_leg(token: Token, now: datetime) -> timedelta:
 
 
 def waits_in_legs(token: Token) -> bool:
-    """Return whether a token comes back from its timers now and then, before it is due."""
+    """Return whether a token returns from its timers now and then, before it is due."""
     return isinstance(token.schedule, Once) and token.epoch != token.life
 
 
@@ -124,11 +124,11 @@ async def send(
     delay: timedelta,
     timeout: timedelta | None,
 ) -> None:
-    """Publish a call's message, confirmed, to come to its task after a delay.
+    """Publish a call's message, confirmed, to arrive at its task after a delay.
 
     Raises:
         Unroutable: nothing was seeded for this task.
-        BrokerError: it may not have been taken.
+        BrokerError: it may not have been queued.
     """
     message, waits = _routed(message, delay)
     exchange = names.later if waits else names.calls
@@ -143,10 +143,10 @@ async def send_again(
     delay: timedelta,
     timeout: timedelta | None,
 ) -> None:
-    """Publish a call's message that has been there: it is taken, whatever became of its task.
+    """Publish a retried call's message: it is accepted, even if its task is gone.
 
     Raises:
-        BrokerError: it may not have been taken.
+        BrokerError: it may not have been queued.
     """
     message, waits = _routed(message, delay)
     exchange = names.later_exchange(0) if waits else names.delayed
@@ -154,12 +154,12 @@ async def send_again(
 
 
 def _routed(message: Message, delay: timedelta) -> tuple[Message, bool]:
-    """Write into a message which timers it takes, and how long it is held after them.
+    """Write a message's timers, and its remaining hold, into its headers.
 
-    The message leaves its timers up to a step early, because its way through them takes time.
+    Delays that are not whole steps leave up to one step early to absorb transit time.
 
     Returns:
-        It, and whether it takes any.
+        The message, and whether it uses any timer.
     """
     lead = min(delay, STEP)
     way = route(delay - lead)

@@ -1,4 +1,4 @@
-"""Messages that could not be sent, stored until a process sends them."""
+"""Store messages that could not be sent, until a process sends them."""
 
 import os
 import threading
@@ -38,10 +38,10 @@ NOW = "CAST(strftime('%s', 'now') AS INTEGER)"
 
 
 class MessageId(str):
-    """The id of a message that was sent.
+    """Return the ID of a sent message.
 
     Attributes:
-        stored: whether the broker has not confirmed the message, and the fallback store has it.
+        stored: whether the message is unconfirmed, and in the fallback store.
     """
 
     stored: bool
@@ -54,14 +54,14 @@ class MessageId(str):
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """A message that the broker has not confirmed.
+    """Describe a message that the broker has not confirmed.
 
     Attributes:
         exchange: where it is published; None: it is a call of a task.
-        key: its routing key; of a call, the name of the task.
-        message: with its id.
-        due_at: when a call is to run.
-        stored_at: when sending it was given up.
+        key: its routing key; for a call, the name of the task.
+        message: with its ID.
+        due_at: when a call is due.
+        stored_at: when it was stored.
     """
 
     exchange: str | None
@@ -76,37 +76,39 @@ class Unsent:
 
     @property
     def target(self) -> str:
-        """The task, or the exchange and the routing key."""
+        """Return the task, or the exchange and the routing key."""
         return self.key if self.exchange is None else f"{self.exchange}/{self.key}"
 
 
 class UnsentStore(Protocol):
-    """A store of messages that could not be sent, for one app.
+    """Store messages that could not be sent, for one app.
 
     Its methods may block; they are called in threads, and by several processes at once.
     """
 
     def keep(self, unsent: Unsent) -> None:
-        """Store a message, durably; one whose id is stored already changes nothing."""
+        """Store a message, durably; ignore an ID that is stored already."""
         ...
 
     def read(self, *, most: int | None = None, claim: timedelta | None = None) -> list[Unsent]:
-        """Return messages, those that were stored first first.
+        """Return messages, oldest first.
 
         Args:
-            most: how many at most; None: all.
+            most: the maximum number; None: all.
             claim: return only messages that no process has claimed, and claim them for so long, in
                 one transaction.
         """
         ...
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Delete messages, which the broker has confirmed, or an operator does not want."""
+        """Delete messages that the broker has confirmed, or an operator discards."""
         ...
 
 
 class SqliteStore:
-    """A file of SQLite in WAL mode, which several apps and processes of a machine may share."""
+    """Store messages in an SQLite file in WAL mode, which apps and processes of a machine may
+    share.
+    """
 
     def __init__(self, path: str, namespace: str) -> None:
         self._path = path
@@ -169,7 +171,7 @@ class SqliteStore:
             if self._database is None:
                 self._database = self._opened()
             database = self._database
-            # At once: one that becomes a writer later fails if another process wrote meanwhile.
+            # Immediate: a transaction that writes later fails if another process wrote first.
             database.execute("BEGIN IMMEDIATE")
             with database:
                 yield database
@@ -186,7 +188,7 @@ class SqliteStore:
         return database
 
     def _forget(self) -> None:
-        """Open the file again; a process that was forked must not even close its parent's."""
+        """Open the file again; a forked process must not even close its parent's."""
         self._lock = threading.Lock()
         self._inherited.append(self._database)
         self._database = None
