@@ -1,4 +1,4 @@
-"""The app: what is registered, what happens to it, and the connection over which it sends."""
+"""Define the app: registered tasks, events, and the connection for sending."""
 
 import asyncio
 import sys
@@ -29,7 +29,7 @@ from scheduler.user_code import require_parameters
 if TYPE_CHECKING:
     from scheduler.brokers.memory.server import MemoryServer
 
-    # They take a third of the time in which `import scheduler` would be done.
+    # They would take a third of the time of `import scheduler`.
     from scheduler.control.cancellation import CancelReport
     from scheduler.control.reports import Report
     from scheduler.program import Program
@@ -42,22 +42,22 @@ S = TypeVar("S", bound=AroundSending)
 
 
 class Scheduler(Registration, Publishing):
-    """A set of tasks that share a namespace in the broker.
+    """Define a set of tasks that share a namespace in the broker.
 
     Args:
         namespace: begins the name of everything in the broker: 1 to 64 letters, digits, '_', '-'.
-        settings: read from the environment where it is not given.
+        settings: default: read from the environment.
         lifespan: a function decorated with `contextlib.asynccontextmanager`, called with the app:
-            entered once per processor before its first run, left after its last one. What it yields
-            is `ctx.state`.
-        fallback: where messages are stored that could not be sent: "sqlite:///unsent.db", or a
+            entered once per processor before its first run, left after its last one. It yields
+            `ctx.state`.
+        fallback: the store of messages that could not be sent: "sqlite:///unsent.db", or a
             `scheduler.queues.unsent.UnsentStore`; None: `NotSent` is raised for them.
 
     Attributes:
-        module: where it was made: by it, apps are told apart that share a namespace by mistake.
+        module: its module, which distinguishes apps that share a namespace by mistake.
 
     Raises:
-        RegistrationError: the namespace, the lifespan or the fallback cannot be used.
+        RegistrationError: the namespace, the lifespan or the fallback is invalid.
     """
 
     @refusing_misnamed("Scheduler", RegistrationError)
@@ -93,7 +93,7 @@ class Scheduler(Registration, Publishing):
 
     @property
     def settings(self) -> "Settings":
-        """The settings, read from the environment at the first look unless they were given."""
+        """Return the settings, read from the environment at first use unless they were given."""
         if self._settings is None:
             from scheduler.settings import Settings
 
@@ -101,7 +101,7 @@ class Scheduler(Registration, Publishing):
         return self._settings
 
     def on_escalation(self, hook: EscalationHook) -> EscalationHook:
-        """Have a function, plain or coroutine, called for each message that is parked, after that.
+        """Call a function, plain or coroutine, after each message that is parked.
 
         Its run has failed for the last time, or it could not be run: see `reason`. Usable as a
         decorator.
@@ -115,16 +115,16 @@ class Scheduler(Registration, Publishing):
 
     @refusing_misnamed("@app.around", RegistrationError)
     def around(self, function: R) -> R:
-        """Have a coroutine function called around each run of each task. Usable as a decorator.
+        """Call a coroutine function around each run of each task. Usable as a decorator.
 
-        It is called with the run's `Context` and `call_next`, which goes on: with the next function
-        that was registered, and with the task in the end. The run ends as the function does: what
-        it raises, also `RetryLater`, `Reject` and `StopLoop`, is raised by the run; if it returns,
-        the run has succeeded, whether or not it awaited `call_next()`. It is part of the run: the
-        task's timeout counts it in.
+        It is called with the run's `Context` and `call_next`, which continues with the next
+        function that was registered, and finally with the task. The run ends as the function does:
+        its exceptions, also `RetryLater`, `Reject` and `StopLoop`, end the run; if it returns, the
+        run has succeeded, whether or not it awaited `call_next()`. It is part of the run: the
+        task's timeout includes it.
 
         Raises:
-            RegistrationError: it is no coroutine function of two parameters.
+            RegistrationError: it is not a coroutine function of two parameters.
         """
         require_around("@app.around", function, "ctx", "call_next")
         self.around_runs.append(function)
@@ -132,15 +132,15 @@ class Scheduler(Registration, Publishing):
 
     @refusing_misnamed("@app.around_sending", RegistrationError)
     def around_sending(self, function: S) -> S:
-        """Have a coroutine function called around each message sent. Usable as a decorator.
+        """Call a coroutine function around each message sent. Usable as a decorator.
 
-        It is called with a `Sending` and `send_next`, which goes on: with the next function that
-        was registered, and with sending in the end. It may add headers before, and refuse the
-        message by raising. It is awaited in the event loop of the connection that sends: that of
-        the caller in a run and inside `async with app`.
+        It is called with a `Sending` and `send_next`, which continues with the next function that
+        was registered, and finally sends. It may add headers before, and reject the message by
+        raising. It is awaited in the event loop of the connection that sends: that of the caller in
+        a run and inside `async with app`.
 
         Raises:
-            RegistrationError: it is no coroutine function of two parameters.
+            RegistrationError: it is not a coroutine function of two parameters.
         """
         require_around("@app.around_sending", function, "sending", "send_next")
         self._around_sendings.append(function)
@@ -157,10 +157,10 @@ class Scheduler(Registration, Publishing):
 
     @contextmanager
     def lending(self, broker: Broker, clock: Clock, *, everywhere: bool = False) -> Generator[None]:
-        """Have this app's tasks send over a connection inside the block.
+        """Send this app's messages over a given connection inside the block.
 
         Args:
-            everywhere: from whatever event loop, rather than from this one.
+            everywhere: from any event loop, not only from this one.
         """
         self.outbox.use(broker, clock, everywhere=everywhere)
         try:
@@ -170,25 +170,25 @@ class Scheduler(Registration, Publishing):
 
     @property
     def outbox(self) -> Outbox:
-        """What sends the messages of this app's tasks."""
+        """Return the outbox of this app's messages."""
         return self._outboxes.main
 
     def listen(self, listener: Callable[[Event], None]) -> Callable[[Event], None]:
-        """Have a function called with each event of this process. Usable as a decorator."""
+        """Call a function with each event of this process. Usable as a decorator."""
         return self.events.listen(listener)
 
     @property
     def supervision(self) -> Loop:
-        """The loop that counts the tokens of all others; every namespace has it."""
+        """Return the loop that supervises all others; every namespace has it."""
         return supervision(self.settings.supervision_interval)
 
     def topology(self) -> Topology:
-        """Everything the app needs in the broker."""
+        """Return everything the app needs in the broker."""
         return topology_of(self)
 
     @asynccontextmanager
     async def operations(self) -> AsyncGenerator["Program"]:
-        """Inside the block, what can be done about this app, over the connection of its tasks."""
+        """Open the operations on this app inside the block, over the connection of its tasks."""
         from scheduler.program import Program  # few programs start loops
 
         async with self.outbox.connection() as broker:
@@ -198,10 +198,10 @@ class Scheduler(Registration, Publishing):
             yield operating
 
     async def running(self, *, stack_of: str | None = None) -> "Running":
-        """What runs now, in all processors: they are asked, which takes some milliseconds.
+        """Return the current runs of all processors: they are asked, which takes some milliseconds.
 
         Args:
-            stack_of: the run whose stack is told as well, named as for `cancel`.
+            stack_of: the run whose stack is included, named as for `cancel`.
 
         Raises:
             NotRunning, UsageError: there is no such run, or more than one.
@@ -211,17 +211,17 @@ class Scheduler(Registration, Publishing):
             return await operations.cancellation.running(stack_of=stack_of)
 
     async def cancel(self, run: str, *, escalate: bool = False) -> "CancelReport":
-        """End a run that is going on, and wait until it has ended, for at most 10 seconds.
+        """Cancel a run, and wait until it has ended, for at most 10 seconds.
 
-        It is not tried again, and a loop goes on with its next tick. A coroutine is cancelled, a
-        process killed; a thread cannot be stopped, so that its run ends when its function does.
+        It is not retried, and a loop continues with its next tick. A coroutine is cancelled, a
+        process killed; a thread cannot be stopped, so its run ends when its function does.
 
         Args:
-            run: the id of a message, or how it begins; `loop#seq`, or the name of a loop.
+            run: the ID of a message, or a unique prefix of it; `loop#seq`, or the name of a loop.
             escalate: whether it counts as failed for the last time: it is parked then.
 
         Raises:
-            NotRunning: no such run is going on, as far as processors have answered.
+            NotRunning: no such run is running, as far as processors have answered.
             UsageError: there is more than one.
             QueueNotFound: nothing was seeded.
         """
@@ -231,12 +231,12 @@ class Scheduler(Registration, Publishing):
     async def pause(self, name: str, reason: str = "paused by a program") -> "Report":
         """Pause a loop, or a task with all its calls and loops, until it is resumed.
 
-        A run that is going on ends. Once this has returned, no run begins, unless the report names
-        processors that have not confirmed it. What is sent to a paused task waits.
+        A run in progress ends normally. Once this has returned, no run begins, unless the report
+        names processors that have not confirmed it. Messages for a paused task wait.
 
         Args:
             name: of the loop, or of a task that gets calls.
-            reason: why, which `scheduler status` tells.
+            reason: shown by `scheduler status`.
 
         Raises:
             UnknownLoop: there is neither.
@@ -260,22 +260,22 @@ class Scheduler(Registration, Publishing):
     async def sync_file(
         self, path: str | PathLike[str], *, dry_run: bool = False
     ) -> Mapping[str, Synced]:
-        """Make the keyed loops of tasks those of a file, in TOML, or JSON if it ends in `.json`.
+        """Make the keyed loops of tasks match a file, in TOML, or JSON if it ends in `.json`.
 
-        By task and key, it has the schedule and `args`, as in `[digest."user-42"]` of
-        `every = "1h"`. For each task in the file this is `task.sync`; no other task is touched.
-        All is checked before anything is done.
+        By task and key, it has the schedule and `args`, such as `every = "1h"` under
+        `[digest."user-42"]`. For each task in the file this is `task.sync`; other tasks are left
+        alone. All is checked before anything is done.
 
         Args:
-            dry_run: only say what it would do.
+            dry_run: only report the changes.
 
         Returns:
-            What it did, by task.
+            The changes, by task.
 
         Raises:
-            UsageError: the file, or something in it, cannot be used; nothing was changed.
+            UsageError: the file, or something in it, is invalid; nothing was changed.
             AccessRefused: this user may not declare a queue.
-            BrokerError: the broker could not do it; what is left is done by the next call.
+            BrokerError: the broker failed; the next call does the rest.
         """
         from scheduler.control.loop_files import sync_file  # few programs have one
 
@@ -312,8 +312,9 @@ class Scheduler(Registration, Publishing):
         return broker_of(self.settings, emit=self.events.emit, embedded=self._server_here)
 
     def _server_here(self) -> "MemoryServer":
-        """The embedded broker of this event loop, with all that the app needs in it: nobody else
-        could have seeded it."""
+        """Return the embedded broker of this event loop, seeded: no other program could have done
+        so.
+        """
         from scheduler.brokers.memory.server import MemoryServer
 
         server = self._servers.setdefault(asyncio.get_running_loop(), MemoryServer())

@@ -1,15 +1,15 @@
-"""Metrics for Prometheus: a listener that counts and measures the events of an app.
+"""Measure an app for Prometheus: a listener that counts and measures its events.
 
-All have the label `namespace`, those of runs also `task` and `loop`. The loop of a one-off call is
-empty. Loops with a key are counted together, as `{task}.*`, because there may be any number of
-them; the gauges then tell of the one that ran last.
+All metrics have the label `namespace`, those of runs also `task` and `loop`. The loop of a one-off
+call is empty. Loops with a key are counted together, as `{task}.*`, because there may be any number
+of them; the gauges then show the one that ran last.
 
-A processor tells what it saw itself: of its timestamps, the highest over all processors holds.
+A processor reports what it saw itself: the highest of its timestamps over all processors holds.
 
-RabbitMQ, from 3.10 to 4.3, tells in whole seconds when a wait ended. So the hatch delay is at least
-what is measured, and up to a second of it is found in the ready delay; both compare the clocks of
-different machines. There is no hatch delay of what did not wait in RabbitMQ, and no ready delay of
-what was redelivered.
+RabbitMQ, from 3.10 to 4.3, reports in whole seconds when a wait ended. So the hatch delay is at
+least the measured one, and up to a second of it counts as ready delay; both compare the clocks of
+different machines. A message that did not wait in RabbitMQ has no hatch delay, and a redelivered
+one no ready delay.
 """
 
 import math
@@ -70,7 +70,7 @@ LABELS = ("namespace", "task", "loop")
 
 
 def instrument(app: Scheduler, clock: Clock | None = None) -> CollectorRegistry:
-    """Measure an app from now on; returns the registry that holds what is measured."""
+    """Measure an app from now on; return the registry of its metrics."""
     metrics = Metrics(app, clock or SystemClock())
     app.events.listen(metrics.note, *metrics.kinds)
     registry = CollectorRegistry()
@@ -84,7 +84,7 @@ def page(registry: CollectorRegistry) -> WSGIApplication:
 
 
 class Spans:
-    """How many spans of time were seen, by their length."""
+    """Count spans of time, by their length."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -99,14 +99,14 @@ class Spans:
         self._sum += seconds
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """How many were at most so long, for each bound; and their sum."""
+        """Return how many were at most so long, for each bound; and their sum."""
         names = (*map(str, map(float, self._bounds)), "+Inf")
         return list(zip(names, accumulate(self._counts), strict=True)), self._sum
 
 
 @dataclass(slots=True)
 class Series:
-    """What is measured of one loop, or of the one-off calls of a task."""
+    """Hold the measurements of one loop, or of the one-off calls of a task."""
 
     outcomes: Counter[str]
     skipped: Counter[str]
@@ -158,7 +158,7 @@ class Series:
         if token.state is State.DONE:
             self.due_at = None
         elif token.state is State.PAUSED:
-            # Due at no time that this processor knows: another one may see it go on.
+            # Without a due time that this processor knows: another one may have it.
             self.due_at = self.paused_at = self.ended_at
         else:
             self.due_at = token.due_at
@@ -176,10 +176,10 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Measure(Generic[S]):
-    """A metric.
+    """Describe a metric.
 
     Attributes:
-        read: its value; of a counter, one for each kind.
+        read: returns its value; for a counter, one for each kind.
         by: the labels that tell these kinds apart.
     """
 
@@ -190,7 +190,7 @@ class Measure(Generic[S]):
     by: tuple[str, ...] = ()
 
     def metric(self, labels: Sequence[str], subjects: Iterable[tuple[Sequence[str], S]]) -> Metric:
-        """Return what there is to read now, of each subject and its labels."""
+        """Return the current values, for each subject and its labels."""
         metric: Any = self.family(f"scheduler_{self.name}", self.says, labels=(*labels, *self.by))
         for values, subject in subjects:
             match self.read(subject):
@@ -320,9 +320,9 @@ OF_PROCESSES: tuple[Measure["Metrics"], ...] = (
 
 
 class Metrics(Collector):
-    """The metrics of one app: plain numbers, until somebody asks for them.
+    """Hold the metrics of one app: plain numbers, until they are read.
 
-    They are written by the event loop alone, and read by the thread that answers Prometheus.
+    Only the event loop writes them; the thread that answers Prometheus reads them.
     """
 
     def __init__(self, app: Scheduler, clock: Clock) -> None:
@@ -379,7 +379,7 @@ class Metrics(Collector):
             return None
         try:
             return len(fallback.read())
-        except Exception:  # StoredDelayed tells why; the other metrics are there all the same
+        except Exception:  # StoredDelayed reports why; the other metrics are not affected
             return math.nan
 
     def _escalated(self, event: Escalated) -> None:
@@ -397,7 +397,9 @@ class Metrics(Collector):
             self.reconnects += 1
 
     def _processor_started(self, event: ProcessorStarted) -> None:
-        """Have the series from the start: what first appears with 1 never rose, for Prometheus."""
+        """Create all series at the start: for Prometheus, a series that first appears with 1 never
+        rose.
+        """
         for name in event.tasks:
             if self._app.tasks[name].called:
                 self._series_of(name, "")

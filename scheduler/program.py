@@ -1,4 +1,4 @@
-"""The parts that serve an app over one connection: each is built once, here.
+"""Build the parts that serve an app over one connection, each once.
 
 ::
 
@@ -43,12 +43,12 @@ from scheduler.timing.clock import Clock
 
 
 class Program(Namespace):
-    """What is in a namespace's queues, and what can be done about its loops.
+    """Combine the queues of a namespace with the operations on its loops.
 
     Args:
-        hands: what it answers to roll calls; None: it only asks.
-        runs: what it answers to those who ask what runs; None: it only asks.
-        listing: into which the roster is read; None: into one of its own.
+        hands: the state for answers to roll calls; None: it only asks.
+        runs: the runs for answers to questions; None: it only asks.
+        listing: receives the roster; None: a new one.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ def processor(
     grace: timedelta,
     supervises: bool = True,
 ) -> Processor:
-    """A processor of an app, to be run in this event loop.
+    """Return a processor of an app, for this event loop.
 
     Args:
         tasks: the tasks to work on.
-        concurrency: how many runs may go on at once, over all tasks.
+        concurrency: the maximum number of concurrent runs, over all tasks.
         grace: how long runs may take to finish once it is stopped, before they are cancelled.
-        supervises: whether it takes its part in supervision.
+        supervises: whether it takes part in supervision.
     """
     shutdown, turns = Shutdown(), LoopTurns(listing := Listing())
     lifespan = Lifespan(app, app.lifespan, shutdown)
@@ -122,7 +122,7 @@ def processor(
         worker,
         knowledge,
         CallReporter(program.history, app.tasks, clock),
-        # Who does not consume yet answers to no roll call: it would be counted as silent.
+        # A processor that does not consume yet answers no roll call: it would count as silent.
         Program(app, broker, clock).seeding,
         supervises_with,
         lifespan,
@@ -132,7 +132,7 @@ def processor(
 
 
 def supervisor(program: Program) -> Supervisor:
-    """The part in supervision of a processor that has these parts."""
+    """Return the supervision of a processor with these parts."""
     return Supervisor(
         program,
         program.survey,

@@ -1,9 +1,9 @@
-"""The fixture `scheduler_kit`, for whoever has pytest: see `scheduler.testing`.
+"""Provide the fixture `scheduler_kit` for pytest: see `scheduler.testing`.
 
-A coroutine test that takes it runs in virtual time, in an event loop of its own, inside the open
-kit; whatever runs the other coroutine tests, and however that is configured, has no part in it.
+A coroutine test that takes it runs in virtual time, in its own event loop, inside the open kit;
+plugins for other coroutine tests, and their configuration, do not affect it.
 
-pytest imports this wherever the package is installed: so all else is imported by who asks for it.
+pytest imports this wherever the package is installed: so other modules are imported when needed.
 """
 
 import inspect
@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def scheduler_app() -> "Scheduler":
-    """The app to test: your own fixture of this name returns it."""
+    """Return the app to test: define your own fixture of this name."""
     pytest.fail(
         "scheduler_kit works on the app that the fixture scheduler_app returns: define that in "
         "your conftest.py.",
@@ -35,7 +35,7 @@ def scheduler_app() -> "Scheduler":
 
 @pytest.fixture
 def scheduler_kit(scheduler_app: "Scheduler", request: pytest.FixtureRequest) -> "Kit":
-    """The app at work in virtual time, on a broker of its own: a `scheduler.testing.Kit`."""
+    """Return a `scheduler.testing.Kit` of the app, in virtual time, on its own broker."""
     from scheduler.testing import Kit
 
     if not inspect.iscoroutinefunction(request.function):
@@ -46,7 +46,7 @@ def scheduler_kit(scheduler_app: "Scheduler", request: pytest.FixtureRequest) ->
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Take over the tests of a kit, before anybody who runs coroutine tests gets to run them."""
+    """Run the tests of a kit here, before other plugins for coroutine tests get them."""
     if not isinstance(item, pytest.Function) or FIXTURE not in item.fixturenames:
         return
     if inspect.iscoroutinefunction(item.obj):

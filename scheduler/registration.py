@@ -1,4 +1,4 @@
-"""Registering tasks and loops, and finding them again."""
+"""Register tasks and loops, and find them."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,14 +38,14 @@ NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Registration:
-    """The tasks and loops of a namespace: what the decorators were used on.
+    """Hold the tasks and loops of a namespace, registered by decorators.
 
     Args:
         outboxes: send the messages of tasks.
         connect: reaches the broker, to start and stop loops.
 
     Raises:
-        RegistrationError: the namespace cannot be used.
+        RegistrationError: the namespace is invalid.
     """
 
     def __init__(self, namespace: str, outboxes: Outboxes, connect: Connect) -> None:
@@ -63,7 +63,7 @@ class Registration:
 
     @property
     def tasks(self) -> Mapping[str, TaskSpec]:
-        """Every task of the app, by its name."""
+        """Return every task of the app, by its name."""
         return self._tasks
 
     @property
@@ -73,7 +73,7 @@ class Registration:
 
     @property
     def loops(self) -> Mapping[LoopId, Loop]:
-        """Every loop that stands in the code; keyed ones, which are started at run time, do not."""
+        """Return every loop in the code, without keyed ones, which are started at run time."""
         return self._loops
 
     @refusing_misnamed("@app.periodic", RegistrationError)
@@ -97,7 +97,7 @@ class Registration:
     ) -> Callable[[Callable[P, R]], PeriodicTask[P, R]]:
         """Register a function as a periodic task: a loop.
 
-        Its runs never overlap, and it goes on for as long as processors run, whatever its runs do.
+        Its runs never overlap, and it continues as long as processors run, whatever its runs do.
         Each run happens at least once: one whose processor dies, or loses the broker, is run again.
 
         Args:
@@ -109,16 +109,16 @@ class Registration:
             name: the task's name; the function's own by default.
             retry: what to do when a run fails; three retries by default.
             timeout: how long a run may take before it is cancelled, and counts as failed.
-            concurrency: how many runs of this task one processor has going at most.
-            executor: "process" has a function that blocks run in a process, not in a thread.
-            after_failure: what the loop does when the retries are exhausted: go on with the next
+            concurrency: the maximum number of concurrent runs of this task on one processor.
+            executor: "process" runs a blocking function in a process, not in a thread.
+            after_failure: what the loop does when the retries are exhausted: continue with the next
                 tick, or pause until it is resumed. The failed tick is parked in both cases.
-            aliases: names that the task had before. `scheduler seed` has its loop take the place of
-                theirs, where they were; what was parked under them is replayed as this task.
+            aliases: former names of the task. After `scheduler seed` its loop replaces theirs and
+                continues; messages parked under them are replayed as this task.
             options: of the schedule: mode, offset, tz, jitter, catch_up, grace.
 
         Raises:
-            ScheduleError: the schedule cannot be understood.
+            ScheduleError: the schedule is invalid.
             RegistrationError: the function cannot be a task, or its name is taken.
         """
 
@@ -188,27 +188,29 @@ class Registration:
     ) -> Any:
         """Register a function as a task that runs when it is sent a message.
 
-        Each message is run at least once, whenever a processor is free: see `CallTask.send`.
+        Each message is run at least once, as soon as possible: see `CallTask.send`.
 
         Args:
             name: the task's name; the function's own by default.
             retry: what to do when a run fails; three retries by default.
             timeout: how long a run may take before it is cancelled, and counts as failed.
-            concurrency: how many runs of this task one processor has going at most.
-            executor: "process" has a function that blocks run in a process, not in a thread.
-            subscribe: pairs of an exchange of somebody else and a binding key: its messages come to
+            concurrency: the maximum number of concurrent runs of this task on one processor.
+            executor: "process" runs a blocking function in a process, not in a thread.
+            subscribe: pairs of another application's exchange and a binding key: its messages come
+            to
                 this task too, whole, in the one parameter that the function then has. With the
                 exchange's type as a third, the exchange is declared here.
             rate: how many runs one processor starts in a time, such as "50/s"; the others wait in
                 the queue, they do not fail.
-            ordered: run one message at a time over all processors, in order; one that is to be
-                tried again blocks those behind it.
-            expires: how old a message may get to be run: one that was sent, after its time; one of
-                somebody else, after its timestamp, if it has one.
-            expired: what becomes of one that is too old; both are told by events.
-            history: tell each attempt in `scheduler history`, not only those that failed.
-            aliases: names that the task had before: it takes what waits for them, is parked under
-                them, or is still sent to them.
+            ordered: run one message at a time over all processors, in order; a retry blocks those
+                behind it.
+            expires: how old a message may get to be run: a call, after its time; a message of
+            another
+                application, after its timestamp, if it has one.
+            expired: park or drop a message that is too old; events report both.
+            history: record each attempt in `scheduler history`, not only failed ones.
+            aliases: former names of the task: it takes the messages that wait for them, are parked
+                under them, or are still sent to them.
 
         Raises:
             RegistrationError: the function cannot be a task, or its name is taken.
@@ -235,7 +237,7 @@ class Registration:
         return register if function is None else register(function)
 
     def loop(self, name: str) -> Loop:
-        """The loop of this name.
+        """Return the loop of this name.
 
         Raises:
             UnknownLoop: there is none; the message names the nearest.
@@ -244,10 +246,10 @@ class Registration:
         return _named("loop", name, by_name)
 
     def select(self, names: Iterable[str] | None) -> list[TaskSpec]:
-        """The tasks of these names; None: all of them.
+        """Return the tasks of these names; None: all of them.
 
         Raises:
-            UnknownLoop: there is none of a name; the message names the nearest.
+            UnknownLoop: a name is unknown; the message names the nearest.
         """
         wanted = dict.fromkeys(self._tasks if names is None else names)
         return [_named("task", name, self._tasks) for name in wanted]
@@ -269,7 +271,7 @@ class Registration:
 
 
 class RegisterCallTask(Protocol):
-    """The decorator that `Scheduler.task` makes."""
+    """Decorate a function as a call task, for `Scheduler.task`."""
 
     @overload
     def __call__(

@@ -1,4 +1,4 @@
-"""Tasks that can be sent messages: `send`, `send_later`, `send_at`, `send_many`; and `publish`."""
+"""Send messages to tasks: `send`, `send_later`, `send_at`, `send_many`; and `publish`."""
 
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -21,18 +21,18 @@ from scheduler.tasks.retries import Retry
 from scheduler.tasks.tasks import Task, TaskSpec
 from scheduler.timing.durations import Duration, parse_duration, shown
 
-P = ParamSpec("P")  # how the task is called in place
-Q = ParamSpec("Q")  # how it is sent: the same, without its Context
+P = ParamSpec("P")  # the parameters of a call in place
+Q = ParamSpec("Q")  # the parameters of a send: the same, without its Context
 R = TypeVar("R")
 MOST_URGENT = 31
 TRAVELLING = "priority", "correlation_id", "message_id", "headers"
 
 
 class Sender(Generic[Q]):
-    """Sends calls of one task.
+    """Send calls of one task.
 
     Args:
-        one_offs: where it schedules what is to be unique.
+        one_offs: schedules unique calls.
         unique: for how long a call is not repeated; None: it is sent each time.
     """
 
@@ -62,22 +62,26 @@ class Sender(Generic[Q]):
         retry_sending: Retry | None = None,
         unique: Duration | None = None,
     ) -> "Sender[Q]":
-        """The same sender, with other options for what it sends.
+        """Return a sender with other options.
 
         Args:
-            priority: higher ones go first, where the queue has priorities: 0 to 5 on classic
-                queues, where none is 0; 0 to 31 on quorum queues from RabbitMQ 4.3 on, where none
-                is 4; before, in RabbitMQ 4, two classes, up to 4 and above.
-            expires: how long after its time the message is still worth a run, such as "1h".
+            priority: higher ones go first, if the queue has priorities: 0 to 5 on classic queues,
+            where
+                the default is 0; 0 to 31 on quorum queues from RabbitMQ 4.3 on, where the default
+                is 4;
+                before, in RabbitMQ 4, two classes, up to 4 and above.
+            expires: how long after its time the message may still run, such as "1h".
             correlation_id: travels with the message.
             message_id: identifies the message; a new UUID by default.
             headers: travel with the message.
-            deadline: how long to try to have it confirmed; as the settings say by default.
-            retry_sending: how often to try again under flow control, within the deadline, and after
-                what waits; as the settings say by default. After a lost connection there is none.
+            deadline: how long to wait for the confirmation; as the settings say by default.
+            retry_sending: how often to retry under flow control, within the deadline, and after
+            which
+                waits; as the settings say by default. After a lost connection there is no wait.
             unique: a call with the same arguments is not repeated while it waits or runs, nor for
-                so long after its time. It is a named one-off then (`once`), with what that costs,
-                rather than a message with a priority or headers; what `send` returns is its name.
+                so long after its time. It is a named one-off then (`once`), which costs more, and
+                takes
+                no priority or headers; `send` returns its name.
 
         Raises:
             UsageError: one of them cannot travel in a message.
@@ -115,24 +119,24 @@ class Sender(Generic[Q]):
         return Sender(self._spec, self._outboxes, posting, self._one_offs, unique or self._unique)
 
     async def send(self, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
-        """Have the task run as soon as a processor is free; returns the message id.
+        """Send a message to run the task as soon as possible; return the message ID.
 
         When this returns, the broker has confirmed the message; or the fallback store of the app
-        has it, and the id is `stored`.
+        has it, and the ID is `stored`.
 
         Raises:
-            InvalidArguments: they do not fit the task.
+            InvalidArguments: the arguments do not fit the task.
             NotSent: the broker did not confirm it in time, and the app has no fallback.
             Unroutable: the task was never seeded.
         """
         return await self._post(self._posting, args, kwargs)
 
     async def send_later(self, delay: Duration, /, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
-        """Have the task run after a delay, such as "10m": never early."""
+        """Send a message to run the task after a delay, such as "10m": never early."""
         return await self._post(self._after(delay), args, kwargs)
 
     async def send_at(self, when: datetime, /, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
-        """Have the task run at a moment, which must be aware; one that has passed means now."""
+        """Send a message to run the task at an aware moment; one that has passed means now."""
         return await self._post(self._at(when), args, kwargs)
 
     async def send_many(
@@ -142,22 +146,22 @@ class Sender(Generic[Q]):
         delay: Duration | None = None,
         at: datetime | None = None,
     ) -> list[MessageId]:
-        """Have the task run once for each call; returns the message ids, in the calls' order.
+        """Send a message for each call; return the message IDs, in the calls' order.
 
         When this returns, the broker has confirmed all of them, or the fallback store of the app
-        has those whose id is `stored`; before anything is sent, all have been checked.
+        has those whose ID is `stored`; all are checked before any is sent.
 
         Args:
             calls: the arguments of each, by name; or a pair of them and when it runs: an aware
                 moment, or the delay.
-            delay: after which those run that do not say when; None: at once.
-            at: the moment at which they run, instead.
+            delay: for calls without a time of their own; None: at once.
+            at: the moment for these, instead.
 
         Raises:
             InvalidArguments: those of one do not fit the task; none was sent.
             NotAllSent: the broker confirmed some, and says which.
-            NotSent, Unroutable: as `send`; none was confirmed.
-            UsageError: both a delay and a moment are given, or one message id for all.
+            NotSent, Unroutable: as for `send`; none was confirmed.
+            UsageError: both a delay and a moment are given, or one message ID for all.
         """
         if self._unique is not None:
             raise UsageError("send_many sends each call: take unique= away, or send one by one.")
@@ -173,7 +177,7 @@ class Sender(Generic[Q]):
 
     @property
     def blocking(self) -> "BlockingSender[Q]":
-        """The same, for callers that are not coroutines."""
+        """Return the same sender for callers that are not coroutines."""
         return BlockingSender(self, self._outboxes.bridge)
 
     def _post(
@@ -223,29 +227,29 @@ class Sender(Generic[Q]):
                 )
                 raise InvalidArguments(told)
             return self._spec.arguments.bind(**cast("Mapping[str, Any]", call)), posting
-        except (InvalidArguments, TypeError) as error:  # TypeError: a name is no text
+        except (InvalidArguments, TypeError) as error:  # TypeError: a name is not a string
             raise InvalidArguments(f"Nothing was sent. Call {number}: {error}") from None
         except UsageError as error:
             raise UsageError(f"Nothing was sent. Call {number}: {error}") from None
 
 
 class BlockingSender(Generic[Q]):
-    """Sends calls of one task, and waits until they are confirmed."""
+    """Send calls of one task, and wait until they are confirmed."""
 
     def __init__(self, sender: Sender[Q], bridge: BlockingBridge) -> None:
         self._sender = sender
         self._bridge = bridge
 
     def send(self, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
-        """As `Sender.send`."""
+        """Send as `Sender.send` does."""
         return self._bridge.run(self._sender.send(*args, **kwargs))
 
     def send_later(self, delay: Duration, /, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
-        """As `Sender.send_later`."""
+        """Send as `Sender.send_later` does."""
         return self._bridge.run(self._sender.send_later(delay, *args, **kwargs))
 
     def send_at(self, when: datetime, /, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
-        """As `Sender.send_at`."""
+        """Send as `Sender.send_at` does."""
         return self._bridge.run(self._sender.send_at(when, *args, **kwargs))
 
     def send_many(
@@ -255,23 +259,23 @@ class BlockingSender(Generic[Q]):
         delay: Duration | None = None,
         at: datetime | None = None,
     ) -> list[MessageId]:
-        """As `Sender.send_many`."""
+        """Send as `Sender.send_many` does."""
         return self._bridge.run(self._sender.send_many(calls, delay=delay, at=at))
 
 
 @dataclass(frozen=True, slots=True)
 class Outboxes:
-    """The outbox of coroutines, and the one of blocking callers beside it."""
+    """Hold the outbox of coroutines, and a second one for blocking callers."""
 
     main: Outbox
     beside: Outbox
     bridge: BlockingBridge
 
     async def through(self, send: Callable[[Outbox], Coroutine[Any, Any, R]]) -> R:
-        """Send over the connection of this event loop, if somebody opened one and will close it.
+        """Send over the connection of this event loop, if its owner will close it.
 
-        One that is opened in passing goes into the thread beside: an event loop that ends cannot
-        close it in good order.
+        Otherwise send in the extra thread: an event loop that ends cannot close a connection in
+        order.
         """
         if self.main.is_open:
             return await send(self.main)
@@ -281,7 +285,7 @@ class Outboxes:
 
 
 class Publishing:
-    """The part of an app that publishes to the exchanges of others."""
+    """Publish to exchanges of other applications."""
 
     names: Names
     _outboxes: Outboxes
@@ -299,20 +303,20 @@ class Publishing:
         deadline: Duration | None = None,
         retry_sending: Retry | None = None,
     ) -> MessageId:
-        """Publish a message to an exchange of your own, for all who are bound to it.
+        """Publish a message to an exchange of your own, for all bound queues.
 
         When this returns, the broker has confirmed the message in every queue that it was routed
-        to; or the fallback store of the app has it, and the id is `stored`. The exchange must be
-        there: its owner declares it, or a task whose `subscribe=` names its type.
+        to; or the fallback store of the app has it, and the ID is `stored`. The exchange must
+        exist: its owner declares it, or a task whose `subscribe=` names its type.
 
         Args:
             key: the routing key, by which a topic exchange finds the queues.
-            body: bytes and text as they are, else what pydantic makes JSON of.
+            body: bytes and text as they are, else JSON made by pydantic.
             headers: travel with the message.
             message_id: identifies the message; a new UUID by default.
             correlation_id: travels with the message.
-            content_type: of the body; by default that of text or JSON, and none of bytes.
-            deadline: how long to try to have it confirmed; as the settings say by default.
+            content_type: of the body; by default that of text or JSON, and none for bytes.
+            deadline: how long to wait for the confirmation; as the settings say by default.
             retry_sending: as for `Sender.options`.
 
         Raises:
@@ -366,7 +370,7 @@ def _beside_unique(posting: Posting) -> list[str]:
 
 
 class PeriodicTask(Task[P, R], Keyed):
-    """A task that is a loop, and can have more. Calling it runs the function in place."""
+    """Register a task that is a loop, and can have more. Calling it runs the function in place."""
 
     def __init__(self, function: Callable[P, R], spec: TaskSpec, connect: Connect) -> None:
         Task.__init__(self, function, spec)  # pyright: ignore[reportUnknownMemberType]
@@ -374,7 +378,7 @@ class PeriodicTask(Task[P, R], Keyed):
 
 
 class CallTask(Task[P, R], Sender[Q], Keyed, Generic[P, Q, R]):
-    """A task that runs when it is sent a message. Calling it runs the function in place."""
+    """Register a task that runs when it is sent a message. Calling it runs the function in place."""
 
     def __init__(
         self,

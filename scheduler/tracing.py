@@ -1,17 +1,17 @@
-"""Traces for OpenTelemetry: a listener that makes a span of each call that is sent, and each run.
+"""Trace with OpenTelemetry: a listener that makes a span of each sent call, and each run.
 
 ======================  ============  ==============================================================
 span                    is in         and ends
 ======================  ============  ==============================================================
 send {queue}            the caller's  when the broker has confirmed the call, or did not in time
-process {queue}: call   the sender's  when the run ended; so is each of its retries
+process {queue}: call   the sender's  when the run ended; so does each of its retries
 process {queue}: loop   its own       when the run ended; a link leads to the run before it
 ======================  ============  ==============================================================
 
-What a task does belongs to the span of its run. The context travels in the headers of the W3C
+Spans made by a task belong to the span of its run. The context travels in the headers of the W3C
 (https://www.w3.org/TR/trace-context/), also from and to programs that do not use this package; the
 attributes are those of OpenTelemetry for messaging
-(https://opentelemetry.io/docs/specs/semconv/messaging/rabbitmq/), and some of our own:
+(https://opentelemetry.io/docs/specs/semconv/messaging/rabbitmq/), and some of the package:
 `scheduler.loop`, `scheduler.seq`, `scheduler.attempt`, `scheduler.redelivered`, `scheduler.ending`.
 """
 
@@ -47,10 +47,10 @@ TRACED = CallSending, CallSent, CallNotSent, RunStarted, RunFinished, RunLost, R
 
 
 def instrument(app: Scheduler, provider: TracerProvider | None = None) -> None:
-    """Trace what an app sends and runs from now on. Supervision is not traced.
+    """Trace the sends and runs of an app from now on. Supervision is not traced.
 
     Args:
-        provider: where spans go; None: to the one that the program has set.
+        provider: the destination of spans; None: the one that the program has set.
     """
     tracer = trace.get_tracer("scheduler", tracer_provider=provider)
     app.events.listen(Tracing(app.names, tracer).hear, *TRACED)
@@ -58,16 +58,16 @@ def instrument(app: Scheduler, provider: TracerProvider | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A span that goes on in the code that follows its beginning."""
+    """Hold an open span."""
 
     span: Span
     before: Token[Context]
 
 
 class Tracing:
-    """Begins a span at one event and ends it at another of the same coroutine.
+    """Begin a span at one event and end it at another of the same coroutine.
 
-    So what it must remember in between is in a context variable, and other coroutines have theirs.
+    Open spans are in a context variable, so each coroutine has its own.
     """
 
     def __init__(self, names: Names, tracer: Tracer) -> None:

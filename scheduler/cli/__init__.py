@@ -1,1 +1,1 @@
-"""The command line: `commands` lists what can be typed, a module for each noun does it."""
+"""Provide the command line: `commands` lists the commands, a module for each noun implements them."""

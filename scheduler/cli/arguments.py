@@ -1,4 +1,4 @@
-"""What can be typed after a command: arguments and options that several have, and reading them."""
+"""Define arguments and options that several commands share, and read them."""
 
 import functools
 import inspect
@@ -25,7 +25,7 @@ P = ParamSpec("P")
 
 
 LIMIT = ContextVar("limit", default=timedelta(seconds=30))
-"""How long the broker may leave a command without an answer: its --timeout."""
+"""The --timeout of a command: how long the broker may be silent."""
 
 TIMEOUT = inspect.Parameter(
     "timeout",
@@ -38,7 +38,7 @@ TIMEOUT = inspect.Parameter(
 
 
 class Group(TyperGroup):
-    """A group that names its commands if there is none of the name that was given."""
+    """List the commands of a group if a name is unknown."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in self.commands and not ctx.resilient_parsing:
@@ -47,7 +47,7 @@ class Group(TyperGroup):
 
 
 def new_group(help: str | None = None) -> typer.Typer:
-    """Return a group for commands, without any."""
+    """Return an empty group of commands."""
     return typer.Typer(help=help, cls=Group, no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -86,15 +86,15 @@ def command(
     return register
 
 
-# What a shell completes besides commands and options: names that the code of the app has. No broker
-# is asked, so that keyed loops are not known. Of an app that is not there, or cannot be imported,
-# nothing is completed, and nothing is said of it: its user is in the middle of a line.
+# A shell completes names in the code of the app, besides commands and options. The broker is not
+# asked, so keyed loops are missing. Without an app, or if its import fails, there are no
+# completions and no errors: the user is in the middle of a line.
 
 
 def _app_to_complete(context: typer.Context) -> Scheduler | None:
     # Before an option that has no value yet, arguments are not given to their parameters.
     reference = context.params.get("reference") or next(iter(context.args), None)
-    # What the code prints would be taken for what is completed.
+    # Output of the code would count as completions.
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
             return load_app(reference)
@@ -123,7 +123,7 @@ def tasks_to_complete(context: typer.Context) -> list[str]:
 
 
 def one_more_task(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete names of tasks with commas between them: the last one is not whole."""
+    """Complete a comma-separated list of tasks, whose last name is incomplete."""
     *before, _ = incomplete.split(",")
     others = [name for name in tasks_to_complete(context) if name not in before]
     return [",".join([*before, name]) for name in others]
@@ -194,21 +194,21 @@ HealthPort = Annotated[
 
 
 def app_and_any(reference: str | None, names: list[str]) -> tuple[str | None, list[str]]:
-    """Tell APP, which may be left out, from the arguments behind it."""
+    """Split APP, which may be left out, from the arguments behind it."""
     if reference is not None and not names_app(reference):
         return None, [reference, *names]
     return reference, names
 
 
 def app_and_loop(reference: str | None, loop: str | None) -> tuple[str | None, str | None]:
-    """Tell APP from a LOOP, either of which may be left out."""
+    """Split APP from a LOOP, either of which may be left out."""
     if loop is None and reference and not names_app(reference) and is_app_named():
         return None, reference
     return reference, loop
 
 
 def app_and_one(reference: str | None, name: str | None, what: str) -> tuple[str | None, str]:
-    """Tell APP from the argument behind it, which is required."""
+    """Split APP from the argument behind it, which is required."""
     reference, name = app_and_loop(reference, name)
     if name is None:
         load_app(reference)  # which may not be there: that is told first
@@ -217,7 +217,7 @@ def app_and_one(reference: str | None, name: str | None, what: str) -> tuple[str
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:
-    """Read the JSON object that an option was given."""
+    """Parse the JSON object of an option."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -230,7 +230,7 @@ def json_object(option: str, text: str) -> dict[str, Any]:
 
 
 def moment_of(option: str, text: str) -> datetime:
-    """Read the moment that an option was given; without an offset, on the clock of this machine."""
+    """Parse the moment of an option; without an offset, on the clock of this machine."""
     try:
         return utc_of(datetime.fromisoformat(text).astimezone())
     except (ValueError, OverflowError):

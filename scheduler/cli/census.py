@@ -1,4 +1,4 @@
-"""`scheduler census`: how many loops there are, in each state, and what waits in which timer."""
+"""Count loops: `scheduler census`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ cli = new_group()
 
 @command(cli, "census")
 def census(reference: AppArgument = None, as_json: Json = False) -> bool:
-    """Count loops by task and state, and what waits in each timer.
+    """Count loops by task and state, and their messages in each timer.
 
-    Nothing is written, and no message is touched. A million loops take some ten seconds. The exit
-    code is 1 if loops are overdue, or have two tokens: supervision repairs them.
+    Nothing is written, and no message is read. A million loops take some ten seconds. The exit code
+    is 1 if loops are overdue, or have two tokens: supervision repairs them.
 
     Example: scheduler census shop:app
     """

@@ -1,4 +1,4 @@
-"""The command line: its commands by name. What one takes and does is loaded when it is called."""
+"""List the commands by name. Each module is loaded when its command is called."""
 
 import errno
 import importlib
@@ -19,10 +19,10 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class Listed(NamedTuple):
-    """A command, or a group of them, as the list of commands has it.
+    """List a command, or a group of them.
 
     Attributes:
-        module: the one of this room that declares it, and does it.
+        module: the module of `scheduler.cli` that implements it.
         help: the first sentence of its help.
     """
 
@@ -65,19 +65,19 @@ ELSEWHERE = {
     **{"inspect": "ps", "logs": "history", "stop": "pause"},
     **{"purge": "failed purge", "retry": "failed replay"},
 }
-"""What other programs of this kind call a command, and what it is here."""
+"""The names of commands in other programs of this kind, and their counterparts here."""
 
 
 def loaded(name: str) -> Any:
     """Return a command or a group, from the module that declares it."""
-    # Typer has click within it, or beside it: of either, no type can be named here.
+    # Typer bundles click, or depends on it: no type of either can be named here.
     module: Any = importlib.import_module(f"scheduler.cli.{COMMANDS[name].module}")
     group: Any = get_group(module.cli)
     return group.commands.get(name, group)
 
 
 class Commands(TyperGroup):
-    """The list of commands, each of which is loaded once it is called, or completed."""
+    """List the commands, and load each when it is called, or completed."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if (here := ELSEWHERE.get(args[0])) and not ctx.resilient_parsing:
@@ -121,7 +121,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Periodic jobs and delayed retries as TTL loops in RabbitMQ."""
+    """Run periodic jobs and delayed retries as TTL loops in RabbitMQ."""
 
 
 def main() -> None:
@@ -133,7 +133,7 @@ def main() -> None:
 
 
 def rejoin_words(environment: MutableMapping[str, str]) -> None:
-    """Put words together again that bash has parted at their colons, as in `shop.py:app`."""
+    """Rejoin words that bash has split at their colons, as in `shop.py:app`."""
     if WORDS not in environment or CURRENT not in environment:
         return  # it is another shell
     current = int(environment[CURRENT])
@@ -150,9 +150,9 @@ def rejoin_words(environment: MutableMapping[str, str]) -> None:
 
 @contextmanager
 def standard_streams() -> Generator[None]:
-    """Have both streams for output inside the block; what was closed takes everything.
+    """Provide both output streams inside the block; a closed one accepts and drops everything.
 
-    What cannot be written at the end of it, or before, is told in a line, with exit code 1.
+    An output error is reported in a line, with exit code 1.
     """
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
@@ -162,7 +162,7 @@ def standard_streams() -> Generator[None]:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        _give_up_output()  # who reads it has seen enough
+        _give_up_output()  # its reader has seen enough
         sys.exit(1)
     except OSError as error:
         if error.errno not in UNWRITABLE:
@@ -177,5 +177,5 @@ def _nowhere() -> TextIO:
 
 
 def _give_up_output() -> None:
-    """Let go of what is not written yet: Python would try again when it ends, and complain."""
+    """Drop unwritten output: Python would try again at exit, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Reaching the broker that the settings of an app name, for a limited time."""
+"""Reach the broker of an app's settings, for a limited time."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -33,11 +33,11 @@ def ask(
     *,
     is_long: bool = False,
 ) -> T:
-    """Do something over a connection of its own, from its beginning to its end.
+    """Run an operation over a separate connection.
 
     Args:
-        is_long: it may take as long as it likes, but for the time in which the broker is silent,
-            blocks the connection, or has none.
+        is_long: no time limit, except for the time in which the broker is silent, blocks the
+            connection, or has none.
 
     Raises:
         BrokerUnavailable: it took longer than the limit; the message says why.
@@ -60,10 +60,10 @@ async def limited(
     *,
     is_long: bool = False,
 ) -> T:
-    """Wait for what is asked over a broker's connection: see `ask`.
+    """Await an operation over a broker's connection: see `ask`.
 
     Args:
-        spent: what of the limit was spent before.
+        spent: the part of the limit that was spent before.
     """
     answer, left = asyncio.ensure_future(question), LIMIT.get() - spent
     try:
@@ -92,7 +92,7 @@ def unanswered(broker: Broker) -> BrokerUnavailable:
 
 
 def why_silent(broker: Broker) -> str:
-    """Say why a broker may not answer."""
+    """Return why a broker may not respond."""
     if not broker.connected:
         return "there is no connection to it"
     if broker.is_blocked:
@@ -102,10 +102,10 @@ def why_silent(broker: Broker) -> str:
 
 @asynccontextmanager
 async def connected(app: Scheduler, rights: Rights | None = None) -> AsyncGenerator[Program]:
-    """Connect to the broker of the settings, for as long as a command takes.
+    """Connect to the broker of the settings, for the duration of a command.
 
     Args:
-        rights: what the command needs to be allowed to do; as a processor, unless given.
+        rights: the permissions that the command needs; default: those of a processor.
     """
     broker, stack = remote_broker(app), AsyncExitStack()
     try:
@@ -117,7 +117,7 @@ async def connected(app: Scheduler, rights: Rights | None = None) -> AsyncGenera
         with explaining_refusals(broker, rights or rights_to_process(app.names)):
             yield Program(app, broker, SystemClock())
     finally:
-        with suppress(TimeoutError):  # a broker that hangs does not confirm that it is left
+        with suppress(TimeoutError):  # a broker that hangs does not confirm the close
             async with asyncio.timeout(LEAVING.total_seconds()):
                 await stack.aclose()
 
@@ -133,7 +133,7 @@ def remote_broker(app: Scheduler, *, patient: bool = False) -> Broker:
 
 
 def require_remote(app: Scheduler) -> None:
-    """Refuse the embedded broker, which no other process can reach.
+    """Reject the embedded broker, which no other process can reach.
 
     Raises:
         SettingsError: it is the broker of the settings.
@@ -146,7 +146,7 @@ def require_remote(app: Scheduler) -> None:
 
 
 async def zones_of_loops(app: Scheduler, program: Program) -> Zones:
-    """Read the zone of each loop's schedule, by its name; None: that of this machine."""
+    """Return the zone of each loop's schedule, by its name; None: that of this machine."""
     try:
         known = await program.loops.look()
     except BrokerError:  # no reason to show less: without the roster, the code knows most

@@ -1,4 +1,4 @@
-"""`scheduler dashboard`: the pages beside any broker."""
+"""Serve the dashboard: `scheduler dashboard`."""
 
 import asyncio
 import inspect
@@ -79,12 +79,14 @@ def show(
 ) -> None:
     """Show what runs in a browser.
 
-    It follows the journal and the roster; no processor needs to be there. It needs the extra
+    The dashboard follows the journal and the roster, also without a processor. It needs the extra
     `dashboard`.
+
+    Example: scheduler dashboard shop:app --port 8080
     """
     dashboard.require()
     app = ready_app(reference, log_format=log_format)
-    remote_broker(app)  # refuses the embedded one
+    remote_broker(app)  # rejects the embedded one
     if sum(each is not None for each in (access, basic_auth, user_header)) > 1:
         raise UsageError("Give one of --access, --basic-auth and --user-header.")
     if (user_header is None) != (not trust):
@@ -106,10 +108,10 @@ def _access(
     host: str,
     read_only: bool,
 ) -> "dashboard.Access | None":
-    """Return who may look, if that is not this machine alone.
+    """Return the access rules; None: this machine alone.
 
     Raises:
-        UsageError: others reach it, and nobody said what they may do.
+        UsageError: other machines can reach it, and there are no rules for them.
     """
     from scheduler.dashboard.access import Visitor, basic_access, header_access, is_local
 

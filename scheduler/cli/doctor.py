@@ -1,4 +1,4 @@
-"""`scheduler doctor`: what would break the guarantees; with --live, what a probe asks."""
+"""Diagnose an installation: `scheduler doctor`; with --live, probe a processor."""
 
 import asyncio
 from collections.abc import Iterable
@@ -41,7 +41,13 @@ def doctor(
     health_port: HealthPort = None,
     as_json: Json = False,
 ) -> bool:
-    """Look for what would break the guarantees, and what to change."""
+    """Look for what would break the guarantees, and what to change.
+
+    The exit code is 1 if there are problems.
+
+    Examples: scheduler doctor shop:app;
+    scheduler doctor --live --health-port 8000
+    """
     if live:
         return _is_live(reference, health_port, as_json)
     app = ready_app(reference)
@@ -66,7 +72,7 @@ def check_unsent(store: UnsentStore) -> Finding:
     about = "unsent messages"
     try:
         stored = store.read()
-    except Exception as error:  # the store may be somebody else's
+    except Exception as error:  # the store may be the user's
         return Finding(
             about,
             "problem",
@@ -89,13 +95,13 @@ def _print(findings: Iterable[Finding]) -> None:
     for finding in findings:
         print_paragraph(f"{finding.about}: {finding.detail}", MARKS[finding.verdict], indent=INDENT)
         if finding.advice and finding.advice != advice:
-            is_command = finding.advice.startswith(COMMAND)  # to be copied
+            is_command = finding.advice.startswith(COMMAND)  # easy to copy
             print_paragraph(finding.advice, indent=INDENT, broken=not is_command)
         advice = finding.advice
 
 
 def _is_live(reference: str | None, port: int | None, as_json: bool) -> bool:
-    # The app is loaded only if nothing else says the port.
+    # The app is loaded only if the port is not given.
     port = port or Settings().health_port or ready_app(reference).settings.health_port
     if port is None:
         raise UsageError(

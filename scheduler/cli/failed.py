@@ -1,4 +1,4 @@
-"""The parked messages: `scheduler failed list`, `show`, `replay` and `purge`."""
+"""Manage parked messages: `scheduler failed list`, `show`, `replay` and `purge`."""
 
 import base64
 import json
@@ -76,6 +76,8 @@ def failed_list(
     """List the parked messages.
 
     A terminal shows as much of each ID as the other commands need.
+
+    Example: scheduler failed list jobs:app --task send_mail
     """
     app, which = ready_app(reference), Selection(reason=reason, task=task)
     with TemporaryFile("w+", encoding="ascii") as file:
@@ -112,7 +114,10 @@ def failed_show(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show one parked message, whole: headers, body, traceback."""
+    """Show one parked message, whole: headers, body, traceback.
+
+    Example: scheduler failed show jobs:app 0195f3a2
+    """
     reference, name = app_and_one(reference, message, "the ID of a message")
     app = ready_app(reference)
 
@@ -161,8 +166,10 @@ def failed_replay(
 ) -> bool:
     """Run parked messages again.
 
-    Each is sent back to its task, which is confirmed, before it is taken out. Say which: by ID,
-    --task, --reason or --all.
+    Each is sent to its task, confirmed, before it is removed. Select them: by ID, --task, --reason
+    or --all.
+
+    Example: scheduler failed replay jobs:app --task send_mail --rate 10/s
     """
     reference, which = _selection(reference, messages, everything, task, reason)
     app, pace = ready_app(reference), parse_rate(rate) if rate else None
@@ -193,7 +200,9 @@ def failed_purge(
 ) -> bool:
     """Delete parked messages for good.
 
-    Say which: by ID, --task, --reason or --all.
+    Select them: by ID, --task, --reason or --all.
+
+    Example: scheduler failed purge jobs:app 0195f3a2
     """
     reference, which = _selection(reference, messages, everything, task, reason)
     app = ready_app(reference)
@@ -203,9 +212,9 @@ def failed_purge(
 
 
 class Spool:
-    """Rows that wait on disk to be printed: a slow reader does not hold messages unacked.
+    """Spool rows to disk, so that a slow reader does not hold messages unacked.
 
-    They are in a file, in the order in which they came; each as JSON has it.
+    They are in a file, in their order, as JSON.
     """
 
     def __init__(self, file: IO[str]) -> None:
@@ -231,7 +240,7 @@ def _selection(
     task: str | None,
     reason: str | None,
 ) -> tuple[str | None, Selection]:
-    """Return which messages a command means; all of them only if that was said."""
+    """Return the selected messages; all of them only with --all."""
     reference, ids = app_and_any(reference, messages or [])
     if everything or task or reason:
         if ids:
@@ -258,7 +267,7 @@ async def _laid_out(
                 if len(rows) < limit:
                     rows.add(row_of_parked(parked))
                 elif which == EVERYTHING:
-                    return there - limit, None  # without a look at each
+                    return there - limit, None  # without reading each
                 else:
                     more += 1
     except NotAllSeen as error:
@@ -281,7 +290,7 @@ def _do(
     verb: Callable[..., Awaitable[object]],
     as_json: bool,
 ) -> bool:
-    """Do something to messages, and tell what became of it, though it may not get to its end."""
+    """Run an operation on messages, and report its effect, even if it is interrupted."""
     not_found, count, ids = set(which.ids or ()), 0, list[str]()
     error: NotAllSeen | None = None
 
@@ -300,7 +309,7 @@ def _do(
         whole = await _whole(failed, tasks, which)
         if whole.ids is not None:
             work.expect(len(whole.ids))
-        elif whole == EVERYTHING:  # else it is not known without a look at each
+        elif whole == EVERYTHING:  # else unknown without reading each
             work.expect(await failed.count(tasks))
         await verb(failed, tasks, whole, tell=tell)
 
@@ -322,7 +331,7 @@ def _do(
 
 
 async def _tasks(app: Scheduler, program: Program, task: str | None) -> list[str]:
-    """Return the tasks to look at: this one or all, those that the code has no more too."""
+    """Return the tasks to check: this one or all, including those that left the code."""
     left = [each.task for each in await program.leftovers.found() if each.parked is not None]
     if task in left:
         return [task]

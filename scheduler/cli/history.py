@@ -1,4 +1,4 @@
-"""`scheduler history`: of loops, and of calls."""
+"""Show the history of loops, and of calls: `scheduler history`."""
 
 from collections import deque
 from dataclasses import asdict, dataclass
@@ -47,11 +47,11 @@ def history(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List what became of loops, or of the calls of a task.
+    """List the history of loops, or of the calls of a task.
 
-    Of loops: runs, repairs, operations and parked messages. Of calls: a summary every ten seconds,
-    and each attempt that failed; of a task with history=True, every attempt. No processor needs to
-    run.
+    For loops: runs, repairs, operations and parked messages. For calls: a summary every ten
+    seconds, and each attempt that failed; for a task with history=True, every attempt. No processor
+    needs to run.
 
     Examples: scheduler history jobs:app send_mail --failed;
     scheduler history jobs:app --id 0195f3a2
@@ -75,7 +75,7 @@ def _show_loops(
             if name is not None or entry.loop != SUPERVISION.task:
                 last.append(entry)
         if not last and name is not None:
-            await program.loops.find(name)  # one that was removed may have a history still
+            await program.loops.find(name)  # a removed one may still have a history
         return list(last), await zones_of_loops(app, program) if last else {}
 
     try:
@@ -92,14 +92,14 @@ def _show_loops(
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Which calls to list: of a task, or all; with an id, or all; that failed, or all."""
+    """Select calls: by task, by ID, or by failure."""
 
     task: str | None
     id: str
     failed: bool
 
     def include(self, told: Summary | Attempt) -> bool:
-        """Return whether something told by the history is about them."""
+        """Return whether a record of the history is selected."""
         if self.task not in (None, told.task):
             return False
         if isinstance(told, Summary):
@@ -132,7 +132,7 @@ def _show_calls(
 
 
 def row_of_call(told: Summary | Attempt) -> Row:
-    """Return what the history tells of calls, for programs."""
+    """Return the records of calls, for programs."""
     if isinstance(told, Summary):
         return {"at": told.until, "what": "summary", **asdict(told)}
     fields = "task", "id", "key", "attempt", "sent_at", "due_at", "started_at", "late", "took"
@@ -186,6 +186,6 @@ def _table(zones: Zones) -> Table[JournalEntry]:
 
 
 def _note(entry: JournalEntry) -> str:
-    """Return the reason or the error, and who acted."""
+    """Return the reason or the error, and the actor."""
     by = f"by {entry.by}" if entry.by else ""
     return ", ".join(filter(None, [entry.note, by]))

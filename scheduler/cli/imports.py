@@ -1,4 +1,4 @@
-"""`scheduler import`: registration code from what others' files say."""
+"""Generate registration code from files of other schedulers: `scheduler import`."""
 
 import re
 import sys
@@ -26,11 +26,11 @@ STDIN = "-"
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What is done with what is found.
+    """Configure the output.
 
     Attributes:
-        out: the file that the code is written to; None: it is printed.
-        force: whether that may be there already.
+        out: the file for the code; None: print it.
+        force: whether that may exist already.
     """
 
     out: str | None
@@ -71,9 +71,11 @@ def import_celery(
 ) -> None:
     """Write loops and tasks of Celery, or of django-celery-beat.
 
-    Of Celery, it takes modules with beat_schedule, with calls of add_periodic_task, and with the
-    tasks; of django-celery-beat, what `manage.py dumpdata django_celery_beat` prints. What is not
-    carried over is told.
+    From Celery, it reads modules with beat_schedule, with calls of add_periodic_task, and with the
+    tasks; from django-celery-beat, the output of `manage.py dumpdata django_celery_beat`. The
+    report lists what is not carried over.
+
+    Example: scheduler import celery shop/celery.py shop/tasks.py --out jobs.py
     """
     _show(read_celery(dict(_texts(files)), tz=tz), Ways(out, force, namespace, as_json))
 
@@ -96,7 +98,9 @@ def import_crontab(
 ) -> None:
     """Write loops that run the commands of crontabs.
 
-    It takes what `crontab -l` prints. What is not carried over is told.
+    It reads the output of `crontab -l`. The report lists what is not carried over.
+
+    Example: crontab -l | scheduler import crontab - --tz Europe/Berlin --out jobs.py
     """
     found = [read_crontab(text, file, tz=tz, users=users) for file, text in _texts(files)]
     _show(_together(found), Ways(out, force, namespace, as_json))
@@ -113,8 +117,10 @@ def import_cronjob(
 ) -> None:
     """Write loops that run the commands of Kubernetes' CronJobs.
 
-    It takes what `kubectl get cronjobs -o yaml` prints, and needs the extra `import`. What is not
-    carried over is told.
+    It reads the output of `kubectl get cronjobs -o yaml`, and needs the extra `import`. The report
+    lists what is not carried over.
+
+    Example: kubectl get cronjobs -o yaml | scheduler import cronjob - --out jobs.py
     """
     found = [read_cronjobs(text, file, tz=tz) for file, text in _texts(files)]
     _show(_together(found), Ways(out, force, namespace, as_json))
@@ -126,7 +132,7 @@ def _together(found: Sequence[Found]) -> Found:
 
 
 def _texts(files: list[str] | None) -> Iterator[tuple[str, str]]:
-    """Read files; each with what it is called."""
+    """Read files; return each with its name."""
     if not files:
         raise UsageError("The command needs a FILE: see --help.")
     for file in files:
@@ -183,10 +189,10 @@ def _plain(found: Found, code: str, ways: Ways) -> dict[str, object]:
 
 
 def _tell(found: Found, ways: Ways) -> None:
-    """Tell what was found on stderr, as the code may go into a file.
+    """Report the findings on stderr, as the code may go into a file.
 
     Raises:
-        SchedulerError: nothing of it can be carried over.
+        SchedulerError: nothing can be carried over.
     """
     loops = sum(job.schedule is not None for job in found.jobs)
     tasks = len(found.jobs) - loops

@@ -1,6 +1,6 @@
-"""Finding the app that a command is about, and entering its code.
+"""Find the app of a command, and import its code.
 
-What is wrong with that code is told in a line, with the lines of it that led there.
+An error in that code is reported in a line, with the lines of it that led there.
 """
 
 import importlib
@@ -28,10 +28,10 @@ INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
 
 
 def ready_app(reference: str | None, *, log_format: str | None = None) -> Scheduler:
-    """Return the app of a command, once this process logs as the app's settings say.
+    """Return the app of a command, after setting up logging as its settings say.
 
     Args:
-        log_format: instead of the one in the settings.
+        log_format: overrides the one in the settings.
 
     Raises:
         AppNotFound: there is none.
@@ -64,7 +64,7 @@ def app_with_tasks(reference: str | None) -> Scheduler:
 
 
 def names_app(text: str) -> bool:
-    """Tell whether an argument names an app, not a loop or a message."""
+    """Return whether an argument names an app, not a loop or a message."""
     return ":" in text or text.endswith(".py")
 
 
@@ -93,7 +93,7 @@ def is_app_named() -> bool:
 
 
 def object_named(reference: str) -> object:
-    """Import what a reference such as `module:attribute` names.
+    """Import the object of a reference such as `module:attribute`.
 
     Raises:
         AppNotFound: there is nothing of this name.
@@ -106,7 +106,7 @@ def object_named(reference: str) -> object:
 
 
 def _in_pyproject(place: Path) -> tuple[str, Path]:
-    """Find the reference in a pyproject.toml, here or above, and the folder that it starts from."""
+    """Find the reference in a pyproject.toml, here or above, and its folder."""
     for folder in (place, *place.parents):
         section = _section(folder / "pyproject.toml")
         if unknown := section.keys() - {"app"}:
@@ -121,7 +121,7 @@ def _in_pyproject(place: Path) -> tuple[str, Path]:
 
 
 def _section(path: Path) -> Mapping[str, Any]:
-    """Read [tool.scheduler] of a pyproject.toml; it is empty where there is none."""
+    """Read [tool.scheduler] of a pyproject.toml; empty if there is none."""
     if not path.is_file():
         return {}
     try:
@@ -165,7 +165,7 @@ def _from_file(name: str, folder: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise AppNotFound(f"{name!r} cannot be imported.")
     module = importlib.util.module_from_spec(spec)
-    # As when it is run: what lies beside the file can be imported, and its classes be found.
+    # As when it is run: modules in its folder can be imported, and its classes found.
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
@@ -180,7 +180,7 @@ def _from_module(name: str, folder: Path) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there; one that it imports is not
+            raise  # the module exists; one that it imports does not
         raise AppNotFound(
             f"There is no module {name!r}. Modules are looked for in {str(folder)!r} and "
             "where Python is installed; a file is named with its `.py`, and a loop after its app."
@@ -199,10 +199,10 @@ def _app_in(module: ModuleType, attribute: str, reference: str) -> Scheduler:
 
 @contextmanager
 def importing(place: str) -> Generator[None]:
-    """Have whatever the code raises that is imported inside the block say where that was.
+    """Add the place in the imported code to errors inside the block.
 
     Raises:
-        UsageError: the code has raised something.
+        UsageError: the code has raised an exception.
     """
     try:
         yield
@@ -218,7 +218,7 @@ def importing(place: str) -> Generator[None]:
 
 @contextmanager
 def in_lifespan() -> Generator[None]:
-    """Have a lifespan that fails inside the block say where in it that was.
+    """Add the place in the lifespan to errors inside the block.
 
     Raises:
         LifespanError: it has failed.
@@ -236,7 +236,9 @@ def _with_lines(told: str, error: BaseException) -> str:
 
 
 def _theirs(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the lines of their code that led to an error; without any, those of what it uses."""
+    """Return the lines of the user's code that led to an error; without any, those of its
+    libraries.
+    """
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

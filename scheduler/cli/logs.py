@@ -1,4 +1,6 @@
-"""Events as log lines, for people and for machines. Each line of a run names its loop and seq."""
+"""Format events as log lines, for people and for machines. Each line of a run names its loop and
+seq.
+"""
 
 import json
 import logging
@@ -39,21 +41,21 @@ def log_event(event: Event) -> None:
         return
     level, words = event.line
     if isinstance(event, RunEvent) and event.loop == SUPERVISION and level == logging.INFO:
-        level = logging.DEBUG  # it goes on all the time
+        level = logging.DEBUG  # too frequent
     if level and logger.isEnabledFor(level):
         error = event.error if isinstance(event, Escalated) else None
         logger.log(level, flat(words), exc_info=error, extra={"event": event})
 
 
 class TextFormatter(logging.Formatter):
-    """`10:46:08.320 INFO    heartbeat #12  succeeded in 3 ms, next at 10:46:09.320`
+    """Format a line: `10:46:08.320 INFO    heartbeat #12  succeeded in 3 ms, next at 10:46:09.320`
 
-    Further lines, such as those of a traceback, are indented: none is taken for one of the log.
+    Further lines, such as those of a traceback, are indented, so none looks like a log line.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         name, mark = _run_of(record)
-        # Enough of a message id to tell a few apart; JSON has it whole.
+        # Enough of a message ID to tell a few apart; JSON has all of it.
         short = f"#{mark}" if isinstance(mark, int) else flat(mark)[:8]
         about = f"{name} {short}  " if name else ""
         line = f"{self.time_of(record)} {record.levelname:7} {about}{record.getMessage()}"
@@ -61,19 +63,19 @@ class TextFormatter(logging.Formatter):
         return printable(text).replace("\n", f"\n{INDENT}")
 
     def time_of(self, record: logging.LogRecord) -> str:
-        """When it was, as its line begins."""
+        """Return the time, as its line begins."""
         return time_of_day(_moment(record))
 
 
 class DatedFormatter(TextFormatter):
-    """The same, with the date and the UTC offset: `2026-11-23 10:46:08.320+01:00 INFO    ...`"""
+    """Add the date and the UTC offset: `2026-11-23 10:46:08.320+01:00 INFO    ...`"""
 
     def time_of(self, record: logging.LogRecord) -> str:
         return _moment(record).astimezone().isoformat(" ", timespec="milliseconds")
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: at, level, logger, message, event and its fields.
+    """Format one JSON object a line: at, level, logger, message, event and its fields.
 
     Lines of a run have its loop and seq too, those of a one-off call its task and message_id.
     """

@@ -1,4 +1,4 @@
-"""What operators do to loops and named one-offs: pause, resume, trigger, remove, sync, move."""
+"""Operate on loops and named one-offs: pause, resume, trigger, remove, sync, move."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -75,8 +75,10 @@ def pause(
 ) -> bool:
     """Pause a loop, or a task with all its calls and loops.
 
-    A current run ends by itself. When the command returns, no other run begins, unless it names
-    processors that have not answered. What is sent to a paused task waits.
+    Runs in progress end normally. When the command returns, no other run begins, unless it names
+    processors that have not confirmed. Messages for a paused task wait.
+
+    Example: scheduler pause jobs:app report --reason "database upgrade"
     """
     return _do(reference, loop, every, lambda it, loops: it.verbs.pause_all(loops, reason), as_json)
 
@@ -102,6 +104,8 @@ def resume(
     """Resume a loop at its next nominal time, or a whole task.
 
     A loop that was paused itself stays paused when its task is resumed.
+
+    Example: scheduler resume jobs:app report --now
     """
     if now and after is not None:
         raise UsageError("A loop goes on at once, or as after a moment: give --now or --after.")
@@ -127,7 +131,7 @@ def trigger(
     ] = None,
     as_json: Json = False,
 ) -> bool:
-    """Run a loop now, besides its schedule.
+    """Run a loop now, in addition to its schedule.
 
     Example: scheduler trigger jobs:app report --args '{"day": "2026-06-01"}'
     """
@@ -143,9 +147,11 @@ def trigger(
 
 @command(cli, "remove")
 def remove(reference: AppArgument = None, loop: LoopArgument = None, as_json: Json = False) -> bool:
-    """Remove a loop that the code does not have.
+    """Remove a loop that is not in the code.
 
-    It was started at run time, or the code does not have it any more.
+    It was started at run time, or has left the code.
+
+    Example: scheduler remove jobs:app digest.user-42
     """
     report = done_to(reference, loop, lambda it, found: it.removal.remove(found))
     return print_report(report, as_json)
@@ -161,11 +167,12 @@ def sync(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Make keyed loops those of a file: start, reschedule, stop.
+    """Make keyed loops match a file: start, reschedule, stop.
 
     It has a table for each, such as [digest."user-42"], with every or cron, the other options of a
-    schedule, and args. Tasks that are not in it are not touched. All is checked before anything is
-    done.
+    schedule, and args. Other tasks are left alone. All is checked before anything is done.
+
+    Example: scheduler sync jobs:app loops.toml --dry-run
     """
     reference, path = app_and_one(reference, file, "a FILE")
     app = ready_app(reference)
@@ -180,7 +187,7 @@ def sync(
 
 
 def _lines(synced: Mapping[str, Synced]) -> Iterator[str]:
-    """Count the loops of each task, and name those that are not as they were."""
+    """Count the loops of each task, and name the changed ones."""
     for task, what in synced.items():
         did: Mapping[str, Sequence[str]] = asdict(what)
         yield f"{task}: {', '.join(f'{len(keys)} {done}' for done, keys in did.items())}"
@@ -195,7 +202,9 @@ def scheduled_list(
 ) -> None:
     """List named one-offs, soonest first.
 
-    A running one is among them, and one that has run while its name is kept.
+    The list includes running ones, and finished ones while their name is kept.
+
+    Example: scheduler scheduled list jobs:app
     """
     found = ask(ready_app(reference), _one_offs)
     show([loop for loop in found if task in (None, loop.id.task)], OF_ONE_OFFS, as_json)
@@ -212,7 +221,10 @@ def scheduled_move(
     after: Annotated[str | None, typer.Option(help="How long from now, such as 10m.")] = None,
     as_json: Json = False,
 ) -> bool:
-    """Move a one-off to another time. A running one runs again then."""
+    """Move a one-off to another time. A running one runs again then.
+
+    Example: scheduler scheduled move jobs:app remind.order-7 --after 10m
+    """
     if (at is None) == (after is None):
         raise UsageError("A one-off is moved to a moment or by a delay: give --at or --after.")
     if at is not None:
@@ -221,7 +233,7 @@ def scheduled_move(
         moment = SystemClock().now() + parse_duration(after or "", "--after")
 
     def moved(program: Program, loop: Loop) -> Awaitable[Report]:
-        # Kept for longer than its run, the name would be taken, for whoever moves it as well.
+        # A name kept for longer would be taken, even for this move.
         return program.seeding.start(Loop(loop.id, loop.task, Once(moment), loop.args))
 
     return _do_to_one_off(reference, name, moved, as_json)
@@ -231,7 +243,10 @@ def scheduled_move(
 def scheduled_cancel(
     reference: AppArgument = None, name: OneOff = None, as_json: Json = False
 ) -> bool:
-    """Cancel a one-off. A current run ends by itself."""
+    """Cancel a one-off. A run in progress ends normally.
+
+    Example: scheduler scheduled cancel jobs:app remind.order-7
+    """
     return _do_to_one_off(reference, name, lambda it, loop: it.removal.remove(loop), as_json)
 
 
@@ -277,7 +292,7 @@ OF_ONE_OFFS = Table[Loop](
 
 
 def done_to(reference: str | None, loop: str | None, operation: Operation) -> Report:
-    """Do something to the loop that was typed, whose app may have been left out."""
+    """Run an operation on the loop of a command, whose app may be left out."""
     reference, name = app_and_one(reference, loop, "the name of a LOOP")
 
     async def done(program: Program) -> Report:
@@ -287,7 +302,7 @@ def done_to(reference: str | None, loop: str | None, operation: Operation) -> Re
 
 
 def operated(app: Scheduler, operation: Callable[[Program], Awaitable[T]]) -> T:
-    """Do something in the name of the user of this program."""
+    """Run an operation as the user of this program."""
     with acting_as(user_here()):
         return ask(app, operation, is_long=True)
 
@@ -295,7 +310,7 @@ def operated(app: Scheduler, operation: Callable[[Program], Awaitable[T]]) -> T:
 def _do(
     reference: str | None, loop: str | None, every: bool, operation: BulkOperation, as_json: bool
 ) -> bool:
-    """Do something to one loop or task, or to all loops of the app at once."""
+    """Run an operation on one loop or task, or on all loops of the app at once."""
 
     async def done_to_all(program: Program) -> Sequence[Report]:
         known = await program.loops.all()
@@ -340,7 +355,7 @@ def _print_done(report: Report, due: str = "") -> None:
 
 
 def _is_done(report: Report) -> bool:
-    """Tell whether the loop is as was wanted, and all processors know."""
+    """Return whether the operation had its effect, and all processors know."""
     return report.did not in REFUSALS and not report.silent
 
 

@@ -1,4 +1,4 @@
-"""What all commands print alike: lines and moments for people, JSON for programs."""
+"""Print the output of all commands: lines and moments for people, JSON for programs."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from pydantic_core import to_jsonable_python
 from scheduler.errors import SchedulerError
 from scheduler.protocol.messages import printable
 
-Row = dict[str, Any]  # what programs are given for a thing
+Row = dict[str, Any]  # the JSON form of a value
 
 
 def print_json(value: Any) -> None:
@@ -32,14 +32,14 @@ def _json(value: Any) -> str:
     text = json.dumps(value, default=plain, indent=2, ensure_ascii=False)
     if text.replace("\n", "").isprintable():
         return text
-    # What is no UTF-8, or may steer a terminal, has an escape in JSON.
+    # JSON escapes text that is not UTF-8, or may control a terminal.
     return "".join(
         char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
     )
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON has for a value that it has nothing for."""
+    """Return the JSON form of a value without one."""
     return to_jsonable_python(value, timedelta_mode="float", fallback=str, bytes_mode="base64")
 
 
@@ -57,12 +57,12 @@ def print_error(error: SchedulerError, as_json: bool) -> None:
 
 
 def local(moment: datetime | None, zone: tzinfo | None = None) -> datetime | None:
-    """Move a moment to the clock of this zone; else to that of this machine."""
+    """Convert a moment to a zone; default: that of this machine."""
     return None if moment is None else moment.astimezone(zone)
 
 
 def relative(moment: datetime | None, now: datetime) -> str:
-    """Write how far a moment is from now, roughly: "in 12 s", "3 m ago"."""
+    """Format the time to or since a moment, roughly: "in 12 s", "3 m ago"."""
     if moment is None:
         return ""
     away = moment - now
@@ -71,7 +71,7 @@ def relative(moment: datetime | None, now: datetime) -> str:
 
 
 def rough(span: timedelta) -> str:
-    """Write a length of time in one unit, or in hours and minutes."""
+    """Format a length of time in one unit, or in hours and minutes."""
     whole = int(span.total_seconds())
     if whole < 120:
         return f"{whole} s"

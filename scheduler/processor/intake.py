@@ -1,16 +1,16 @@
-"""How the messages of a task's queue come to a processor: never before they could be run.
+"""Receive the messages of a task's queue, none before it could be run.
 
 ===========  ====================================================================================
 the task     its messages
 ===========  ====================================================================================
-has neither  come as fast as they are acked, as many at once as may run
+has neither  arrive as fast as they are acked, as many at once as may run
 rate=        are fetched one by one, each when it is its turn
-ordered=     come one by one; where one has to wait, in front of the others, all are left in the
-             broker until its time comes, and nobody has any of them in hand
+ordered=     arrive one by one; if one has to wait, in front of the others, all stay in the broker
+             until its time comes, unacked by any processor
 ===========  ====================================================================================
 
-A message that waits in hand is taken back by the broker when its consumer_timeout is over, with all
-others of its channel (https://www.rabbitmq.com/docs/consumers#acknowledgement-timeout).
+The broker requeues a message that stays unacked longer than its consumer_timeout, with all others
+of its channel (https://www.rabbitmq.com/docs/consumers#acknowledgement-timeout).
 """
 
 import asyncio
@@ -30,17 +30,17 @@ from scheduler.timing.rates import Pacer
 
 R = TypeVar("R")
 
-# Takes a delivery to its end; says before which moment the message is not to be taken again.
+# Handles a delivery; returns the moment before which the message must not be taken again.
 Handle = Callable[[Delivery], "asyncio.Task[datetime | None]"]
 
 
 @dataclass(eq=False)
 class Intake(ABC):
-    """Takes the messages of one queue, from its opening until it is closed, which it is once.
+    """Take the messages of one queue, from `open` until `close`, once.
 
     Attributes:
-        closing: the first of its steps is that this is being closed.
-        taking: takes messages, where they do not just come.
+        closing: its first step is the closing of this intake.
+        taking: the task that takes messages, if they are not pushed.
     """
 
     broker: Broker
@@ -52,12 +52,12 @@ class Intake(ABC):
 
     @property
     def listening(self) -> bool:
-        """Whether a consumer of ours should be known to the broker now."""
+        """Return whether the broker should know a consumer of this intake now."""
         return self.consumer is not None
 
     @property
     def active(self) -> bool:
-        """Whether messages come, or will when it is their turn, as far as this end knows."""
+        """Return whether messages arrive, or will when it is their turn, as far as this end knows."""
         if self.consumer is not None and not self.consumer.active:
             return False
         return self.listening if self.taking is None else not self.taking.done()
@@ -71,11 +71,11 @@ class Intake(ABC):
         """
 
     async def close(self) -> None:
-        """Take no more messages; wait until no more are handed over."""
+        """Take no more messages; wait until no more are handled."""
         self.closing.begin()
 
     async def ended(self) -> None:
-        """Once all that was handed over is done with: wait until nothing is held any more."""
+        """Wait until all handled messages are settled."""
         if self.taking is not None:
             await asyncio.wait([self.taking])
 
@@ -83,7 +83,7 @@ class Intake(ABC):
         self.taking = asyncio.create_task(taking, name=f"take {self.queue}")
 
     async def patiently(self, attempt: Callable[[], Awaitable[R]]) -> R | None:
-        """Try it until the broker lets it be done; None: this is being closed."""
+        """Retry an operation until the broker allows it; None: this is being closed."""
         for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE):
             if self.closing.stopping:
                 return None
@@ -96,7 +96,7 @@ class Intake(ABC):
 
 @dataclass(eq=False, kw_only=True)
 class Flow(Intake):
-    """Has the broker deliver as many at once as may run."""
+    """Receive as many messages at once as may run."""
 
     prefetch: int
 
@@ -111,10 +111,10 @@ class Flow(Intake):
 
 @dataclass(eq=False, kw_only=True)
 class Paced(Intake):
-    """Fetches a message when its turn has come, and not before.
+    """Fetch each message when its turn has come, and not before.
 
     Attributes:
-        places: how many more may be in hand.
+        places: how many more may be unacked.
     """
 
     pacer: Pacer
@@ -138,14 +138,14 @@ class Paced(Intake):
             self.handle(delivery).add_done_callback(lambda _: self.places.release())
 
     async def _fetched(self) -> Delivery | None:
-        """The next message, as soon as there is one; None: this is being closed."""
+        """Return the next message, as soon as there is one; None: this is being closed."""
         if (delivery := await self.broker.get(self.queue)) is not None:
             return delivery
         come: asyncio.Queue[Delivery] = asyncio.Queue()
         self.consumer = await self.broker.consume(self.queue, come.put_nowait, prefetch=1)
         try:
             delivery = await self.closing.unless_begun(come.get())
-            # One that was lost may have come again.
+            # A lost one may have been redelivered.
             while delivery is not None and not come.empty():
                 delivery = come.get_nowait()
             await (self.consumer.leave() if delivery is None else self.consumer.cancel())
@@ -156,11 +156,10 @@ class Paced(Intake):
 
 @dataclass(eq=False, kw_only=True)
 class InOrder(Intake):
-    """Takes the messages of all processors one by one, each when the one before it is done.
+    """Take the messages of all processors one by one, each when the one before it is done.
 
-    Who stops consuming with a message in hand lets somebody else have the one behind it: so it
-    leaves, and with that gives back all that it was delivered, at once; what still comes when it is
-    closed is left where it was.
+    A consumer that only stops with an unacked message lets another consumer have the next one: so
+    it leaves, which requeues all its deliveries at once; later deliveries stay in place.
     """
 
     pacer: Pacer | None
@@ -188,7 +187,7 @@ class InOrder(Intake):
         await self._leave()
 
     def _rest(self, not_before: datetime | None) -> float:
-        """Seconds until the message at the head may be taken."""
+        """Return the seconds until the message at the head may be taken."""
         turn = self.pacer.wait if self.pacer is not None else 0.0
         if not_before is None:
             return turn

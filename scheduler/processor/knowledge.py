@@ -1,5 +1,4 @@
-"""Know what a processor needs before it runs a message (P0): which epochs of loops have begun, and
-which tasks are paused."""
+"""Know the state that a processor needs before it runs a message (P0): epochs and paused tasks."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,14 +31,14 @@ INTERRUPTIONS = ConnectionLost, Connected, ConsumerInterrupted, ConsumerResumed
 
 
 LastNote = tuple[Token, datetime]
-"""A token of which supervision has taken note, and until when nothing was put after it."""
+"""A noted token, and the time until which it had no successor."""
 
 
 class Knowledge:
-    """Follows the roster, and hears the roll calls, for as long as its processor lives.
+    """Follow the roster, and hear the roll calls, as long as the processor lives.
 
-    After each interruption it starts anew; until that is done, its processor runs no token, and for
-    a while no call: it may not know yet of a pause.
+    After each interruption it restarts; until it is current, its processor runs no token, and for a
+    while no call: it may not know of a pause yet.
     """
 
     def __init__(self, names: Names, roster: Roster, roll_call: RollCall, emit: Emit) -> None:
@@ -77,7 +76,7 @@ class Knowledge:
 
     @property
     def is_current(self) -> bool:
-        """Whether it knows all epochs that had begun before its last interruption ended."""
+        """Return whether it knows all epochs that had begun before its last interruption ended."""
         return self._current.is_set()
 
     async def current(self) -> bool:
@@ -87,7 +86,7 @@ class Knowledge:
     async def soon_current(self) -> None:
         """Wait until it is current, but not for long: calls do not depend on the roster.
 
-        Where it cannot be read, no pause can be appended to it either.
+        If the roster cannot be read, no pause can be appended to it either.
         """
         since = asyncio.get_running_loop().time() - self._interrupted_at
         with suppress(TimeoutError):
@@ -99,7 +98,7 @@ class Knowledge:
         return next(filter(None, map(self._listing.pause_of, task.names)), None)
 
     def is_held(self, task: TaskSpec) -> bool:
-        """Return whether no run of a task begins, as it is paused by a name of it, or may be."""
+        """Return whether a task is paused under any of its names, or may be."""
         return any(map(self._listing.is_held, task.names))
 
     async def until_held(self, task: TaskSpec, held: bool) -> None:
@@ -108,7 +107,7 @@ class Knowledge:
             await self._news.wait()
 
     async def entry_of(self, first: Token) -> Entry | None:
-        """Return the latest entry of a loop, its first token's epoch or later; None: it is late."""
+        """Return the latest entry of a loop, of at least this epoch; None: it is late."""
 
         def has_come() -> bool:
             listed = self._listing.get(first.loop)
@@ -121,9 +120,9 @@ class Knowledge:
         return listed.entry if listed is not None and has_come() else None
 
     async def noted(self, first: Token) -> LastNote | None:
-        """How far a loop had come before this epoch of it.
+        """Return the noted progress of a loop before this epoch.
 
-        None: that is not noted; or its entry, which may come after its token, does not come.
+        None: it is not noted; or its entry, which may come after its token, does not come.
         """
         entry, listed = await self.entry_of(first), self._listing.get(first.loop)
         if entry is None or listed is None or listed.checkpoint is None:
@@ -136,7 +135,7 @@ class Knowledge:
             return None
 
     def hear(self, event: Event) -> None:
-        """Learn of `INTERRUPTIONS`, and of their ends."""
+        """Note `INTERRUPTIONS`, and their ends."""
         match event:
             case ConsumerInterrupted() | ConsumerResumed() if event.queue not in self._queues:
                 pass
@@ -178,7 +177,7 @@ class Knowledge:
                 await asyncio.sleep(pause)
 
     async def _catch_up(self) -> None:
-        # Of what begins after this, a roll call tells; what began before is in the roster.
+        # Roll calls report later epochs; earlier ones are in the roster.
         await _until(self._is_subscribed)
         async with self._turn:
             await self._roster.read()

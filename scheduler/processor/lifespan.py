@@ -1,4 +1,4 @@
-"""What the runs of one processor share: opened before the first, closed after the last."""
+"""Open the shared state of a processor's runs before the first, and close it after the last."""
 
 import asyncio
 import logging
@@ -16,11 +16,11 @@ CLOSING_TIMEOUT = timedelta(seconds=5)
 
 
 class Lifespan:
-    """The state of a processor's runs. It is opened and closed in one task, as some libraries need.
+    """Hold the state of a processor's runs. One task opens and closes it, as some libraries need.
 
     Attributes:
-        state: what the app's function has yielded; None where it has none.
-        is_open: whether runs can have it: not where the processor was told to stop before.
+        state: the value that the app's function yielded; None without one.
+        is_open: whether runs can use it: not if the processor was stopped before.
     """
 
     def __init__(self, app: Any, function: LifespanFunction | None, shutdown: Shutdown) -> None:
@@ -44,7 +44,7 @@ class Lifespan:
             return
         try:
             async with asyncio.timeout(CLOSING_TIMEOUT.total_seconds()):
-                # Whatever the processor ended by: what stands after `yield` is for closing.
+                # However the processor ended, the code after `yield` closes the resources.
                 with UserCode("it"):
                     await self._manager.__aexit__(None, None, None)
         except Exception as error:

@@ -1,8 +1,8 @@
-"""Pages about a processor, over HTTP: by threads, which answer when the event loop cannot.
+"""Serve pages about a processor over HTTP, in threads, which respond when the event loop cannot.
 
-One thread, with an event loop of its own, reads all requests: a slow one costs no more than its
-connection, for some seconds, and of these there are only so many. Each page is made by a thread of
-its own, so that a long one, such as the metrics of many loops, does not hold up a probe.
+One thread, with its own event loop, reads all requests: a slow one costs no more than its
+connection, for some seconds, and their number is limited. A separate thread makes each page, so
+that a long one, such as the metrics of many loops, does not hold up a probe.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from scheduler.errors import PortUnavailable
 
 LONGEST_VISIT_S = 10.0
-# More than come in while a request that is there is read: asyncio takes 100 at once.
+# More than arrive while one request is read: asyncio takes 100 at once.
 MOST_VISITS = 300
 MOST_AT_THE_DOOR = 1024
 MOST_LINES, LONGEST_LINE = 100, 16 * 1024
@@ -32,10 +32,10 @@ _NOT_UNDERSTOOD = b"HTTP/1.0 400 Bad Request\r\n\r\n"
 
 @contextmanager
 def serving(port: int, pages: Mapping[str, WSGIApplication]) -> Generator[None]:
-    """Answer at a port of all addresses, inside the block; by path.
+    """Serve pages by path at a port of all addresses, inside the block.
 
     Raises:
-        PortUnavailable: the port is taken, or may not be listened on.
+        PortUnavailable: the port is in use, or not permitted.
     """
     try:
         if socket.has_dualstack_ipv6():
@@ -61,7 +61,7 @@ def serving(port: int, pages: Mapping[str, WSGIApplication]) -> Generator[None]:
 
 
 class _Visits:
-    """The connections that are open: one request, and one answer each."""
+    """Handle the open connections: one request, and one response each."""
 
     def __init__(self, pages: Mapping[str, WSGIApplication]) -> None:
         self._makers = {path: (page, ThreadPoolExecutor(1)) for path, page in pages.items()}

@@ -1,19 +1,18 @@
-"""The way of one delivery through a processor.
+"""Process one delivery in steps.
 
 Each step may end it:
 
-1. decode: what is neither a token nor a call of this task is parked
+1. decode: a message that is neither a token nor a call of this task is parked
 2. recognise: a token that is void, or settled, is acked; the first of an epoch is exchanged
 3. resolve: arguments that do not fit the task are parked
-4. wait: a message that came shortly before its time is held until then, one that came earlier goes
-   back to its timers
-5. decline: one whose task is paused is given back
-6. admit: a tick that is too late, or a call that has expired, is skipped; what was delivered too
-   often has failed
+4. wait: a message that is slightly early is held until its time, an earlier one returns to its
+timers
+5. decline: a message of a paused task is requeued
+6. admit: a late tick, or an expired call, is skipped; a message delivered too often has failed
 7. execute: the task runs, within its timeout
-8. settle: what comes after is published, confirmed
+8. settle: the successor is published, confirmed
 
-Then, at one place, the delivery is acked or given back.
+Then, at one place, the delivery is acked or requeued.
 """
 
 import asyncio
@@ -72,21 +71,21 @@ from scheduler.user_code import UserCode
 A_MOMENT_S = 0.1
 HELD_AT_MOST = timedelta(milliseconds=LONGEST_LEAD_MS)
 ROUND_S = 1.0
-"""A message that leaves its timers at once goes back no sooner than that after the last time."""
+"""The least time between two returns of a message that its timers release at once."""
 WARNED_FOR_S = 600.0
-"""A policy cuts all waits short, of each loop again and again: a warning for a task is enough."""
+"""A policy may shorten all waits of each loop again and again: one warning a task is enough."""
 
 
 @dataclass(eq=False)
 class Punctuality:
-    """Starts runs on the dot: a message that comes shortly before its time is held until then.
+    """Start runs on time: hold a message that is slightly early.
 
-    It leaves its timers early by what the way to a processor takes. That is the one wait in hand,
-    and so short that it makes no difference: no run takes place meanwhile, and an epoch that an
-    operator begins makes the token void.
+    A message leaves its timers early by the transit time to a processor. The remaining hold is so
+    short that it matters to nothing: no run takes place in it, and an epoch that an operator begins
+    makes the token void.
 
-    A message that comes earlier goes back to its timers. Neither that nor its time is trusted to
-    the queue: a policy of the broker's operators may cut every wait short.
+    An earlier message returns to its timers. The queue is not trusted with either: a policy of the
+    broker's operators may shorten every wait.
     """
 
     space: Namespace
@@ -100,7 +99,7 @@ class Punctuality:
         self._warned: dict[tuple[str, str], float] = {}
 
     async def is_due(self, run: Run) -> bool:
-        """Wait until a run may begin; put a message that came too early back into its timers."""
+        """Wait until a run may begin; return an early message to its timers."""
         lead = lead_of(run.delivery.message.headers)
         if lead and isinstance(run.subject, Token) and not run.delivery.redelivered:
             trip = run.received_at - (run.subject.due_at - lead)
@@ -142,7 +141,7 @@ class Punctuality:
         )
 
     async def _until_next_round(self, run: Run) -> None:
-        """Wait before a message goes back, if it went back less than a round ago."""
+        """Wait before a message returns to its timers, if it did less than a round ago."""
         now, known = asyncio.get_running_loop().time, self._went_back
         while known and known[oldest := next(iter(known))] + ROUND_S <= now():
             del known[oldest]
@@ -153,10 +152,10 @@ class Punctuality:
 
 
 class Verdict(NamedTuple):
-    """What becomes of a delivery, and the event of its run that this is.
+    """Decide the end of a delivery, with the event of its run.
 
     Attributes:
-        not_before: when a message that is given back may be taken again; None: at once.
+        not_before: when a requeued message may be taken again; None: at once.
     """
 
     disposition: Disposition
@@ -169,10 +168,10 @@ ACKED, GIVEN_BACK = Verdict(Disposition.ACK), Verdict(Disposition.REQUEUE)
 
 @dataclass(eq=False)
 class Pipeline:
-    """Takes the deliveries of a processor through their steps.
+    """Process the deliveries of a processor in steps.
 
     Attributes:
-        returned: how many messages were given back since the processor was told to stop.
+        returned: the number of messages requeued since the processor was stopped.
     """
 
     space: Namespace
@@ -190,10 +189,10 @@ class Pipeline:
         self._emit, self._is_heard = self._app.events.emit, self._app.events.listeners_of
 
     async def handle(self, delivery: Delivery, task: TaskSpec) -> datetime | None:
-        """Take a delivery through all steps, and be rid of it.
+        """Process and settle a delivery.
 
         Returns:
-            Before which moment its message, which was given back, is not to be run.
+            The moment before which its requeued message must not run.
         """
         held: Held = []
         try:
@@ -214,7 +213,7 @@ class Pipeline:
                 await self.successors.refuse(delivery, task, error)
                 return ACKED
         except DeliveryLost:
-            return Verdict(Disposition.NOTHING)  # somebody else has it already
+            return Verdict(Disposition.NOTHING)  # another consumer has it already
         except Interrupted:
             await asyncio.wait([self.shutdown.unsubscribed])
             return GIVEN_BACK
@@ -244,7 +243,7 @@ class Pipeline:
             return declined
         if delivery.redelivered:
             await self.order.begin(run)
-            if self._knowledge.is_held(task):  # a pause may have begun meanwhile
+            if self._knowledge.is_held(task):  # a pause may have begun
                 return GIVEN_BACK
         # From here to the run, nothing is awaited: a later epoch may have begun until now.
         if token is not None:
@@ -265,7 +264,7 @@ class Pipeline:
         if not is_token and not names.bring_retries(exchange, key):
             delivery.message = unclaimed(delivery.message)
         message = delivery.message
-        lead_of(message.headers)  # refuses one that cannot be kept
+        lead_of(message.headers)  # rejects an invalid carry
         if is_token:
             token = decode(message, self._app.namespace)
             if loop_named_by(key) != token.loop or token.loop.task not in task.names:
@@ -293,15 +292,15 @@ class Pipeline:
         return Run(delivery, task, subject, arguments, tick, received_at=now)
 
     async def _decline(self, run: Run) -> Verdict | None:
-        """What becomes of a message that is not ours to run now; None: it is."""
+        """Return the end of a message that must not run now; None: it may."""
         if run.delivery.lost.done():
             return Verdict(Disposition.NOTHING)
         if self.shutdown.stopping:
-            # Given back while we still consume from its queue, it would come straight back to us.
+            # A requeue while this processor consumes from the queue would bring it straight back.
             await asyncio.wait([self.shutdown.unsubscribed])
             return GIVEN_BACK
         if self._knowledge.is_held(run.task):
-            # Its intake is about to close; until then, this would come straight back.
+            # Its intake is about to close; until then, it would come straight back.
             await self.shutdown.pause(run.delivery, A_MOMENT_S)
             return GIVEN_BACK
         if run.head.due_at is not None and self._now() < run.head.due_at:
@@ -336,7 +335,7 @@ class Pipeline:
                 return Verdict(Disposition.REQUEUE, RunReturned(*run.about))
 
     def _announced(self, run: Run, settlement: Settlement) -> Settlement:
-        """The settlement, after the listeners have heard how its run ended."""
+        """Return the settlement, after the listeners got the event of its run."""
         if settlement.ending is None:
             return settlement
         finished = None
@@ -351,25 +350,25 @@ class Pipeline:
         return settlement._replace(put=put)
 
     async def _dispose(self, delivery: Delivery, verdict: Verdict) -> None:
-        """The one place where a delivery leaves our hands."""
+        """Settle the delivery: the one place that acks or requeues."""
         try:
             match verdict.disposition:
                 case Disposition.ACK:
                     await delivery.ack()
                 case Disposition.REQUEUE:
                     await delivery.requeue()
-                    self.returned += self.shutdown.stopping  # an ordered retry goes back as well
+                    self.returned += self.shutdown.stopping  # an ordered retry is requeued as well
                 case Disposition.NOTHING:
                     pass
         except DeliveryLost:
             if verdict.disposition is Disposition.ACK:
-                return  # it comes again, to somebody
+                return  # it is redelivered to some processor
         if verdict.event is not None:
             self._emit(verdict.event)
 
 
 def _texts(trace: Mapping[Any, Any]) -> dict[str, str]:
-    """Return the headers that can travel, of those that listeners have added."""
+    """Return the listeners' headers that can travel."""
     texts = {name: text for name, text in trace.items() if type(name) is type(text) is str}
     if len(texts) < len(trace):
         logging.getLogger(__name__).warning(
@@ -404,7 +403,7 @@ def _arguments_of(call: Call, task: TaskSpec) -> Mapping[str, Any]:
 
 
 def _admit_token(run: Run, token: Token, now: datetime) -> int:
-    """Find the tick that a run stands for, or why it is skipped; return how many were missed."""
+    """Return the tick of a run, or why it is skipped, and how many were missed."""
     if token.attempt or token.state is State.REPLAY:
         return 0
     if token.triggered:

@@ -1,13 +1,12 @@
-"""Runs of functions in processes of their own, which can be killed.
+"""Run functions in separate processes, which can be killed.
 
-The processor and the process talk over one socket, in lines of JSON: a line that is broken off
-holds up nothing, and nothing that user code has made is looked at without care. The process begins
-when it is told to, tells what it logs, carries and extends, and how it ended; by the way, it is
-asked where the run is, and how far. When the socket closes, because the processor has died, the
-process ends itself.
+The processor and the process exchange lines of JSON over one socket: an incomplete line blocks
+nothing, and values of user code are read with care. The process starts on command, sends its log
+records, carries, extensions and how it ended; the processor also uses it to query progress and the
+stack. When the socket closes, because the processor has died, the process ends itself.
 
-It has a session of its own, which is killed as a group, with all that it has forked. What the
-processor waits for is the end of the process, not of its socket, which others may have inherited.
+It has a session of its own, which is killed as a group, with all its forks. The processor waits for
+the end of the process, not of its socket, which other processes may have inherited.
 """
 
 import importlib
@@ -46,7 +45,7 @@ class ProcessEnded(Unfinished):
 
 
 def prepare(tasks: Iterable[TaskSpec]) -> None:
-    """Have what processes are forked off import the modules of these tasks, before it is needed."""
+    """Preload the modules of these tasks in the fork server."""
     modules = {task.function.__module__ for task in tasks if task.executor == "process"}
     if modules and WAY == "forkserver":
         STARTING.set_forkserver_preload(sorted(modules))
@@ -55,12 +54,12 @@ def prepare(tasks: Iterable[TaskSpec]) -> None:
 
 
 class Child:
-    """The process of one run; what its function does with its context is done here."""
+    """Control the process of one run, and its function's use of the context."""
 
     def __init__(self, task: TaskSpec, context: Context[Any], *, carries: bool) -> None:
         self._context = context
         self._job = Job.of(task, context, carries=carries)
-        self._lock = threading.Lock()  # the event loop waits for it: held for moments only
+        self._lock = threading.Lock()  # blocks the event loop: held for moments only
         self._process: _Process | None = None
         self._killed = False
         self._asked = False
@@ -85,7 +84,7 @@ class Child:
         raise ProcessEnded(f"its process cannot be started: {problem}")
 
     def run(self) -> Any:
-        """Let the process begin, and wait for it to end; returns what its function returns."""
+        """Let the process begin, and wait for its end; return the function's result."""
         process = self._process
         assert process is not None
         try:
@@ -102,30 +101,30 @@ class Child:
         return unpickled(value)
 
     def kill(self) -> None:
-        """End the process, now or as soon as it has started."""
+        """Kill the process, now or as soon as it has started."""
         with self._lock:
             self._killed = True
             if self._process is not None:
                 self._process.kill()
 
     def close(self) -> None:
-        """Leave nothing behind of the process, if there is one."""
+        """Clean up the process, if there is one."""
         with self._lock:
             process, self._process = self._process, None
         if process is not None:
-            process.kill()  # its forks too; and it may have threads, say, that do not end
+            process.kill()  # its forks too; and it may have threads that do not end, for example
             process.close()
         self._answer(NOTHING_TOLD)
 
     def ask(self) -> Future[Whereabouts]:
-        """Ask where its run is, and how far. A process that cannot answer does not."""
+        """Ask the process for its progress and stack; None if it does not respond."""
         asker: Future[Whereabouts] = Future()
         with self._lock:
             if self._process is None:  # yet, or any more
                 asker.set_result(NOTHING_TOLD)
                 return asker
             self._askers = [each for each in self._askers if not each.done()] + [asker]
-            # One question at a time: nothing that is sent to it waits to be read.
+            # One question at a time: no unread data fills its socket.
             asks, self._asked = not self._asked, True
         if asks:
             with suppress(OSError):  # it has just ended
@@ -138,7 +137,7 @@ class Child:
                 self._process.lines.tell(what, value)
 
     def _hear(self, process: "_Process") -> tuple[str, Any] | None:
-        """Do what it asks for, until it has ended; returns how its function did."""
+        """Serve its requests until it has ended; return how its function did."""
         ending: tuple[str, Any] | None = None
         until: float | None = None
         talks = True
@@ -157,7 +156,7 @@ class Child:
                         self._do(what, value)
             elif process.end in ready:
                 break
-            # What it has begun to end in, it may finish; others may have its socket.
+            # It may finish its last step; other processes may have its socket.
             if until is None and (ending is not None or not talks or process.end in ready):
                 until = monotonic() + LEAVING.total_seconds()
         return ending
@@ -183,7 +182,7 @@ class Child:
                 asker.set_result(told)
 
     def _extended(self, span: timedelta) -> tuple[str | None, str]:
-        """The new deadline, or why there is none."""
+        """Return the new deadline, or why there is none."""
         try:
             self._context.extend(span)
         except Exception as error:
@@ -192,7 +191,7 @@ class Child:
 
 
 class _Process:
-    """A process that was started, and waits for its first line.
+    """Hold a started process that waits for its first line.
 
     Attributes:
         end: is readable when it has ended.
@@ -204,7 +203,7 @@ class _Process:
         try:
             with theirs, _out_of_reach():
                 process = STARTING.Process(target=work, args=(theirs, job))
-                # Its `start` would look after all others as well, each of which has its thread.
+                # Its `start` would also reap all others, each of which has its thread.
                 self._popen = process._Popen(process)
         except BaseException:
             self.socket.close()
@@ -213,7 +212,7 @@ class _Process:
         self.end: Any = self._popen.sentinel if self._descriptor is None else self._descriptor
 
     def kill(self) -> None:
-        """Kill it, and what it has forked; it may have ended."""
+        """Kill it, and its forks; it may have ended."""
         if hasattr(os, "killpg"):
             # It may lead no group, yet or any more.
             with suppress(ProcessLookupError, PermissionError):
@@ -231,9 +230,9 @@ class _Process:
             os.close(self._descriptor)
 
     def how_it_ended(self) -> str:
-        """Why its function has not told how it ended."""
+        """Return why its function did not report its end."""
         code = self._popen.wait(REAPED_WITHIN_S)
-        if code is None or code == 255:  # of a fork server that has died, nobody hears it
+        if code is None or code == 255:  # unknown if the fork server has died
             return "its process ended before the function did"
         if code >= 0:
             return f"its process ended with the exit code {code}, before the function did"
@@ -242,23 +241,23 @@ class _Process:
 
 
 def _descriptor_of(process: int) -> int | None:
-    """What tells of the end of a process though its fork server has ended; None: nothing does."""
+    """Return a descriptor for the end of a process, independent of its fork server; None: none."""
     try:
         return os.pidfd_open(process)
-    except (AttributeError, OSError):  # not on this system; or it has ended, as its parent tells
+    except (AttributeError, OSError):  # not on this system; or it has ended, as its parent reports
         return None
 
 
 @contextmanager
 def _out_of_reach() -> Generator[None]:
-    """Start processes that no signal to stop ends, which is sent to all processes of a service.
+    """Start processes that ignore stop signals sent to all processes of a service.
 
-    It stays blocked in the fork server. The processes of runs let it through when they ignore it.
+    They are blocked in the fork server. The processes of runs unblock them once they ignore them.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # It protects itself, and lets signals through when it has started.
+    # It protects itself, and unblocks signals when it has started.
     importlib.import_module("multiprocessing.resource_tracker").ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:

@@ -1,4 +1,4 @@
-"""One process that works on tasks until it is stopped."""
+"""Work on tasks in one process until it is stopped."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -46,12 +46,12 @@ CLOSING_TIMEOUT = timedelta(seconds=5)
 
 @dataclass(eq=False)
 class Worker:
-    """Consumes from the queues of its tasks, and hands what comes to the pipeline.
+    """Consume from the queues of its tasks, and process deliveries.
 
     Attributes:
-        concurrency: how many runs may go on at once, over all tasks.
+        concurrency: the maximum number of concurrent runs, over all tasks.
         grace: how long runs may take to finish, once it is stopped, before they are cancelled and
-            their messages given back.
+            their messages requeued.
     """
 
     space: Namespace
@@ -72,28 +72,28 @@ class Worker:
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop, and takes no more messages."""
+        """Return whether it was stopped, and takes no more messages."""
         return self.shutdown.stopping
 
     @property
     def queues(self) -> list[str]:
-        """Where it takes messages from: the queues of its tasks that are not paused."""
+        """Return the queues of its tasks that are not paused."""
         tasks = [task for task in self.tasks if not self.knowledge.is_held(task)]
         names = (name for task in tasks for name in task.names)
         return list(map(self._app.names.processor_queue, names))
 
     @property
     def silent(self) -> list[str]:
-        """Those of its queues that nothing is delivered from, as far as this end knows.
+        """Return its queues without deliveries, as far as this end knows.
 
-        May be asked by another thread.
+        Threads may call it.
         """
         intakes = dict(self._intakes)
         return [queue for queue in self.queues if queue not in intakes or not intakes[queue].active]
 
     @property
     def listening(self) -> list[str]:
-        """Those of its queues that the broker should know a consumer of now."""
+        """Return its queues that should have a consumer at the broker now."""
         intakes = dict(self._intakes)
         return [queue for queue in self.queues if queue in intakes and intakes[queue].listening]
 
@@ -101,7 +101,7 @@ class Worker:
         """Process messages until `stop` is called.
 
         Raises:
-            QueueNotFound: a task has no queue yet; the message says how to make it.
+            QueueNotFound: a task has no queue yet; the message says how to create it.
         """
         heeding = list[asyncio.Task[None]]()
         try:
@@ -121,16 +121,16 @@ class Worker:
             await self._shut_down()
 
     def stop(self, why: str = "") -> None:
-        """Take no more messages, and end when those in hand are settled. May be called again.
+        """Take no more messages, and end when all unacked ones are settled. May be called again.
 
         Args:
-            why: what is told of it, such as the name of a signal.
+            why: the reason to report, such as the name of a signal.
         """
         self._why = self._why or why
         self.shutdown.begin()
 
     def abort(self) -> None:
-        """Stop, and do not wait for runs: cancel them and give their messages back."""
+        """Stop without waiting for runs: cancel them and requeue their messages."""
         self.shutdown.abort()
 
     async def _heed_pauses(self, task: TaskSpec) -> None:
@@ -156,7 +156,7 @@ class Worker:
     async def _take_in(self, task: TaskSpec) -> None:
         for name in task.names:
             intake = self._intake(task, name, self._pacers.get(task.name))
-            if intake.queue in self._intakes:  # opened before another one could not be
+            if intake.queue in self._intakes:  # opened before another one failed
                 continue
             try:
                 await intake.open()
@@ -189,9 +189,9 @@ class Worker:
         return Flow(*of, prefetch=min(task.concurrency, self.concurrency))
 
     async def _shut_down(self) -> None:
-        """Stop consuming; let runs finish; cancel the others; wait until all are given back."""
+        """Stop consuming; let runs finish; cancel the others; wait until all are requeued."""
         self.shutdown.begin()
-        # A broker that is blocked by an alarm does not answer; closing the connection does it too.
+        # A broker blocked by an alarm does not respond; closing the connection has the same effect.
         await _all_within_timeout([each.close() for each in self._intakes.values()])
         self.shutdown.unsubscribe()
         if self._handling:
@@ -208,8 +208,8 @@ class Worker:
         await asyncio.wait(ends, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         self.shutdown.abort()
         self.executions.cancel()
-        # A task that swallows its cancellation may never end: the broker gives its message to
-        # somebody else when the connection is closed.
+        # A task that swallows its cancellation may never end: the broker requeues its message when
+        # the connection is closed.
         await asyncio.wait(ends, timeout=CLOSING_TIMEOUT.total_seconds())
         drained.cancel()
 
@@ -225,7 +225,7 @@ async def _all_within_timeout(waits: Sequence[Coroutine[Any, Any, None]]) -> Non
 
 
 class ProcessedApp(App, Protocol):
-    """What a processor needs of an app, besides what all others need."""
+    """Declare what only a processor needs of an app."""
 
     @property
     def lifespan(self) -> LifespanFunction | None: ...
@@ -241,11 +241,11 @@ class ProcessedApp(App, Protocol):
 
 @dataclass(eq=False)
 class Processor:
-    """A worker, what it knows of its loops, and its part in supervision.
+    """Combine a worker, its knowledge of loops, and its part in supervision.
 
     Attributes:
-        supervisor: None: somebody else supervises.
-        threads: of its runs; they may outlast it.
+        supervisor: None: another processor supervises.
+        threads: of its runs; they may outlive it.
     """
 
     app: ProcessedApp
@@ -261,13 +261,13 @@ class Processor:
     tasks: Sequence[TaskSpec]
 
     async def run(self) -> None:
-        """Process messages until the worker is told to stop.
+        """Process messages until the worker is stopped.
 
-        What was never seeded is seeded, if the broker's user may declare.
+        Objects that were never seeded are seeded, if the broker's user may declare.
 
         Raises:
-            QueueNotFound: something was never seeded, and we may not do it.
-            LifespanError: what the runs share could not be opened, or has failed.
+            QueueNotFound: something was never seeded, and this user may not declare it.
+            LifespanError: the lifespan could not be opened, or has failed.
         """
         async with AsyncExitStack() as stack:
             if self.supervisor is not None:
@@ -283,6 +283,6 @@ class Processor:
                 stack.enter_context(listening(self.supervisor.hear, Connected))
             stack.enter_context(self.app.lending(self.broker, self.clock))
             prepare(self.tasks)
-            # Last, as it may send; what is told to stop before it is open, takes nothing in.
+            # Last, as it may send; a processor stopped before that takes no messages.
             if (await stack.enter_async_context(self.lifespan)).is_open:
                 await self.worker.run()

@@ -1,4 +1,4 @@
-"""Publishing what must not be lost: again and again, for as long as its delivery is ours."""
+"""Publish messages that must not be lost, until confirmed or until their delivery is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,7 +16,7 @@ FIRST_PAUSE, LONGEST_PAUSE = timedelta(milliseconds=50), timedelta(seconds=5)
 
 
 class PatientPublisher:
-    """Publishes on behalf of deliveries that wait for it to be acked."""
+    """Publish for deliveries that wait for it to be acked."""
 
     def __init__(self, shutdown: Shutdown, emit: Emit) -> None:
         self._shutdown = shutdown
@@ -33,15 +33,15 @@ class PatientPublisher:
         *,
         was_taken: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """Publish until it is confirmed, for as long as the delivery is ours.
+        """Publish until it is confirmed, or the delivery is lost.
 
         Args:
-            was_taken: asked before it is published again: the broker may have taken what it did not
-                confirm (R3p).
+            was_taken: asked before it is published again: the broker may have queued an unconfirmed
+                message (R3p).
 
         Raises:
-            DeliveryLost: the broker has given the message to somebody else.
-            BrokerError: not confirmed yet, and told to stop waiting.
+            DeliveryLost: the broker has redelivered the message.
+            BrokerError: not confirmed yet, and the wait was cancelled.
         """
         pauses: Iterator[float] | None = None
         while True:
@@ -67,7 +67,7 @@ class PatientPublisher:
     async def _confirmed(
         self, delivery: Delivery, publish: Callable[[], Awaitable[object]]
     ) -> None:
-        """Wait as long as it takes: what is published twice may be taken twice."""
+        """Wait without a limit: a message that is published twice may be queued twice."""
         confirmation = Confirmation(delivery, self._loop.time())
         self._waiting[confirmation] = None
         if self._reporting is None:
@@ -87,7 +87,7 @@ class PatientPublisher:
             del self._waiting[confirmation]
 
     def _report(self) -> None:
-        """Tell of what has not been confirmed for long, as long as anything is waited for."""
+        """Report long unconfirmed messages, while there are any."""
         loop, self._reporting = self._loop, None
         while self._waiting:
             oldest = next(iter(self._waiting))
@@ -105,10 +105,10 @@ class PatientPublisher:
 
 
 class Confirmation:
-    """What a broker is asked to confirm by the running task, for as long as that is waited for.
+    """Track a confirmation that the running task waits for.
 
     Attributes:
-        since: when it was told of last, by the event loop's time.
+        since: when it was last reported, by the event loop's time.
     """
 
     __slots__ = ("_gave_up", "_task", "delivery", "since")
@@ -120,13 +120,12 @@ class Confirmation:
         self._gave_up = False
 
     def give_up(self, _: object = None) -> None:
-        """Wait no longer: cancel the task, until it takes note of that."""
+        """Stop waiting: cancel the task, until it reacts."""
         if self._task is not None and not self._gave_up:
             self._gave_up = True
             self._task.cancel()
 
     def end(self) -> bool:
-        """Take note that it is waited for no longer; return whether it was given up, and only
-        that has cancelled its task."""
+        """End the wait; return whether only `give_up` has cancelled its task."""
         task, self._task = self._task, None
         return task is not None and self._gave_up and not task.uncancel()

@@ -1,4 +1,4 @@
-"""What a token is worth that comes: whether it is run, or its loop's line is elsewhere."""
+"""Recognise a received token: whether it runs, or its loop's line is elsewhere."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,9 +30,9 @@ from scheduler.timing.moments import milliseconds_since_epoch
 FIRST_PAUSE = timedelta(milliseconds=50)
 LONGEST_READING = timedelta(minutes=2)
 CLOCKS_DIFFER_BY = timedelta(minutes=1)  # an epoch is the time at which it began
-SHARED = timedelta(minutes=10)  # what is so short is read once for all who ask
+SHARED = timedelta(minutes=10)  # short reads are shared by all callers
 MOST_REMEMBERED = 100_000
-"""Loops whose last settled position is known: supervision finds what this overlooks."""
+"""Loops whose last settled position is known: supervision finds what this misses."""
 R = TypeVar("R")
 VOID, SETTLED, JOINED = "void", "settled", "joined"
 
@@ -43,7 +43,7 @@ class Interrupted(BrokerError):
 
 @dataclass(slots=True)
 class LoopTurn:
-    """The tokens of one loop that this processor has in hand, and the one that it runs."""
+    """Track the unacked tokens of one loop on this processor, and the one that it runs."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     tokens: list[Token] = field(default_factory=list[Token])
@@ -51,7 +51,7 @@ class LoopTurn:
 
 
 class LoopTurns:
-    """The turns of all loops whose tokens this processor has in hand, and the epochs it knows of.
+    """Track the turns of all loops with unacked tokens on this processor, and known epochs.
 
     Args:
         listing: the roster, as it is followed.
@@ -64,14 +64,14 @@ class LoopTurns:
         self._settled: dict[LoopId, Position] = {}
 
     def is_void(self, token: Token) -> bool:
-        """Whether a token is acked without a run (R1)."""
+        """Return whether a token is acked without a run (R1)."""
         return token.state is not State.REPLAY and is_void(token.epoch, self.known(token.loop))
 
     async def take(self, token: Token) -> Callable[[], None]:
-        """Wait for the loop's turn; returns what ends it.
+        """Wait for the loop's turn; return a function that ends it.
 
-        After a reconnect a token can come back while its cancelled run is still cleaning up; and
-        the first token of an epoch meets the last run of the one before here.
+        After a reconnect a token can be redelivered while its cancelled run is still cleaning up;
+        and the first token of an epoch meets the last run of the one before here.
         """
         if (turn := self._turns.get(token.loop)) is None:
             turn = self._turns[token.loop] = LoopTurn()
@@ -84,12 +84,12 @@ class LoopTurns:
         return partial(self._end, turn, token)
 
     def begin(self, subject: Token | Call) -> None:
-        """Have it known, until its turn ends, that the run of a token has begun."""
+        """Mark the run of a token as begun, until its turn ends."""
         if isinstance(subject, Token):
             self._turns[subject.loop].running = subject
 
     def settle(self, token: Token) -> None:
-        """Take note that what comes after a token was put."""
+        """Note that the successor of a token was put."""
         if token.state is State.REPLAY:
             return
         self._settled.pop(token.loop, None)  # the loops settled last come last
@@ -98,7 +98,7 @@ class LoopTurns:
             del self._settled[next(iter(self._settled))]
 
     def is_behind(self, token: Token) -> bool:
-        """Return whether a token, or one as far, was settled here."""
+        """Return whether a token, or one with equal progress, was settled here."""
         return is_behind(token.position, self._settled.get(token.loop))
 
     def _end(self, turn: LoopTurn, token: Token) -> None:
@@ -112,7 +112,7 @@ class LoopTurns:
             del self._turns[token.loop]
 
     def in_hand(self, loop: LoopId) -> Sequence[InHand]:
-        """The tokens of a loop that are in hand, but those that run beside it."""
+        """Return the unacked tokens of a loop, without replays."""
         turn = self._turns.get(loop, LoopTurn())
         return [
             InHand(token.position, token is turn.running)
@@ -123,7 +123,7 @@ class LoopTurns:
 
 @dataclass(eq=False)
 class Recognition:
-    """Keeps the rules of `scheduler.protocol.epochs` for whoever receives and puts a token."""
+    """Apply the rules of `scheduler.protocol.epochs` to received and put tokens."""
 
     space: Namespace
     knowledge: Knowledge
@@ -136,12 +136,12 @@ class Recognition:
         self._clock, self._emit = self.space.clock, self.space.app.events.emit
 
     async def why_not(self, delivery: Delivery, token: Token) -> str | None:
-        """Why a token whose turn it is is not run, if it is not.
+        """Return why a token whose turn it is does not run, if so.
 
         Raises:
             Undecodable: its epoch cannot have begun yet.
-            DeliveryLost: somebody else has it.
-            BrokerError: it could not be found out, and the processor stops.
+            DeliveryLost: another processor has it.
+            BrokerError: it could not be decided, and the processor stops.
         """
         if token.state is State.REPLAY:
             return None
@@ -160,8 +160,8 @@ class Recognition:
                 self.turns.learn(loop, token.epoch)
         if self.turns.is_behind(token):
             return SETTLED
-        # A node of a cluster that stood still takes a token back from a processor whose connection
-        # goes on, and does not tell it (seen on 3.10).
+        # A node of a cluster that hung requeues a token of a processor whose connection survives,
+        # without notice (seen on 3.10).
         came_back = delivery.redelivered
         if came_back and not await self._is_nobody_before(delivery, token, came_back=True):
             return VOID
@@ -170,7 +170,7 @@ class Recognition:
         return await self._exchanged(delivery, token) if token.first else None
 
     async def put(self, delivery: Delivery, token: Token, after: Token) -> None:
-        """Publish a token that comes after another one, or takes its place.
+        """Publish a successor of a token, or its replacement.
 
         Raises:
             DeliveryLost, BrokerError: it may not be known.
@@ -178,19 +178,18 @@ class Recognition:
         if token.rests:
             await self.rest(delivery, token)
         else:
-            # After a void run only the journal needs to hear how far its loop came.
+            # After a void run only the journal needs to know the loop's progress.
             put = self.space.timers.tell if self.turns.is_void(token) else self.space.timers.put
             await self.publisher.insist(
                 delivery,
                 lambda: put(token, timeout=AS_LONG_AS_IT_TAKES),
                 was_taken=lambda: self._was_settled(delivery, after),
             )
-        if token is not after:  # else it came too early, and goes back to its timer
+        if token is not after:  # else it came too early, and returns to its timer
             self.turns.settle(after)
 
     async def rest(self, delivery: Delivery, token: Token) -> None:
-        """Publish a token that waits nowhere: the journal hears how its loop has ended, then the
-        roster."""
+        """Publish an end of a loop: to the journal, then to the roster."""
         await self.publisher.insist(
             delivery, lambda: self.space.timers.tell(token, timeout=AS_LONG_AS_IT_TAKES)
         )
@@ -201,19 +200,19 @@ class Recognition:
             await self.publisher.insist(delivery, lambda: self.endings.enter(token))
 
     async def _was_settled(self, delivery: Delivery, token: Token) -> bool:
-        """Return whether the journal has heard what comes after a token (R3, R3p)."""
+        """Return whether the journal has the successor of a token (R3, R3p)."""
         came = token.due_at if token.act is None else min(token.due_at, token.act.at)
         heard = await self._unless_interrupted(
             delivery, partial(self._heard_since, delivery, token.loop, came - MARGIN)
         )
         if not was_settled(token.position, heard.positions):
             return False
-        # The processor that put it may have died before the roster heard of it.
+        # The processor that put it may have died before the roster had it.
         await self._enter(delivery, heard.furthest[token.epoch])
         return True
 
     async def _exchanged(self, delivery: Delivery, first: Token) -> str:
-        """R4: have the line go on with what the first token of its epoch is exchanged for."""
+        """R4: Exchange the first token of an epoch for its successor."""
         if not await self._is_nobody_before(delivery, first):
             return VOID
         is_start = first.epoch == first.life
@@ -229,10 +228,10 @@ class Recognition:
     async def _is_nobody_before(
         self, delivery: Delivery, token: Token, *, came_back: bool = False
     ) -> bool:
-        """Wait until all processors know its epoch, and none is in a run of before it.
+        """Wait until all processors know its epoch, and none is in an earlier run.
 
         Returns:
-            Whether it has not become void meanwhile.
+            Whether it is still valid.
         """
         told_at, loops = self._clock.now(), token.names
         for pause in backoff(FIRST_PAUSE, SECOND, jitter=0):
@@ -267,8 +266,8 @@ class Recognition:
                 told = await self._unless_interrupted(
                     delivery, partial(self._heard_since, delivery, loop, since)
                 )
-                # Old code may have started a loop of an old name again, in another life. Where the
-                # roster was lost, the life is not known: it is 0.
+                # Old code may have started a loop of an old name again, in another life. If the
+                # roster was lost, the life is unknown: it is 0.
                 for token in told.furthest.values():
                     if first.life in (0, token.life):
                         heard.note(replace(token, loop=first.loop))
@@ -298,7 +297,7 @@ class Recognition:
                 self._emit(TokenDelayed(delivery.routing_key, f"{error} It is read on."))
 
     async def _unless_interrupted(self, delivery: Delivery, ask: Callable[[], Awaitable[R]]) -> R:
-        """What is asked for, again and again, for as long as the delivery is ours to run."""
+        """Retry a request as long as the delivery may run here."""
         for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
             asking = asyncio.ensure_future(ask())
             ends = [asking, delivery.lost, self.shutdown.begun]

@@ -1,4 +1,4 @@
-"""One run of a task: what it has in hand, and its execution, within its timeout."""
+"""Execute one run of a task, within its timeout, and track its resources."""
 
 import asyncio
 import concurrent.futures.thread
@@ -50,19 +50,19 @@ OURS = (
     concurrent.futures.thread.__file__,
 )
 Held = list[Callable[[], None]]
-"""What is held for a delivery: how each is let go, in the order in which they were taken."""
+"""The resources of a delivery: the release of each, in the order of acquisition."""
 NOT_YET = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A delivery on its way through a processor: each step adds what it found.
+    """Describe a delivery on its way through a processor: each step adds its results.
 
     Attributes:
         tick: the nominal time that it stands for.
-        head: what became of its message before.
+        head: the earlier progress of its message.
         received_at: when this processor got it.
-        started_at: when it was its turn.
+        started_at: when its turn came.
     """
 
     delivery: Delivery
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def about(self) -> tuple[LoopId, int | None, int, str]:
-        """What events say of it: loop, seq (None for a call), attempt from 1, message id."""
+        """Return its fields for events: loop, seq (None for a call), attempt from 1, message ID."""
         subject, message_id = self.subject, self.delivery.message.message_id or ""
         if isinstance(subject, Token):
             return subject.loop, subject.seq, subject.attempt + 1, message_id
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def name(self) -> tuple[str, int | str]:
-        """Loop and seq, or task and message id: what log lines name it by."""
+        """Return its name for log lines: loop and seq, or task and message ID."""
         loop, seq, _, message_id = self.about
         return str(loop), message_id if seq is None else seq
 
@@ -115,45 +115,44 @@ class Run:
 
     @property
     def hatch_delay(self) -> timedelta | None:
-        """How late the broker handed it on, at least; None where it does not tell."""
+        """Return how late the broker delivered it, at least; None if unknown."""
         hatched, due_at = hatched_at(self.delivery.message), self.subject.due_at
         return None if hatched is None or due_at is None else max(hatched - due_at, NO_TIME)
 
     @property
     def ready_delay(self) -> timedelta | None:
-        """How long it was ready before this processor got it; None where nobody can tell."""
+        """Return how long it was ready before this processor got it; None if unknown."""
         message = self.delivery.message
         ready_at = (self.subject.due_at, hatched_at(message), replayed_at(message))
         known = [moment for moment in ready_at if moment is not None]
-        if not known or self.delivery.redelivered:  # somebody else had it meanwhile
+        if not known or self.delivery.redelivered:  # another processor had it in between
             return None
         return max(self.received_at - max(known), NO_TIME)
 
     @property
     def start_delay(self) -> timedelta:
-        """How long this processor had it, when it was due, before its run began."""
+        """Return how long a due message waited in this processor before its run began."""
         due_at = self.subject.due_at
         since = self.received_at if due_at is None else max(self.received_at, due_at)
         return max(self.started_at - since, NO_TIME)
 
 
 class Execution:
-    """The task of a run, going on: cancelled at its deadline, when the delivery is lost, or on
-    demand.
+    """Execute the task of a run, until its deadline, a lost delivery, or a request to cancel.
 
     Made in the asyncio task that settles it afterwards.
 
     Args:
-        state: what the runs of the processor share.
+        state: the shared state of the processor's runs.
 
     Attributes:
-        id: what somebody names it by who has it cancelled.
+        id: the ID used to cancel the run.
         handling: ends when it is settled.
         deadline: when it is cancelled for its timeout.
-        overdue_at: the same, by the event loop's time; infinite: it was cancelled for that.
-        demand: that it is to end, and who has asked for that; None: nobody has.
-        progress: what it has told of it last.
-        thread: where its function is going on, if that blocks: a `threading.get_ident()`.
+        overdue_at: the deadline by the event loop's time; infinite once cancelled for that.
+        demand: the request to cancel it; None: none.
+        progress: its last reported progress.
+        thread: the thread of a blocking function: a `threading.get_ident()`.
     """
 
     def __init__(self, run: Run, runs: "Executions") -> None:
@@ -182,15 +181,15 @@ class Execution:
         self.task.cancel()
 
     def cancel(self, demand: Demand) -> bool:
-        """Have it end, as somebody asks for it; says whether it was going on."""
-        # Whoever catches it, in the task, is told by whom.
+        """Cancel it on request; return whether it was running."""
+        # A task that catches it can read who cancelled it.
         going_on = self.task.cancel(_cancelled(demand).reason)
         if going_on:
             self.demand = demand
         return going_on
 
     def outcome(self, *, interrupted: bool) -> Outcome:
-        """How it ended; it may have been interrupted as the processor stops."""
+        """Return how it ended; it may have been interrupted as the processor stops."""
         error = None if self.task.cancelled() else cast("Exception | None", self.task.exception())
         if self._thread is not None and not self._thread.done():
             return Broken.LEFT_BEHIND
@@ -232,7 +231,7 @@ class Execution:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # It is not waited for: its function does not begin, whenever it has started.
+            # Not waited for: its function does not begin, whenever it has started.
             child.kill()
             starting.add_done_callback(lambda _: child.close())
             raise
@@ -300,11 +299,11 @@ class Execution:
 
 
 class Executions:
-    """The runs of a processor that go on now, and the room that there is for more.
+    """Track the current runs of a processor, and its free slots.
 
     Args:
-        around: what stands around each run, but those of the scheduler itself.
-        concurrency: how many may go on at once, over all tasks.
+        around: the middleware of each run, but those of the scheduler itself.
+        concurrency: the maximum number of concurrent runs, over all tasks.
     """
 
     def __init__(
@@ -335,7 +334,7 @@ class Executions:
         return iter(tuple(self._going))
 
     async def take_room(self, task: TaskSpec, held: Held) -> None:
-        """Wait until there is room for a run of a task, and hold it."""
+        """Wait for a free slot for a run of a task, and hold it."""
         if task.builtin:  # supervision does not wait for the runs that it supervises
             return
         if (rooms := self._rooms.get(task.name)) is None:
@@ -351,7 +350,7 @@ class Executions:
             held.append(room.release)
 
     def let_through(self, waiting: int) -> None:
-        """Have as many as may be waiting go on, to find that the processor stops."""
+        """Wake all waiting deliveries, so that they see that the processor stops."""
         for room in {room for rooms in self._rooms.values() for room in rooms}:
             for _ in range(waiting):
                 room.release()
@@ -369,7 +368,7 @@ class Executions:
         lost.add_done_callback(execution.stop)
         try:
             await execution.task
-        except BaseException:  # what it raised is its outcome
+        except BaseException:  # its exception is its outcome
             if not execution.task.done():
                 raise
         finally:
@@ -378,12 +377,12 @@ class Executions:
         return execution.outcome(interrupted=self._shutdown.aborting)
 
     def cancel(self) -> None:
-        """Cancel all tasks that run now."""
+        """Cancel all running tasks."""
         for execution in self._going:
             execution.stop()
 
     def watch(self, overdue_at: float) -> None:
-        """Have the runs that are overdue cancelled at a time of the event loop, or before.
+        """Cancel overdue runs at a time of the event loop, or before.
 
         One timer serves all runs: nearly all end long before their deadlines.
         """
@@ -406,12 +405,12 @@ def _cancelled(demand: Demand) -> RunCancelled:
 
 
 def _gave_in(cancelled: bool, error: BaseException | None) -> bool:
-    """Whether a task that was cancelled has not ended in a way that it has chosen itself."""
+    """Return whether a cancelled task ended by the cancellation, not in its own way."""
     return cancelled or (error is not None and not isinstance(error, NamedOutcome))
 
 
 def _below_ours(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback that begins in the task, or in what stands around it."""
+    """Return a traceback that begins in the task, or in its middleware."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename in OURS:
         traceback = traceback.tb_next
     return traceback

@@ -1,4 +1,4 @@
-"""What a finished run does to its token: one decision, made without I/O.
+"""Decide what a finished run does to its token, without I/O.
 
 ===========================  ============================  =============  =====================
 the run                      a loop's token                a replay       a one-off call
@@ -12,11 +12,11 @@ was cancelled                next tick                     done           done
 cancelled, to be escalated   parked; next tick, or paused  parked again   parked
 was skipped: too late        next tick                                    parked, or dropped
 was interrupted              requeued                      requeued       requeued
-lost its delivery            nothing: somebody has it      nothing        nothing
+lost its delivery            nothing: it was requeued      nothing        nothing
 ===========================  ============================  =============  =====================
 
-A run that timed out raised `TimeoutError`. One that somebody has asked to cancel, and that returns
-all the same, has returned.
+A run that timed out raised `TimeoutError`. A run that returns despite a request to cancel it has
+returned.
 """
 
 from collections.abc import Callable
@@ -35,43 +35,43 @@ from scheduler.timing.schedules import jittered, plan_next
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The task returned; `carry` is what it hands to the next run."""
+    """End by returning; `carry` goes to the next run."""
 
     carry: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The task raised, or ran out of time."""
+    """End by an exception, or a timeout."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The tick was not run: it was too late, by the schedule's own rule."""
+    """Skip the tick: it was too late, by the schedule's own rule."""
 
     reason: str
 
 
 class RunCancelled(Reject):
-    """Somebody has cancelled the run."""
+    """The run was cancelled on request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The error says by whom, and `escalate` whether it counts as failed for the last time."""
+    """End by a cancellation; `escalate` counts it as failed for the last time."""
 
     error: RunCancelled
     escalate: bool = False
 
 
 class DeliveredTooOften(Reject):
-    """It was delivered too often without an ack: it may kill its processors."""
+    """The message was delivered too often without an ack: it may kill its processors."""
 
 
 class Broken(Enum):
-    """The run was ended from outside."""
+    """End the run from outside."""
 
     INTERRUPTED = "the processor is stopping"
     LOST = "the connection went"
@@ -83,7 +83,7 @@ Outcome = Returned | Raised | Cancelled | Skipped | Broken
 
 
 class Finished(NamedTuple):
-    """A run of a loop that is over: its token, the tick it stood for, and how it ended."""
+    """Describe a finished run of a loop: its token, its tick, and how it ended."""
 
     token: Token
     tick: datetime
@@ -94,7 +94,7 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Parking:
-    """A copy for the failed queue: of a token, or of a call (None), which is parked as it is."""
+    """Copy a message to the failed queue: a token, or a call as it is (None)."""
 
     token: Token | None
     reason: ParkedFor
@@ -102,12 +102,12 @@ class Parking:
 
 
 def duration(started_at: datetime, ended_at: datetime) -> timedelta:
-    """How long a run took, by a clock that may have been set back meanwhile."""
+    """Return how long a run took, even if the clock was set back."""
     return max(ended_at - started_at, timedelta(0))
 
 
 class Disposition(Enum):
-    """What becomes of the delivery, once its successors are confirmed."""
+    """Name the end of the delivery, once its successors are confirmed."""
 
     ACK = "ack"
     REQUEUE = "requeue"
@@ -115,14 +115,14 @@ class Disposition(Enum):
 
 
 class Settlement(NamedTuple):
-    """What to do now: park, put, then dispose of the delivery, in this order.
+    """Order what to do now: park, put, then dispose of the delivery, in this order.
 
     Attributes:
-        ending: how the run ended, for the record; None when it did not end here.
+        ending: how the run ended, for the record; None if it did not end here.
         put: the loop's next token.
-        retry_in: after which delay the call is to be tried again.
+        retry_in: the delay before the call is tried again.
         otherwise: what to park if its message cannot take the headers of a retry.
-        missed: how many ticks passed while the run went on.
+        missed: how many ticks passed during the run.
     """
 
     ending: Ending | None

@@ -1,8 +1,8 @@
-"""How a processor stops, as its parts need to know it; or one of its intakes alone.
+"""Track how a processor stops; or one of its intakes alone.
 
-1. It is told to stop: it takes no more messages, and what waits for its turn is given back.
-2. Its consumers are gone: what is given back now does not come straight back.
-3. It is told to abort, or its grace is over: runs are cancelled, and their messages given back.
+1. It is stopped: it takes no more messages, and requeues waiting ones.
+2. Its consumers are gone: requeued messages do not come straight back.
+3. It is aborted, or its grace is over: runs are cancelled, and their messages requeued.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Shutdown:
-    """How far a processor has come with stopping. Made in the event loop of the processor.
+    """Track the steps of stopping. Made in the event loop of the processor.
 
     Attributes:
         begun: done at step 1.
@@ -42,7 +42,7 @@ class Shutdown:
         _reach(self.begun)
 
     def unsubscribe(self) -> None:
-        """No consumer is left."""
+        """Note that no consumer is left."""
         _reach(self.unsubscribed)
 
     def abort(self) -> None:
@@ -60,7 +60,7 @@ class Shutdown:
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def unless_begun(self, awaitable: Coroutine[Any, Any, T]) -> T | None:
-        """Wait for it, or until step 1; then it is cancelled, and None."""
+        """Wait for a coroutine, or until step 1; then cancel it, and return None."""
         waiting = asyncio.ensure_future(awaitable)
         await asyncio.wait([waiting, self.begun], return_when=asyncio.FIRST_COMPLETED)
         if self.stopping:

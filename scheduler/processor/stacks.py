@@ -1,4 +1,4 @@
-"""Where a run is now: the calls that it is in, without their arguments or any other values."""
+"""Show where a run is: its stack, without arguments or any other values."""
 
 import inspect
 import sys
@@ -18,19 +18,19 @@ Frames = Iterator[tuple[FrameType, int]]
 
 
 def of_coroutine(task: Task[Any], ours: Collection[str]) -> str:
-    """What a task of this event loop awaits, without the calls before it, of our files."""
+    """Return the stack of a task of this event loop, without the package's own calls before it."""
     return _text([*_awaited(task.get_coro())], ours)
 
 
 def of_thread(thread: int | None, ours: Collection[str]) -> str:
-    """Where a thread of this process is; empty, if it is in no run."""
+    """Return the stack of a thread of this process; empty, if it has no run."""
     frame = sys._current_frames().get(thread or 0)  # pyright: ignore[reportPrivateUsage]
     return "" if frame is None else _text([*traceback.walk_stack(frame)][::-1], ours)
 
 
 def _awaited(awaitable: Any) -> Frames:
     while awaitable is not None:
-        # Of Python's own types: what others say of themselves may be anything, and without end.
+        # Only Python's own types: the representations of others may be anything, and endless.
         if inspect.iscoroutine(awaitable):
             frame, following = awaitable.cr_frame, awaitable.cr_await
         elif inspect.isgenerator(awaitable):
@@ -38,7 +38,7 @@ def _awaited(awaitable: Any) -> Frames:
         elif inspect.isasyncgen(awaitable):
             frame, following = awaitable.ag_frame, awaitable.ag_await
         else:
-            return  # a future, say
+            return  # a future, for example
         if frame is None:
             return  # it has ended
         yield frame, frame.f_lineno
@@ -49,7 +49,7 @@ def _text(frames: list[tuple[FrameType, int]], ours: Collection[str]) -> str:
     def is_ours(frame: tuple[FrameType, int]) -> bool:
         return frame[0].f_code.co_filename in ours
 
-    # What starts threads and processes stands before ours.
+    # Frames that start threads and processes come before the package's.
     begun = dropwhile(lambda frame: not is_ours(frame), frames)
     calls = [*dropwhile(is_ours, begun)]
     left_out = len(calls) - MOST_CALLS

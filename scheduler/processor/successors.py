@@ -1,4 +1,4 @@
-"""What comes after a message: published and confirmed, as a settlement has decided, or parked."""
+"""Publish the successors of a message, confirmed, as a settlement has decided, or park it."""
 
 import asyncio
 import logging
@@ -32,17 +32,17 @@ HOOK_TIMEOUT = timedelta(seconds=30)
 
 @dataclass(eq=False)
 class Order:
-    """Keeps the notes on the heads of ordered queues; of other tasks, the broker's own count.
+    """Keep the notes on the heads of ordered queues; for other tasks, the broker's own count.
 
-    The attempts, delays and deaths of the message at the head are noted in the broker, so that
-    whichever processor gets it next goes on from there.
+    The attempts, delays and crashes of the message at the head are noted in the broker, so that the
+    next processor that gets it continues from there.
     """
 
     heads: Heads
     publisher: PatientPublisher
 
     async def resume(self, run: Run) -> None:
-        """Find what became of the message of a run that somebody had before."""
+        """Restore the progress of a redelivered message."""
         message = run.delivery.message
         if not run.task.ordered:
             run.head = Head(begun=failed_deliveries(message))
@@ -54,19 +54,19 @@ class Order:
             run.subject = replace(call, attempt=attempt, first_failed_at=first)
 
     async def begin(self, run: Run) -> None:
-        """Note that a run of such a message begins: should it end its processor, the next knows."""
+        """Note that a run of such a message begins: if it kills its processor, the next one knows."""
         if run.task.ordered:
             await self._note(run, replace(run.head, begun=run.head.begun + 1))
 
     async def wait(self, run: Run, delay: timedelta, failed_at: datetime) -> datetime:
-        """Note that an attempt failed; returns when the next one may begin."""
+        """Note that an attempt failed; return when the next one may begin."""
         assert isinstance(call := run.subject, Call)
         due_at, first = failed_at + delay, call.first_failed_at or failed_at
         await self._note(run, Head(call.attempt + 1, due_at=due_at, first_failed_at=first))
         return due_at
 
     async def end(self, run: Run) -> None:
-        """Forget what was noted: the message is done with."""
+        """Forget the note: the message is done."""
         await self.heads.forget(run.task.name)
 
     async def _note(self, run: Run, head: Head) -> None:
@@ -78,7 +78,7 @@ class Order:
 
 @dataclass(eq=False)
 class Successors:
-    """Publishes what the settlements of a processor's runs decide, and parks its messages.
+    """Publish the successors of a processor's runs, and park its messages.
 
     Attributes:
         hooks: called for each message that is parked; may grow.
@@ -96,10 +96,11 @@ class Successors:
         self._is_heard = events.listeners_of
 
     async def perform(self, run: Run, settlement: Settlement) -> datetime | None:
-        """Publish what the settlement asks for.
+        """Publish everything that the settlement requires.
 
         Returns:
-            Until when the message waits in its place, for another attempt; None: it has none there.
+            Until when the message waits in its place, for another attempt; None: it does not wait
+            there.
         """
         if (parking := settlement.park) is not None:
             await self._escalate(run, settlement, parking)
@@ -123,15 +124,15 @@ class Successors:
     async def _retry(self, run: Run, settlement: Settlement, delay: timedelta) -> None:
         """Send the call through the timers of calls.
 
-        A message of somebody else may have so many headers that those of a retry find no room. To
-        run the task on less than was sent is not for us to decide, so it is parked at once.
+        The headers of a foreign message may leave no room for those of a retry. A run without some
+        of them could be wrong, so the message is parked at once.
         """
         assert isinstance(call := run.subject, Call)
 
         async def send() -> None:
             now = self._clock.now()
             message = retried(call, due_at=now + delay, failed_at=now)
-            # What is longer than the timers can hold comes back in between, too early.
+            # A delay longer than the timers can hold ends too early, and starts again.
             wait = min(delay, LONGEST)
             await send_again(
                 self.space.broker, self._names, call.task, message, wait, AS_LONG_AS_IT_TAKES
@@ -158,7 +159,7 @@ class Successors:
         await self._announce(Escalated(*about, error=error, paused=paused, reason=reason.value))
 
     async def _escalate(self, run: Run, settlement: Settlement, parking: Parking) -> None:
-        """Park a copy of a run's message, and tell the hooks."""
+        """Park a copy of a run's message, and call the hooks."""
         message = self._copy(run, parking)
         await self._park(run.delivery, run.task, message, Reason(parking.reason), parking.error)
         paused = settlement.put is not None and settlement.put.state is State.PAUSED
@@ -201,7 +202,7 @@ class Successors:
         reason: Reason,
         error: Exception,
     ) -> None:
-        # The failed exchange knows our keys, not those of somebody else's exchange.
+        # The failed exchange knows the keys of tasks, not those of foreign exchanges.
         brought = self._names.bring_tokens(delivery.exchange)
         key = delivery.routing_key if brought else task_key(task.name)
         await self.publisher.insist(
@@ -215,7 +216,7 @@ class Successors:
     async def _announce(self, event: Escalated) -> None:
         current_run.set((str(event.loop), event.message_id if event.seq is None else event.seq))
         for hook in self.hooks:
-            # In a task of its own: what a hook cancels is not the settlement.
+            # In a separate task: a hook that cancels must not cancel the settlement.
             told = asyncio.create_task(_tell(hook, event), name="escalation hook")
             await asyncio.wait([told])
             error = None if told.cancelled() else told.exception()

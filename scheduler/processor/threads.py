@@ -1,9 +1,8 @@
-"""Runs of functions that block, each in a thread.
+"""Run blocking functions, each in a thread.
 
-A thread cannot be stopped from outside. So a run whose time is over keeps its message until its
-thread has ended: nothing of its loop runs beside it. Where that is not waited for, because the
-processor ends, its message is left unsettled, and goes to another processor when the connection
-ends.
+A thread cannot be stopped from outside. So a run that timed out keeps its message until its thread
+has ended: no other run of its loop starts before. If the processor ends earlier, its message stays
+unacked, and goes to another processor when the connection ends.
 """
 
 import asyncio
@@ -20,13 +19,13 @@ from scheduler.user_code import UserCode
 
 
 class Unfinished(Exception):
-    """Some work was ended before it had finished."""
+    """The work was stopped before it had finished."""
 
 
 class Threads:
-    """The threads of a processor's runs, so many at most, and one that starts processes.
+    """Manage the threads of a processor's runs, up to a number, and one that starts processes.
 
-    That one may wait for long, without keeping any other run from its thread.
+    That one may wait for long, without blocking the threads of other runs.
 
     Attributes:
         going: how many have not ended.
@@ -40,10 +39,10 @@ class Threads:
         self._shutdown = shutdown
 
     def begin(self, work: Callable[[], Any], *, starts: bool = False) -> asyncio.Future[Any]:
-        """Have a thread do some work, in a copy of this context; returns what tells how it ended.
+        """Run a function in a thread, in a copy of this context; return a future of its end.
 
-        None may be waiting for a thread: the processor has as much room as it has threads. What
-        starts a process waits for those that were asked for before.
+        No other caller may be waiting for a thread: the processor has as many slots as threads.
+        Functions that start processes wait in order.
         """
         context, loop = copy_context(), asyncio.get_running_loop()
         threads = self._starter if starts else self._pool
@@ -55,12 +54,12 @@ class Threads:
     async def result_of(
         self, thread: asyncio.Future[Any], *, stop: Callable[[], None] | None = None
     ) -> Any:
-        """What a thread returns, or raises; if this is cancelled, the thread has ended, or the
-        processor aborts.
+        """Return a thread's result, or raise its exception; after a cancellation, wait for its end,
+        or an abort.
 
         Args:
             stop: makes the thread end soon, with `Unfinished` unless it has finished before;
-                None: nothing does.
+                None: it cannot be stopped.
         """
         try:
             return await asyncio.shield(thread)
@@ -92,11 +91,11 @@ class Threads:
     def _note_end(self, thread: asyncio.Future[Any]) -> None:
         self.going -= 1
         if not thread.cancelled():
-            thread.exception()  # of a run whose time is over, nobody asks for it
+            thread.exception()  # a run that timed out ignores its result
 
 
 def called(work: Callable[[], Any]) -> Any:
-    """Return what the work of a task returns, unless that is a coroutine."""
+    """Return the result of a task's function, unless that is a coroutine."""
     with UserCode("the task"):
         result = work()
     if inspect.iscoroutine(result):

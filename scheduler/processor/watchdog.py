@@ -1,8 +1,8 @@
-"""Tells who holds up the event loop: a task that waits without `await`, or computes for long.
+"""Report tasks that block the event loop: by waiting without `await`, or by long computations.
 
-Nothing else goes on meanwhile, no other run and no heartbeat, and nothing in the event loop could
-tell of it. So a thread asks for an answer of the loop now and then; where none comes, it looks at
-the line that the loop's thread is in.
+In the meantime no other run and no heartbeat can proceed, and nothing in the event loop could
+report it. So a thread regularly asks the loop to respond; if it does not, the thread logs the line
+that the loop's thread is in.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from scheduler.events import Emit, EventLoopBlocked
 ASK_AGAIN_S = 0.5
 BLOCKED_AFTER = timedelta(seconds=1)
 
-# Where an event loop is that has nothing to do: of uvloop's, no frame is seen.
+# The place of an idle event loop: uvloop has no frame.
 AT_REST = ("selectors", "asyncio.windows_events", "asyncio.base_events", "asyncio.runners")
 OF_OTHERS = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
 
 class Watchdog:
-    """Watches the running event loop, inside a `with` block.
+    """Watch the running event loop, inside a `with` block.
 
     Args:
-        emit: told when it goes on again, in the event loop.
-        after: how long it stands still before that is logged.
+        emit: called in the event loop when it runs again.
+        after: how long it may be blocked before that is logged.
     """
 
     def __init__(self, emit: Emit, *, after: timedelta = BLOCKED_AFTER) -> None:
@@ -57,9 +57,9 @@ class Watchdog:
             self._answered.clear()
             if self._over.is_set():
                 return
-            # Who has nothing to do is not woken up to say so.
+            # An idle loop is not woken up just to respond.
             if (found := self.look()) is not None:
-                # A call that does not let go of the interpreter has held up this thread as well: it
+                # A call that does not release the interpreter has blocked this thread as well: it
                 # is late then, and the loop's thread is still in that line.
                 is_late = monotonic() > asked_at + self._after
                 self._loop.call_soon_threadsafe(self._answered.set)
@@ -70,7 +70,7 @@ class Watchdog:
             asked_at = monotonic() + ASK_AGAIN_S
 
     def _tell(self, by: str, place: str, since: float) -> None:
-        """Log it now, and emit it when the event loop goes on."""
+        """Log it now, and emit it when the event loop runs again."""
         logging.getLogger(__name__).warning(
             "the event loop is blocked by %s, at %s: nothing else goes on. "
             "What waits has to be awaited; what computes goes to asyncio.to_thread",
@@ -83,7 +83,7 @@ class Watchdog:
             self._loop.call_soon_threadsafe(self._emit, event)
 
     def look(self) -> tuple[str, str] | None:
-        """Who blocks the loop, and where; None: nobody, it was this machine that stood still."""
+        """Return the task that blocks the loop, and its line; None: this machine hung."""
         frame = sys._current_frames().get(self._watched)  # pyright: ignore[reportPrivateUsage]
         if frame is None or frame.f_globals.get("__name__") in AT_REST:
             return None
@@ -92,7 +92,7 @@ class Watchdog:
 
 
 def _place(frame: FrameType) -> str:
-    """The line in the program's own code, and what it has called."""
+    """Return the line in the program's own code, and the function it called."""
     own: FrameType | None = frame
     while own is not None and own.f_code.co_filename.startswith((*OF_OTHERS, "<")):
         own = own.f_back

@@ -1,4 +1,4 @@
-"""The test kit: an app at work in virtual time, on an embedded broker, with no set-up.
+"""Test an app in virtual time, on an embedded broker, with no set-up.
 
 ::
 

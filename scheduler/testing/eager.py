@@ -1,4 +1,4 @@
-"""What is sent runs at once, in place: for tests of code that sends."""
+"""Run sent messages at once, in place: for tests of code that sends."""
 
 import asyncio
 from collections.abc import Generator
@@ -22,19 +22,19 @@ from scheduler.timing.clock import SystemClock
 
 @contextmanager
 def eager(app: Scheduler, *, state: Any = None) -> Generator[None]:
-    """Have whatever the app's tasks are sent inside the block run at once, in place.
+    """Run each message to the app's tasks inside the block at once, in place.
 
-    `await task.send(...)` returns when the task has, and raises what it raises. The arguments are
+    `await task.send(...)` returns when the task has, and raises its exception. The arguments are
     checked and travel as JSON, the functions under `@app.around` and `@app.around_sending` are
     called, the task's timeout holds, and a `def` task runs in a thread, all as in a processor.
 
     There is no broker, and nothing waits: `send_later` and `send_at` run at once too. Nothing is
-    tried again, parked or escalated: the first failure is the sender's. There are no loops, keyed
-    or not, no lifespan, no rate, order or expiry, nothing comes from the exchanges of others, and
-    `app.publish` is refused: for all of these take a `Kit`.
+    retried, parked or escalated: the sender gets the first failure. There are no loops, keyed or
+    not, no lifespan, no rate, order or expiry, no messages of other applications, and `app.publish`
+    is refused: use a `Kit` for all of these.
 
     Args:
-        state: what runs find at `ctx.state`.
+        state: the value of `ctx.state` in runs.
     """
     clock = SystemClock()
     with app.lending(_EagerBroker(app, clock, state), clock, everywhere=True):
@@ -42,7 +42,7 @@ def eager(app: Scheduler, *, state: Any = None) -> Generator[None]:
 
 
 class _EagerBroker(MemoryBroker):
-    """Runs what is published."""
+    """Run published messages."""
 
     def __init__(self, app: Scheduler, clock: SystemClock, state: Any) -> None:
         super().__init__()

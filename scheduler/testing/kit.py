@@ -1,4 +1,4 @@
-"""An app at work in virtual time: what a test of it needs, or a whole schedule at once."""
+"""Run an app in virtual time: for a test, or for a whole schedule at once."""
 
 import asyncio
 import json
@@ -27,23 +27,23 @@ from scheduler.timing.moments import moment_of
 
 DEFAULT_START = datetime(2026, 1, 1, tzinfo=UTC)
 TICK = timedelta(milliseconds=1)
-"""What is due within it is due now: the timers of a broker count so."""
+"""The span within which a message counts as due: the timers of a broker count so."""
 
 
 class Kit:
-    """An app at work in virtual time: on a broker of its own, seeded, with one processor.
+    """Run an app in virtual time: on its own broker, seeded, with one processor.
 
-    To be opened with `async with` in virtual time: the fixture `scheduler_kit` is open, in a test
-    that runs so; elsewhere use `run_virtually`. Inside, tasks are sent, and keyed loops started and
-    stopped, as in the app itself.
+    Open it with `async with` in virtual time: the fixture `scheduler_kit` is open, in a test that
+    runs so; elsewhere use `run_virtually`. Inside, send to tasks, and start and stop keyed loops,
+    as in the app itself.
 
-    Time passes only in `advance`, `advance_to` and what the test itself awaits, and for as long as
-    a run takes. So a run must not wait for something outside, such as a socket: the clock would
-    jump to its timeout. What a `def` task waits for, in its thread, it may.
+    Time passes only in `advance`, `advance_to` and in awaits of the test itself, and as long as a
+    run takes. So a run must not wait for anything outside, such as a socket: the clock would jump
+    to its timeout. A `def` task may, in its thread.
 
     Args:
-        tasks: those that the processor works on; None: all. What is sent to others waits.
-        start: the moment, aware, at which it begins.
+        tasks: the tasks of the processor; None: all. Messages to others wait.
+        start: the aware moment at which it begins.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Kit:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        """Stop as a processor does: runs that go on may finish, within the grace of the settings.
+        """Stop as a processor does: current runs may finish, within the grace of the settings.
 
-        What was seen can be asked for afterwards.
+        Its records stay available.
         """
         await self._opened.aclose()
 
@@ -88,22 +88,22 @@ class Kit:
 
     @property
     def now(self) -> datetime:
-        """The present moment, in UTC."""
+        """Return the current time, in UTC."""
         return self._clock.now()
 
     @property
     def sent(self) -> Records[Sent]:
-        """The messages that were sent, by the test or by runs."""
+        """Return the messages that were sent, by the test or by runs."""
         return Records(self._app, self._heard.sent)
 
     @property
     def runs(self) -> Records[Ran]:
-        """The runs that have ended, those of retries among them."""
+        """Return the runs that have ended, including retries."""
         return Records(self._app, self._heard.runs)
 
     @property
     def parked(self) -> Records[Parked]:
-        """The messages that are parked now."""
+        """Return the messages that are parked now."""
         failed, queues = self._app.names.failed, self._server.queues.values()
         return Records(
             self._app,
@@ -116,9 +116,9 @@ class Kit:
         )
 
     async def run_until_idle(self) -> None:
-        """Have all run that is due now, with what that sends, until nothing runs any more.
+        """Run everything that is due now, and all that this sends, until nothing runs any more.
 
-        What is due later waits, retries too. Time passes for as long as runs take.
+        Later messages wait, retries too. Time passes as long as runs take.
         """
         while (pause := await self._loop.idle()) is not None:
             if pause > TICK.total_seconds() and not self._is_busy():
@@ -126,11 +126,11 @@ class Kit:
             await asyncio.sleep(pause)
 
     async def advance(self, span: Duration) -> None:
-        """Let so much time pass, such as "1d", with all that happens in it; then be idle."""
+        """Let time pass, such as "1d", and run everything due in it; then be idle."""
         await self.advance_to(self.now + parse_duration(span))
 
     async def advance_to(self, moment: datetime) -> None:
-        """Let time pass until a moment, with all that happens before; then be idle.
+        """Let time pass until a moment, and run everything due before; then be idle.
 
         Raises:
             UsageError: it is not aware, or has passed.
@@ -142,10 +142,10 @@ class Kit:
         await self.run_until_idle()
 
     async def publish(self, exchange: str, routing_key: str, body: Any) -> None:
-        """Publish as somebody else does, to an exchange that tasks subscribe to.
+        """Publish as another application does, to an exchange that tasks subscribe to.
 
         Args:
-            body: of the message: bytes as they are, else what JSON can hold.
+            body: bytes as they are, else any JSON value.
 
         Raises:
             Unroutable: no task has subscribed to this.
@@ -158,7 +158,7 @@ class Kit:
         await self._broker.publish(message, exchange=exchange, routing_key=routing_key)
 
     def assert_ran(self, task: Task[..., Any] | str, *, times: int | None = None) -> Records[Ran]:
-        """Fail, and show what ran instead, unless a task has run; returns its runs.
+        """Assert that a task has run, and return its runs; else show what ran instead.
 
         Args:
             times: how often exactly, each attempt counted; None: once at least.
@@ -188,10 +188,10 @@ class Kit:
             await asyncio.wait([running, starting], return_when=asyncio.FIRST_COMPLETED)
         starting.cancel()
         if running.done():
-            await running  # what kept it from starting
+            await running  # the error of its start
 
     def _is_busy(self) -> bool:
-        """Whether something runs, or will as soon as its task's rate lets it."""
+        """Return whether something runs, or will as soon as its task's rate lets it."""
         if any(self._is_due(hold.entry.letter.message) for hold in self._connection.holds):
             return True
         queues = self._server.queues
@@ -199,7 +199,7 @@ class Kit:
         return any(queues[self._app.names.processor_queue(name)].letters() for name in paced)
 
     def _is_due(self, message: Message) -> bool:
-        """Whether a message in hand is there for its time, rather than a little before."""
+        """Return whether an unacked message has reached its time, rather than a little before."""
         if LEAD not in message.headers:
             return True
         if is_token(message):
@@ -220,17 +220,17 @@ def _virtual_time() -> VirtualTimeLoop:
 
 
 def _exchanges_of_others(app: Scheduler) -> Topology:
-    """The exchanges that must be there already, whose types nobody tells: as if they were."""
+    """Return the foreign exchanges that must exist already, with assumed types."""
     there = (each for each in app.topology().exchanges if each.passive)
     return Topology(tuple(Exchange(each.name, each.type) for each in there), (), ())
 
 
 def simulate(app: Scheduler, span: Duration, *, start: datetime = DEFAULT_START) -> list[Event]:
-    """Seed and run an app on an embedded broker for so long, in virtual time.
+    """Seed and run an app on an embedded broker for some virtual time.
 
     Args:
         span: how much virtual time passes, such as "365d".
-        start: the moment, aware, at which it begins.
+        start: the aware moment at which it begins.
 
     Returns:
         All events, in order.
@@ -240,14 +240,14 @@ def simulate(app: Scheduler, span: Duration, *, start: datetime = DEFAULT_START)
 
 @contextmanager
 def recording(app: Scheduler) -> Generator[list[Event]]:
-    """The events of an app while the block runs, in a list that grows."""
+    """Record the events of an app during the block, in a list that grows."""
     events: list[Event] = []
     with app.events.listening(events.append):
         yield events
 
 
 def in_utc(name: str, moment: datetime) -> datetime:
-    """A moment in UTC: by that of another zone, Python would count what its clocks on walls show.
+    """Return a moment in UTC: in another zone, Python would subtract wall-clock times.
 
     Raises:
         UsageError: it is not aware.

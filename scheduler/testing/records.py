@@ -1,4 +1,4 @@
-"""What a kit saw: messages that were sent, runs that ended, messages that are parked."""
+"""Record for a kit: sent messages, ended runs, parked messages."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from scheduler.tasks.tasks import Task
 
 
 class Record(Protocol):
-    """Something that a kit saw of a task.
+    """Record something about a task.
 
     Attributes:
         loop: the loop; for a message that was sent, its task.
@@ -34,11 +34,11 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sent:
-    """A message that was sent, and confirmed.
+    """Record a message that was sent, and confirmed.
 
     Attributes:
         arguments: as they travel.
-        due_at: when it was to run.
+        due_at: when it is due.
     """
 
     task: str
@@ -61,7 +61,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ran:
-    """An attempt to run a task, which has ended.
+    """Record an attempt to run a task, which has ended.
 
     Attributes:
         loop: the loop; for a message that was sent, its task.
@@ -69,7 +69,7 @@ class Ran:
         seq: which tick of the loop; None for a message that was sent.
         attempt: counted from 1.
         ending: succeeded, retried, escalated, stopped, skipped or cancelled.
-        error: what it raised; or who has cancelled it.
+        error: its exception; or who has cancelled it.
         skipped: why it was not run at all.
     """
 
@@ -105,14 +105,14 @@ class Ran:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Parked:
-    """A message that is parked.
+    """Record a message that is parked.
 
     Attributes:
-        task: empty for what no task is known for.
+        task: empty if unknown.
         loop: the loop; for a message that was sent, its task.
         reason: one of `scheduler.queues.failed.Reason`.
         error: in a line.
-        arguments: None, where it tells none.
+        arguments: None if it has none.
     """
 
     task: str
@@ -134,7 +134,7 @@ class Parked:
 
 
 class Heard:
-    """What the events of an app tell of what was sent, and what ran."""
+    """Collect sent messages and runs from the events of an app."""
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
@@ -156,10 +156,10 @@ class Heard:
 
 
 class Records(list[R]):
-    """Records in their order: a list, which can be asked for those of one task.
+    """List records in their order, and filter them by task.
 
     Args:
-        app: whose tasks and loops they are of.
+        app: the app of the tasks and loops.
     """
 
     def __init__(self, app: Scheduler, records: Iterable[R]) -> None:
@@ -167,14 +167,14 @@ class Records(list[R]):
         self._app = app
 
     def of(self, task: Task[..., Any] | str) -> "Records[R]":
-        """Those of a task, or of a loop by its name, such as "poll.berlin".
+        """Return the records of a task, or of a loop by its name, such as "poll.berlin".
 
         Raises:
             UnknownLoop: there is none of this name; the message names the nearest.
         """
         name = task.spec.name if isinstance(task, Task) else task
         known = {*self._app.tasks, *map(str, self._app.loops), *(each.loop for each in self)}
-        # A loop that was started at run time may have run never yet.
+        # A loop that was started at run time may not have run yet.
         if name not in known and name.partition(".")[0] not in self._app.tasks:
             raise UnknownLoop(no_such("task or loop", name, known))
         return Records(self._app, [each for each in self if name in (each.task, each.loop)])

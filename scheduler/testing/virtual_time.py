@@ -1,4 +1,4 @@
-"""An event loop whose time passes only while all its tasks are waiting."""
+"""Run an event loop whose time passes only while all its tasks are waiting."""
 
 import asyncio
 import selectors
@@ -14,10 +14,10 @@ RESOLUTION_S = 1e-7
 
 
 class JumpingSelector(selectors.DefaultSelector):
-    """Never waits: when everything waits for a timer, the clock moves to that timer.
+    """Jump to the next timer instead of waiting for it.
 
-    But for threads it does: the clock stands still until they have ended. And before the clock
-    moves, whoever waits for just that is told how far it would move.
+    It does wait for threads: the clock stands until they have ended. And before the clock moves,
+    tasks in `idle` learn how far it would move.
     """
 
     now = 0.0
@@ -46,23 +46,23 @@ class JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes only while all its tasks are waiting."""
+    """Run an event loop whose time passes only while all its tasks are waiting."""
 
     def __init__(self) -> None:
         self._jumping = JumpingSelector()
         super().__init__(self._jumping)
         # Years from zero, a float's steps are longer than the resolution of a clock: then the loop
-        # would wait for ever for a moment that it cannot get past.
+        # would wait forever for a moment that it cannot pass.
         self._clock_resolution = RESOLUTION_S
 
     def time(self) -> float:
         return self._jumping.now
 
     async def idle(self) -> float | None:
-        """Wait until nothing can go on before time passes, and no thread works.
+        """Wait until no task can proceed before time passes, and no thread works.
 
         Returns:
-            Seconds until something can, as far as is known: it may be more; None: nothing ever.
+            Seconds until a task can proceed, at least; None: never.
         """
         waiting: asyncio.Future[float | None] = self.create_future()
         self._jumping.idle.append(waiting)
