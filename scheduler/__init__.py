@@ -1,4 +1,4 @@
-"""Periodic jobs and delayed retries as TTL loops in RabbitMQ."""
+"""Run periodic jobs and delayed retries as TTL loops in RabbitMQ."""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from scheduler.tasks.retries import Retry
     from scheduler.timing.schedules import Cron, Every
 else:
-    # Loaded when they are first asked for: whatever imports a part of the package imports this.
+    # Loaded when first used: every import of a part of the package imports this.
     _HOMES = {
         "Context": "scheduler.tasks.context",
         "Cron": "scheduler.timing.schedules",

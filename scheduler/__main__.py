@@ -1,8 +1,8 @@
-"""The program `scheduler`, also as `python -m scheduler`, from its first moment on."""
+"""Start the program `scheduler`, also as `python -m scheduler`."""
 
 import sys
 
-INTERRUPTED = 130  # as shells tell of who was ended by Ctrl-C
+INTERRUPTED = 130  # the exit code of shells for Ctrl-C
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ class Registration:
 
     @property
     def senders(self) -> Mapping[str, CallTask[..., ..., Any]]:
-        """The tasks that get calls, by name."""
+        """Return the tasks that get calls, by name."""
         return self._senders
 
     @property

@@ -378,7 +378,7 @@ class PeriodicTask(Task[P, R], Keyed):
 
 
 class CallTask(Task[P, R], Sender[Q], Keyed, Generic[P, Q, R]):
-    """Register a task that runs when it is sent a message. Calling it runs the function in place."""
+    """Register a task that runs for each message. Calling it runs the function in place."""
 
     def __init__(
         self,

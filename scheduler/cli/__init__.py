@@ -1,1 +1,1 @@
-"""Provide the command line: `commands` lists the commands, a module for each noun implements them."""
+"""Provide the command line: `commands` lists the commands, one module a noun."""

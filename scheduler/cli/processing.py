@@ -1,4 +1,4 @@
-"""Processors in this process: `scheduler run`, and `scheduler dev` with a broker of its own."""
+"""Run processors in this process: `scheduler run`, and `scheduler dev` with the embedded broker."""
 
 import asyncio
 import gc
@@ -49,7 +49,7 @@ from scheduler.queues.about import DISTRIBUTION
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.durations import parse_duration
 
-COLLECT_AFTER = 10_000  # objects
+COLLECT_AFTER = 10_000  # long-lived objects
 DEFAULT_PORT = 8088  # of the dashboard
 
 
@@ -74,6 +74,8 @@ def dev(
     """Run everything in this process: no RabbitMQ is needed.
 
     It declares, seeds and processes on an embedded broker, which ends with it.
+
+    Example: scheduler dev shop.py --dashboard
     """
     if with_dashboard and port is None:
         port = DEFAULT_PORT
@@ -116,7 +118,10 @@ def run(
 ) -> None:
     """Process: take messages and run tasks.
 
-    SIGTERM or Ctrl-C drains: no more is taken, and what runs is ended. Twice stops at once.
+    SIGTERM or Ctrl-C drains: it takes no more messages, and waits for current runs. A second signal
+    stops at once.
+
+    Example: scheduler run shop:app --concurrency 20 --health-port 8000
     """
     app = ready_app(reference, log_format="json" if as_json else log_format)
     names = None if tasks is None else [name.strip() for name in tasks.split(",")]
@@ -129,7 +134,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where a processor answers; None: nowhere."""
+    """Set the ports of a processor; None: no port."""
 
     health: int | None
     metrics: int | None
@@ -146,7 +151,7 @@ async def _develop(app: Scheduler, span: timedelta | None, port: int | None) -> 
 
 @asynccontextmanager
 async def _shown(app: Scheduler, server: MemoryServer, port: int | None) -> AsyncGenerator[None]:
-    """Have a dashboard at a port inside the block, if one is given."""
+    """Serve a dashboard at a port inside the block, if one is given."""
     if port is None:
         yield
         return
@@ -201,12 +206,12 @@ def _metrics_page(app: Scheduler) -> WSGIApplication:
 def _completed(
     work: Coroutine[Any, Any, int], new_loop: Callable[[], asyncio.AbstractEventLoop] | None
 ) -> int:
-    """Run a processor to its end; returns how many of its threads have not ended.
+    """Run a processor to its end; return how many of its threads have not ended.
 
-    What user code starts in the event loop may raise SystemExit, say: asyncio lets go of the loop
-    for that, with all other runs, and so would the next processor that gets the same message.
+    User code in the event loop may raise SystemExit, for example: asyncio stops the loop for that,
+    with all other runs, and so would the next processor that gets the same message.
     """
-    # Cancelled: told to stop while it still waited for the broker, with nothing to drain.
+    # Cancelled: stopped while it still waited for the broker, with nothing to drain.
     with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=new_loop) as runner:
         task = runner.get_loop().create_task(work)
         while True:
@@ -224,13 +229,13 @@ def _completed(
 
 
 def _stop_on_signal() -> None:
-    """Have a signal to stop cancel the running task, which has nothing to drain yet."""
+    """Cancel the running task on a stop signal, while it has nothing to drain."""
     if (this := asyncio.current_task()) is not None:
         on_signal(lambda _: this.cancel())
 
 
 def on_signal(act: Callable[[str], object]) -> None:
-    """Have a signal to stop call this from now on, with its name, in the running event loop."""
+    """Call a function with the name of a stop signal, in the running event loop."""
     loop = asyncio.get_running_loop()
 
     def hand_over(number: int, _: object) -> None:
@@ -244,9 +249,9 @@ def on_signal(act: Callable[[str], object]) -> None:
 
 
 def _spare_the_collector() -> None:
-    """Have the garbage collector look at what runs leave behind, not at all that was imported.
+    """Exclude imported objects from garbage collection, so that it scans only those of runs.
 
-    Else it does so again and again: it took an eighth of a processor's time.
+    Repeated scans of them took an eighth of a processor's time.
     """
     gc.collect()
     gc.freeze()
@@ -254,7 +259,7 @@ def _spare_the_collector() -> None:
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop, where that extra is installed; None: asyncio's own."""
+    """Return uvloop's event loop, if that extra is installed; None: asyncio's own."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     return importlib.import_module("uvloop").new_event_loop
@@ -274,7 +279,7 @@ def _processor(
 
 
 async def _work(ours: Processor, emit: Emit, span: timedelta | None) -> int:
-    """Run a processor until a signal, or until the span is over; how many threads are left then."""
+    """Run a processor until a signal, or the end of the span; return how many threads are left."""
     worker = ours.worker
 
     def stop(signalled: str) -> None:
@@ -290,7 +295,7 @@ async def _work(ours: Processor, emit: Emit, span: timedelta | None) -> int:
 
 
 def _end_despite(threads: int) -> None:
-    """End the process though so many threads are at work: Python would wait for them."""
+    """End the process while so many threads are running: Python would wait for them."""
     if threads:
         sys.stdout.flush()
         os._exit(0)

@@ -1,4 +1,4 @@
-"""The runs that are going on: `scheduler ps` and `scheduler cancel`."""
+"""List and cancel runs: `scheduler ps` and `scheduler cancel`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -54,8 +54,9 @@ def ps(
 ) -> bool:
     """List the current runs: where, since when and how far.
 
-    All processors are asked, and answer themselves: nothing of it is stored. How far a run has
-    come, its task tells with ctx.progress.
+    All processors are asked, and nothing is stored. A task reports its progress with ctx.progress.
+
+    Example: scheduler ps shop:app --stack report#7
     """
     running = ask(
         ready_app(reference), lambda program: program.cancellation.running(stack_of=stack)
@@ -89,9 +90,11 @@ def cancel(
 ) -> bool:
     """Cancel a run.
 
-    It is not tried again, and its loop continues with the next tick. The command waits up to 10
-    seconds for its end, and tells how it has ended. A thread cannot be stopped: such a run ends
-    with its function.
+    It is not retried, and its loop continues with the next tick. The command waits up to 10 seconds
+    for its end, and prints how it has ended. A thread cannot be stopped: such a run ends with its
+    function.
+
+    Example: scheduler cancel shop:app report#7
     """
     reference, name = app_and_one(reference, run, "the RUN, as `scheduler ps` names it")
     report = ask(ready_app(reference), lambda it: it.cancellation.cancel(name, escalate=escalate))

@@ -1,4 +1,4 @@
-"""`scheduler schedule`: setting the schedule of one loop, beside its code."""
+"""Override the schedules of loops: `scheduler schedule`."""
 
 import re
 from collections.abc import Mapping
@@ -57,8 +57,10 @@ def schedule_set(
 ) -> bool:
     """Override the schedule that the code gives a loop.
 
-    The override holds, whatever is seeded, until it is cleared; `scheduler status` tells who has
-    set it. A loop that was started at run time gets the schedule for good.
+    The override holds, whatever is seeded, until it is cleared; `scheduler status` shows who set
+    it. A loop that was started at run time keeps the schedule.
+
+    Example: scheduler schedule set shop:app report --every 5m
     """
     mode = "fixed_rate" if fixed_rate else None
     options = {"every": every, "mode": mode, "offset": offset, "cron": cron, "tz": tz}
@@ -74,7 +76,10 @@ def schedule_set(
 def schedule_clear(
     reference: AppArgument = None, loop: LoopArgument = None, as_json: Json = False
 ) -> bool:
-    """Return a loop to the schedule of the code."""
+    """Return a loop to the schedule of the code.
+
+    Example: scheduler schedule clear shop:app report
+    """
     return _print_set(
         done_to(reference, loop, lambda it, found: it.verbs.clear_schedule(found)), as_json
     )
@@ -92,12 +97,15 @@ def _print_set(report: Report, as_json: bool) -> bool:
 def schedule_show(
     reference: AppArgument = None, loop: LoopArgument = None, as_json: Json = False
 ) -> None:
-    """Show a loop's schedule, who has set it, and what the code says."""
+    """Show a loop's schedule, its override, and the schedule in the code.
+
+    Example: scheduler schedule show shop:app report
+    """
     reference, name = app_and_one(reference, loop, "the name of a LOOP")
     app = ready_app(reference)
 
     async def seeded(program: Program) -> tuple[Loop, bool]:
-        """Find the loop as it was seeded, and whether it was."""
+        """Return the loop as it was seeded, and whether it was."""
         found, listing = await program.loops.find(name), await program.survey.listing()
         listed = listing.get(found.id)
         if listed is None or listed.is_gone:
@@ -134,7 +142,7 @@ def _schedule(options: Mapping[str, Any]) -> Recurring:
 
 
 def _as_options(text: str) -> str:
-    """Rename arguments in Python to the options that they are here."""
+    """Rename arguments in Python to the options of this command."""
     text = text.replace('mode="fixed_rate"', "--fixed-rate")
     text = re.sub(r'(\w+)="(\w+)"', lambda found: f"{_option(found[1])} {found[2]}", text)
     text = re.sub(r"\b(\w+)=(?!\w)", lambda found: _option(found[1]), text)

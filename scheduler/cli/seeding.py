@@ -1,4 +1,4 @@
-"""What the app needs in the broker: `scheduler seed`, and `topology show` and `export`."""
+"""Declare an app's objects in the broker: `scheduler seed`, and `topology show` and `export`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -64,6 +64,8 @@ def seed(
 
     Seed again at any time: loops that are already scheduled are left alone. A schedule that has
     changed takes effect.
+
+    Example: scheduler seed shop:app --dry-run
     """
     app = ready_app(reference)
     warn_of_doubts(app.loops.values())
@@ -93,7 +95,7 @@ def seed(
 
 
 def _count_of(app: Scheduler, work: Work) -> Emit:
-    """Return a listener that counts the app's queues and loops: each takes its time."""
+    """Return a listener that counts the app's queues and loops: each is slow."""
     left = {queue.name for queue in app.topology().queues} | {str(loop) for loop in app.loops}
     work.expect(len(left))
 
@@ -138,7 +140,10 @@ def topology_show(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the exchanges, queues and bindings of the app, as a tree."""
+    """Show the exchanges, queues and bindings of the app, as a tree.
+
+    Example: scheduler topology show shop:app
+    """
     wanted = ready_app(reference).topology()
     if as_json:
         print_json(asdict(wanted))
@@ -156,7 +161,9 @@ def topology_export(
 ) -> None:
     """Print the exchanges and queues, as RabbitMQ definitions (JSON).
 
-    They are for `rabbitmqctl import_definitions`, or for an operator of Kubernetes.
+    Use them with `rabbitmqctl import_definitions`, or with a Kubernetes operator.
+
+    Example: scheduler topology export shop:app > definitions.json
     """
     print_json(definitions(ready_app(reference).topology(), vhost))
 
@@ -183,7 +190,7 @@ def _asked_of(binding: Binding) -> str:
 
 
 def _kind_of(arguments: Mapping[str, Any]) -> object:
-    """Return what timer queues have in common that differ in their time alone."""
+    """Return the common description of timer queues that differ in their time alone."""
     if TIME_TO_LIVE not in arguments:
         return object()
     return sorted((name, str(arguments[name])) for name in arguments if name != TIME_TO_LIVE)

@@ -1,4 +1,4 @@
-"""`scheduler send`: a call by hand."""
+"""Send a call by hand: `scheduler send`."""
 
 import asyncio
 from typing import Annotated, Any
@@ -78,7 +78,7 @@ def send(
     span = None if delay is None else parse_duration(delay, "--in")
 
     async def sent() -> tuple[str, str]:
-        # What has a fallback takes its time to get there.
+        # A fallback takes additional time.
         seconds = None if app.fallback else LIMIT.get().total_seconds()
         async with asyncio.timeout(seconds) as limit, app:
             sender = called.options(deadline=LIMIT.get())

@@ -1,4 +1,4 @@
-"""`scheduler init`: the files that a first app consists of."""
+"""Write the files of a first app: `scheduler init`."""
 
 import re
 from pathlib import Path
@@ -94,6 +94,8 @@ def init(
 
     The files are jobs.py, test_jobs.py and compose.yaml. The namespace of the app is the name of
     the folder. If one of the files exists, the command writes none.
+
+    Example: scheduler init shop
     """
     written = _write(Path(folder))
     if as_json:

@@ -1,4 +1,4 @@
-"""`scheduler status`: of all loops, all of one, or again and again."""
+"""Show the state of loops: `scheduler status`, for all, for one, or repeatedly."""
 
 import asyncio
 import sys
@@ -68,10 +68,13 @@ def status(
     ] = Choice().limit,
     as_json: Json = False,
 ) -> bool:
-    """Show where each loop is, and what waits for tasks.
+    """Show where each loop is, and the backlog of tasks.
 
-    A loop is waiting, ready, running, paused, lost (its token is gone), unseeded or removed. Of one
-    loop, everything is shown.
+    A loop is waiting, ready, running, paused, lost (its token is gone), unseeded or removed. For
+    one loop, everything is shown.
+
+    Examples: scheduler status shop:app --watch;
+    scheduler status shop:app report
     """
     reference, name = app_and_loop(reference, loop)
     choice = Choice(task, key, state, limit)
@@ -172,7 +175,7 @@ def _here(moment: datetime | None, status: Status) -> datetime | None:
 
 
 def _note_on_calls(backlog: Backlog) -> str:
-    """Return who has paused the task, and its most frequent error of the last 15 minutes."""
+    """Return the pause of a task, and its most frequent error of the last 15 minutes."""
     notes = list[str]()
     if (pause := backlog.pause) is not None:
         notes.append(f"paused: {pause.reason}, since {exact(pause.since)} by {pause.by}")
@@ -333,7 +336,7 @@ def _watch(
 
 
 class Screen:
-    """The last overview of an app, and whether it is a new one."""
+    """Hold the last overview of an app, and whether it is a new one."""
 
     def __init__(self, app: Scheduler, choice: Choice, interval: timedelta) -> None:
         self._app = app
@@ -345,7 +348,7 @@ class Screen:
         self._trouble = ""
 
     async def run(self) -> None:
-        """Show it until somebody has seen enough; that there is none at first, is an error."""
+        """Show overviews until interrupted; raise if even the first one fails."""
         async with connected(self._app) as program:
             with Live(console=self._console, auto_refresh=False) as live:
                 while True:
@@ -353,7 +356,7 @@ class Screen:
                     await asyncio.sleep(self._interval.total_seconds())
 
     async def show_next(self, program: Program, live: Live) -> None:
-        """Take an overview; as long as none comes, say so."""
+        """Take an overview; report why if there is none."""
         taking = asyncio.create_task(self._take(program), name="overview")
         try:
             while not taking.done():

@@ -1,4 +1,4 @@
-"""What is drawn for people: tables, whole where they are piped, as fits in a terminal; progress."""
+"""Draw for people: tables, complete when piped, fitted to a terminal; progress."""
 
 import os
 import sys
@@ -30,8 +30,8 @@ from scheduler.timing.clock import SystemClock
 from scheduler.timing.moments import exact
 
 GAP = "  "
-LEAST = 12  # columns for what may be cut
-BAR = 20  # columns: with words and thousands beside it, it fits in 80
+LEAST = 12  # columns for a shortened cell
+BAR = 20  # columns: with words and thousands next to it, it fits in 80
 SHORT = 8  # characters of an ID
 
 GOOD, ODD, BAD = "green", "yellow", "red"
@@ -41,7 +41,7 @@ STYLES: Mapping[str, str] = {
     **dict.fromkeys(("repaired", "warning"), ODD),
     **dict.fromkeys(("lost", "unseeded", "escalated", "parked", "PROBLEM"), BAD),
 }
-"""The colours of states on a terminal, which names them in words as well."""
+"""The colours of states on a terminal, besides their names."""
 COLOURED = ("STATE", "LAST", "WHAT", "SEED")
 CUT = ("NOTE", "ERROR", "SCHEDULE")
 
@@ -49,7 +49,7 @@ E = TypeVar("E")
 
 
 class Either(NamedTuple):
-    """A cell of a whole table, and that of a brief one."""
+    """Choose between a cell of a complete table, and one of a brief table."""
 
     whole: str
     brief: str
@@ -61,15 +61,15 @@ def _fields(thing: Any) -> Row:
 
 @dataclass(frozen=True)
 class Table(Generic[E]):
-    """What is shown of each thing.
+    """Define the columns of a table.
 
     Attributes:
-        columns: what finds a cell, by the name of its column: a moment is told exactly, and in a
-            brief table from now.
-        brief: the columns that stand where not all fit. In a terminal, what is in a last one of
-            `CUT` may be cut.
-        row: what programs are given for each.
-        nothing: what is said where there are none; empty: the table has no rows.
+        columns: returns a cell, by the name of its column: a moment is exact, and relative in a
+            brief table.
+        brief: the columns to keep if not all fit. In a terminal, a last one of `CUT` may be
+            shortened.
+        row: returns the JSON form of each thing.
+        nothing: the text of an empty table; empty: the table has no rows.
     """
 
     columns: Mapping[str, Callable[[E], object]]
@@ -78,10 +78,10 @@ class Table(Generic[E]):
     nothing: str = ""
 
     def lines(self, things: Iterable[E], width: int | None) -> Iterator[Text]:
-        """Lay out things, which can be gone through twice, and need not fit into memory.
+        """Format things, which can be iterated twice, and need not fit into memory.
 
         Args:
-            width: of the terminal; None: a program, or grep, reads it, and is given the whole.
+            width: of the terminal; None: complete, for a program, or grep.
         """
         names, now = tuple(self.columns), None
         widths = self._widths(things, names, now)
@@ -116,7 +116,7 @@ class Table(Generic[E]):
 
 
 def _text(value: object, now: datetime | None) -> str:
-    """Write a cell, of a brief table if `now` is given."""
+    """Format a cell, of a brief table if `now` is given."""
     match value:
         case None:
             return ""
@@ -131,10 +131,10 @@ def _text(value: object, now: datetime | None) -> str:
 
 
 def _fitted(names: Sequence[str], widths: Sequence[int], width: int, least: int) -> Sequence[int]:
-    """Fit columns into a terminal: none but a last one of `CUT` is narrower than its cells.
+    """Fit columns into a terminal: only a last one of `CUT` is shortened.
 
     Args:
-        least: that of the last one, whatever is left for it.
+        least: the minimum width of the last one.
     """
     *others, last = widths
     room = width - sum(others) - len(GAP) * len(others)
@@ -155,7 +155,7 @@ def _cut(cell: str, width: int) -> str:
 
 
 def show(things: Sequence[E], table: Table[E], as_json: bool) -> None:
-    """Print things: for programs, in a table, or that there are none."""
+    """Print things: as JSON, or as a table, or that there are none."""
     if as_json:
         print_json([table.row(each) for each in things])
     elif table.nothing and not things:
@@ -178,12 +178,12 @@ def print_lines(lines: Iterable[Text]) -> None:
 
 
 def width() -> int | None:
-    """Return the width of the terminal that output goes to; None: it goes elsewhere."""
+    """Return the width of the output's terminal; None: it is not a terminal."""
     return console().width if sys.stdout.isatty() else None
 
 
 def shortened(ids: Iterable[str]) -> dict[str, str]:
-    """Shorten each ID to where no other begins so: commands take that as well."""
+    """Shorten each ID to a unique prefix, which commands accept."""
     ordered = sorted(set(ids))
     least = dict.fromkeys(ordered, SHORT)
     for one, other in pairwise(ordered):
@@ -193,7 +193,7 @@ def shortened(ids: Iterable[str]) -> dict[str, str]:
 
 
 def print_paragraph(text: str, mark: str = "", *, indent: int, broken: bool = True) -> None:
-    """Print a text behind a mark; in a terminal, broken between words, unless it is for copying."""
+    """Print a text behind a mark; wrapped in a terminal, unless it is for copying."""
     room = (width() or sys.maxsize) - indent if broken else sys.maxsize
     lines = textwrap.wrap(
         flat(text), max(room, LEAST), break_long_words=False, break_on_hyphens=False
@@ -206,14 +206,14 @@ def print_paragraph(text: str, mark: str = "", *, indent: int, broken: bool = Tr
 
 
 def console() -> Console:
-    """Return the console: without colour where output is piped, or NO_COLOR is set."""
-    # Piped output is read by programs and by grep: a line is a line.
+    """Return the console: without colour if output is piped, or NO_COLOR is set."""
+    # Programs and grep read piped output: a line is a line.
     width = None if sys.stdout.isatty() else 1000
     return Console(width=width, highlight=False, markup=False)
 
 
 class Work:
-    """Work that goes on, and how far it has come."""
+    """Count the progress of work."""
 
     def __init__(self, shown: Progress, what: str) -> None:
         self._shown = shown
@@ -228,10 +228,10 @@ class Work:
 
 @contextmanager
 def working(what: str, *, counted: bool, as_json: bool) -> Generator[Work]:
-    """Show inside the block how far the work has come, if somebody sits at a terminal.
+    """Show the progress of work inside the block, on a terminal.
 
     Args:
-        counted: whether it tells what is done; else only the time is shown.
+        counted: whether it counts; else only the time is shown.
     """
     counts = (BarColumn(BAR), MofNCompleteColumn()) if counted else ()
     shown = Progress(
@@ -241,7 +241,7 @@ def working(what: str, *, counted: bool, as_json: bool) -> Generator[Work]:
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
-        # Else what is piped elsewhere would be shown instead.
+        # Otherwise piped output would be shown instead.
         redirect_stdout=sys.stdout.isatty(),
         disable=as_json or not sys.stderr.isatty(),
     )

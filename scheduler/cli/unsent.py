@@ -1,4 +1,4 @@
-"""`scheduler unsent`: messages that could not be sent, in the app's fallback store."""
+"""Manage messages in the app's fallback store: `scheduler unsent`."""
 
 from typing import Annotated
 
@@ -18,7 +18,10 @@ cli = new_group("List, send and purge messages that could not be sent.")
 
 @command(cli, "list", asks=False)
 def unsent_list(reference: AppArgument = None, as_json: Json = False) -> None:
-    """List the stored messages. The broker need not be there."""
+    """List the stored messages. The broker need not be running.
+
+    Example: scheduler unsent list shop:app
+    """
     show(_store(ready_app(reference)).read(), OF_UNSENT, as_json)
 
 
@@ -26,8 +29,10 @@ def unsent_list(reference: AppArgument = None, as_json: Json = False) -> None:
 def unsent_send(reference: AppArgument = None, as_json: Json = False) -> bool:
     """Send the stored messages now.
 
-    Processors, and programs that are connected, do the same every 5 seconds. A message that one of
-    them is sending is left to it; exit code 1: some are left.
+    Processors, and connected programs, do the same every 5 seconds. A message that one of them is
+    sending is left to it; exit code 1: some are left.
+
+    Example: scheduler unsent send shop:app
     """
     app = ready_app(reference)
     store = _store(app)
@@ -46,7 +51,10 @@ def unsent_purge(
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking first.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete the stored messages for good."""
+    """Delete the stored messages for good.
+
+    Example: scheduler unsent purge shop:app
+    """
     store = _store(ready_app(reference))
     if not yes:
         typer.confirm("Delete stored messages for good?", abort=True, err=True)

@@ -1,4 +1,4 @@
-"""`scheduler next`, and schedules in words: what they mean, and who has set them."""
+"""List the next runs, `scheduler next`, and describe schedules in words."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -28,6 +28,8 @@ def upcoming(
     """List the next times of each loop, without asking the broker.
 
     They are those of the code. `scheduler status` shows a schedule that overrides it.
+
+    Example: scheduler next shop:app --count 3
     """
     app = app_with_tasks(reference)
     warn_of_doubts(app.loops.values())
@@ -56,14 +58,14 @@ def _times(schedule: Schedule, now: datetime, count: int) -> Iterator[datetime]:
 
 
 def meaning_of(schedule: Schedule) -> str:
-    """Write a schedule in one phrase, in words too where that is a cron expression."""
+    """Describe a schedule in one phrase, with the meaning of a cron expression."""
     if not isinstance(schedule, Cron):
         return describe(schedule)
     return f"{describe(schedule)}: {in_words(schedule.expression)}"
 
 
 def warn_of_doubts(loops: Iterable[Loop]) -> None:
-    """Warn on stderr of cron expressions whose seconds may have been meant to stand first."""
+    """Warn on stderr of cron expressions whose first field may have been meant as seconds."""
     for loop in loops:
         written = loop.schedule.expression if isinstance(loop.schedule, Cron) else ""
         if (meant := seconds_first(written)) is not None:
@@ -75,12 +77,12 @@ def warn_of_doubts(loops: Iterable[Loop]) -> None:
 
 
 def schedule_of(loop: Loop) -> str:
-    """Write the schedule of a loop in one phrase, and of an override also who set it, and when."""
+    """Describe the schedule of a loop in one phrase, with the author and time of an override."""
     return ", ".join(filter(None, [describe(loop.schedule), origin_of(loop)]))
 
 
 def origin_of(loop: Loop) -> str:
-    """Write who has overridden the schedule of a loop, if it was, and what the code says."""
+    """Describe the override of a loop's schedule, and the schedule in the code."""
     if (override := loop.override) is None:
         return ""
     code = f"; code: {describe(loop.of_code)}" if loop.of_code else ""

@@ -89,7 +89,7 @@ def is_orphan(app: App, listed: Listed) -> bool:
 
 
 def loops_of(app: App, listing: Listing) -> list[Loop]:
-    """Return the loops of the code, but those that were removed, and the keyed ones of its tasks."""
+    """Return the loops of the code, without removed ones, and the keyed ones of its tasks."""
     gone = {loop for loop, listed in listing.items() if listed.is_gone}
     of_code = [as_listed(loop, listing) for loop in app.loops.values() if loop.id not in gone]
     return [*of_code, *keyed_loops_of(app, listing)]

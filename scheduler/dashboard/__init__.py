@@ -1,7 +1,7 @@
-"""The dashboard: what runs, what is due, what failed, and what to do about it.
+"""Serve the dashboard: running, due and failed work, and actions on it.
 
-It follows the journal and the roster, and asks no processor for anything; needs the extra
-`dashboard` (Starlette, Jinja2, uvicorn).
+It follows the journal and the roster, and asks no processor; needs the extra `dashboard`
+(Starlette, Jinja2, uvicorn).
 """
 
 import importlib.util
@@ -33,7 +33,7 @@ NEEDED = ("starlette", "jinja2", "uvicorn", "python_multipart")
 
 
 def require() -> None:
-    """Refuse to go on without what the dashboard needs.
+    """Raise unless the packages of the dashboard are installed.
 
     Raises:
         SettingsError: something is not installed.
@@ -53,22 +53,22 @@ def dashboard(
     connect: "Callable[[], Broker] | None" = None,
     redact: "Redact | None" = None,
 ) -> Any:
-    """An ASGI application that shows an app, to be run alone or mounted in another one.
+    """Return an ASGI application that shows an app; run it alone or mount it in another one.
 
-    It connects when it is started, or first asked for something, with the settings of the app.
+    It connects when it is started, or at the first request, with the settings of the app.
 
     Args:
         access: a function of the request, plain or coroutine, that returns a `Visitor`, or None
-            for who may not look. Without it, only this machine may look, directly; and do all.
-        read_only: nobody may do anything.
+            to deny access. Without it, only this machine has access, directly; and to everything.
+        read_only: disable all actions.
         connect: makes the connection, which is not open yet; by default that of the settings.
         redact: a function of the name of a task and a value, that returns what visitors are shown
             of it: of arguments and headers (by name), of carried values, and of the text of a
-            message that the scheduler did not send. Errors and tracebacks are shown as they are.
+            foreign message. Errors and tracebacks are shown as they are.
 
     Raises:
         SettingsError: the extra `dashboard` is not installed; or the broker is the embedded one,
-            and it was not said how to reach it.
+            and `connect` is missing.
     """
     require()
     from scheduler.dashboard.routes import build

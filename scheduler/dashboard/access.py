@@ -1,4 +1,4 @@
-"""Who may look at the dashboard, and do what; and whether a request is theirs. Pure."""
+"""Control access to the dashboard, and verify the origin of requests. No I/O."""
 
 import hmac
 import ipaddress
@@ -32,14 +32,14 @@ ACTIONS = (
     "running",
     "cancel",
 )
-"""All that can be done from the dashboard."""
+"""All actions of the dashboard."""
 RIGHTS = {
     "now": "resume",
     "run": "trigger",
     "schedule-set": "schedule",
     "schedule-clear": "schedule",
 }
-"""The right that an action needs, where that is another one's."""
+"""The right that an action needs, if that of another one."""
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
@@ -48,11 +48,11 @@ NOBODY_KNOWN = "somebody at this machine"
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody who may look.
+    """Describe a person with access.
 
     Attributes:
-        name: told in the roster of what they do.
-        may: what they may do, of `ACTIONS`; "all"; or "read-only": nothing.
+        name: recorded in the roster with their operations.
+        may: the permitted actions, of `ACTIONS`; "all"; or "read-only": none.
     """
 
     name: str
@@ -77,14 +77,14 @@ def right_of(action: str) -> str:
 NO_ONE = Visitor("")
 
 Access = Callable[[Request], Visitor | None | Awaitable[Visitor | None]]
-"""Who asks: a function of the request; None: nobody who may look."""
+"""A function of the request that returns its visitor; None: no access."""
 
 Redact = Callable[[str, Any], Any]
-"""Redact a value before it is shown: of the task, and of arguments, carry, headers or a body."""
+"""Redacts a value before it is shown, of the task: arguments, carry, headers or a body."""
 
 
 def local_access(request: Request) -> Visitor | None:
-    """Whoever asks from this machine, under its own name, and not through a proxy."""
+    """Return the user of this machine for a direct request from it, under its own name."""
     client = request.client.host if request.client else ""
     headers = request.headers
     is_direct = not any(name in headers for name in FORWARDED)
@@ -100,10 +100,10 @@ def header_access(header: str, trusted: Sequence[str]) -> Access:
     """Return the access of the users that a proxy names in a header.
 
     Args:
-        trusted: the addresses of the proxy, or networks; a request from elsewhere is refused.
+        trusted: the addresses of the proxy, or networks; other requests are denied.
 
     Raises:
-        UsageError: one is no address.
+        UsageError: one is not an address.
     """
     try:
         networks = [ipaddress.ip_network(each, strict=False) for each in trusted]
@@ -125,10 +125,10 @@ def header_access(header: str, trusted: Sequence[str]) -> Access:
 def basic_access(lines: Iterable[str]) -> Access:
     """Return the access of users with passwords: lines of `NAME:PASSWORD` or `NAME:PASSWORD:MAY`.
 
-    MAY is "all", "read-only", or actions with commas between them.
+    MAY is "all", "read-only", or actions, separated by commas.
 
     Raises:
-        UsageError: a line is none of this.
+        UsageError: a line is invalid.
     """
     users = dict[str, tuple[bytes, Visitor]]()
     for number, line in enumerate(lines, 1):
@@ -161,7 +161,7 @@ def basic_access(lines: Iterable[str]) -> Access:
 
 
 def _host_of(url: str) -> str:
-    """Return the host that a URL names, without the port."""
+    """Return the host in a URL, without the port."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -169,7 +169,7 @@ def _host_of(url: str) -> str:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine reaches what is bound to this address."""
+    """Return whether only this machine reaches this address."""
     return host == "localhost" or _is_loopback(host)
 
 
@@ -181,10 +181,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def refusal_of(headers: Mapping[str, str]) -> str | None:
-    """Return why a form was not sent from one of our own pages; None: it was.
+    """Return why a form was not sent from a page of the dashboard; None: it was.
 
-    A browser says which site a request comes from, whatever a proxy makes of the host. Over plain
-    HTTP it says the origin only. A request with neither comes from no browser, and has no login.
+    A browser sends the site of a request, however a proxy rewrites the host. Over plain HTTP it
+    sends only the origin. A request with neither is from no browser, and has no login.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site == "same-origin" or (site is None and origin is None):
@@ -200,7 +200,7 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
 
 
 def visitor_of(told: object) -> Visitor | None:
-    """What `access=` has returned, checked.
+    """Return the result of `access=`, checked.
 
     Raises:
         UsageError: it is neither a `Visitor` nor None.

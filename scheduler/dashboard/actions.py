@@ -1,4 +1,4 @@
-"""The actions of visitors: the question before, and the work, as the commands do it."""
+"""Run the actions of visitors as the commands do, after a confirmation."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -46,11 +46,11 @@ _ActOnAll = Callable[[Program, Sequence[Loop], str], Awaitable[Sequence[Report]]
 
 @dataclass(frozen=True, slots=True)
 class LoopVerb:
-    """An action on loops.
+    """Describe an action on loops.
 
     Attributes:
-        says: its effect, for people who have not used it yet.
-        do_all: acts on many loops in bulk, on all or none; None: they are done side by side.
+        says: its effect, for new users.
+        do_all: acts on many loops in bulk, on all or none; None: loop by loop.
         undone_by: the verb that reverts it.
         of_tasks: whether it acts on whole tasks as well.
     """
@@ -64,7 +64,7 @@ class LoopVerb:
 
     @property
     def ends(self) -> bool:
-        """Return whether it cannot be reverted, and needs a question for one loop, too."""
+        """Return whether it cannot be reverted, and needs a confirmation for one loop, too."""
         return self.name == "remove"
 
 
@@ -112,12 +112,12 @@ UNDOABLE = (Did.PAUSED, Did.RESUMED, Did.TRIGGERED)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked before something is done.
+    """Ask for confirmation before an action.
 
     Attributes:
-        about: what it is about, or what will be, in a line each; count: how many lines there are.
-        yes: the button that confirms it: the verb and how many there are.
-        frozen: the set that was counted, as fields: what is confirmed is done to exactly these.
+        about: the affected things, in a line each; count: how many lines there are.
+        yes: the button that confirms it: the verb and the number of things.
+        frozen: the counted set, as fields: the action applies to exactly these.
         doubt: what may not have been meant.
         is_grave: whether it cannot be reverted.
     """
@@ -133,7 +133,7 @@ class Question:
 
 
 class Begun(NamedTuple):
-    """What a form asks for, in words; what does it; and the page to return to, if another one."""
+    """Describe a submitted action in words, with its function, and the next page."""
 
     what: str
     work: Work
@@ -141,7 +141,7 @@ class Begun(NamedTuple):
 
 
 class Actions:
-    """All that can be done, by the name of the action."""
+    """Run all actions, by name."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -176,19 +176,19 @@ class Actions:
         return self._site.can(form.visitor, form.action)
 
     def question(self, form: Form) -> Question | None:
-        """Return what to ask before; None: nothing.
+        """Return the confirmation to ask for; None: none.
 
         Raises:
-            UsageError: the form says nothing that could be done.
+            UsageError: the form is invalid.
         """
         ask = self._questions.get(form.action)
         return None if ask is None or form.is_sure else ask(form)
 
     async def do(self, form: Form) -> str:
-        """Do it; returns the page that shows the result.
+        """Run the action; return the page that shows the result.
 
         Raises:
-            UsageError: the form says nothing that could be done.
+            UsageError: the form is invalid.
         """
         if form.action == "stop":
             return await self._stop(form)
@@ -246,7 +246,7 @@ class Actions:
     async def _found(
         self, program: Program, names: Sequence[str], verb: LoopVerb
     ) -> dict[str, Loop | UnknownLoop]:
-        """Find the loops of these names; of one that is gone, say so."""
+        """Return the loops of these names; report missing ones."""
         if len(names) == 1:
             find = program.loops.find_or_whole if verb.of_tasks else program.loops.find
             return {names[0]: await find(names[0])}
@@ -256,7 +256,7 @@ class Actions:
         return {name: known.get(name, UnknownLoop("The loop is gone.")) for name in names}
 
     def _with_reason(self, verb: str, name: str, work: Work) -> Work:
-        """Say of a loop that is resumed who had paused it, and why."""
+        """Report who had paused a resumed loop, and why."""
         found = self._site.standing(name)
         if found is None or not found.loop.is_paused or verb not in ("resume", "now"):
             return work
@@ -326,7 +326,7 @@ class Actions:
     def _start(self, form: Form) -> Begun:
         loop = form.loop(self._site.app)
         work = self._rescheduled(lambda program: program.seeding.start(loop))
-        # The page of a loop that is not there yet would not be found.
+        # The page of a loop that does not exist yet would not be found.
         return Begun(f"start {loop}", work, f"/loops?{urlencode({'q': str(loop)})}")
 
     def _ask_of_start(self, form: Form) -> Question:
@@ -377,7 +377,7 @@ class Actions:
         return work
 
     def _earlier_schedule(self, name: str) -> tuple[str, Mapping[str, str]] | None:
-        """Return the action that sets the schedule that a loop has now, and its fields."""
+        """Return the action that restores the current schedule of a loop, and its fields."""
         if (found := self._site.standing(name)) is None or isinstance(found.schedule, Once):
             return None
         if found.loop.id in self._site.app.loops and not (
@@ -406,7 +406,7 @@ class Actions:
 
     def _edit(self, form: Form) -> Begun:
         which, args = form.messages(), form.args()
-        self._check(form.text("task"), args)  # before anything typed could be lost
+        self._check(form.text("task"), args)  # before typed input could be lost
         replay = partial(FailedQueues.replay, args=args, check=self._check)
         work = self._on_parked(which, replay, "replayed", form)
         return Begun(f"replay {told_of(which)} with other arguments", work, "/failed")
@@ -446,7 +446,7 @@ class Actions:
             try:
                 await verb(self._site.program.failed, tasks, which, tell=tell)
             finally:
-                with suppress(BrokerError):  # what is shown then is older
+                with suppress(BrokerError):  # the page shows older data then
                     for task in self._site.looks:
                         await self._look_again(task)
             if operation.count != operation.total and operation.total is not None:
@@ -502,7 +502,7 @@ class Actions:
 
         async def work(operation: Operation) -> None:
             program, known = site.program, site.picture.listing.known
-            # A waiting loop is in no processor's hand.
+            # No processor holds a waiting loop.
             loops = [each.loop.id for each in site.standings() if each.state not in AT_REST]
             answers = await program.survey.answers({loop: known(loop) for loop in loops})
             running = await program.cancellation.running()
@@ -558,7 +558,7 @@ def _undone(verb: LoopVerb, names: Sequence[str], reasons: Mapping[str, str]) ->
 async def _do(
     program: Program, verb: LoopVerb, loops: Sequence[Loop | UnknownLoop], form: Form
 ) -> list[Report | SchedulerError]:
-    """Do something to loops, in bulk if all of them can be done; a failure is that of its loop."""
+    """Run an operation on loops, in bulk if possible; a failure affects its loop alone."""
     reason, there = form.text("reason"), [each for each in loops if isinstance(each, Loop)]
     if verb.do_all is not None and len(there) == len(loops):
         with suppress(UsageError, QueueNotFound):

@@ -1,6 +1,6 @@
-"""Parked messages, as they were looked at: grouped by task and error.
+"""Group parked messages by task and error, as of a look at them.
 
-A look takes them in hand for a moment, so that it is done when somebody asks for it only.
+A look holds them unacked for a moment, so it is only done on request.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,10 +21,10 @@ MOST_LOOKED_AT = 10_000
 
 @dataclass(frozen=True)
 class Shown(Selection):
-    """Parked messages as they were shown: none that was parked since.
+    """Select parked messages as they were shown: none that was parked since.
 
     Attributes:
-        until: when they were looked at; None: they are named.
+        until: when they were read; None: they are named.
     """
 
     until: datetime | None = None
@@ -36,11 +36,11 @@ class Shown(Selection):
 
 @dataclass(slots=True)
 class Group:
-    """Messages of one task that were parked for one error.
+    """Group the messages of one task that were parked for one error.
 
     Attributes:
         error: of the latest of them.
-        kind: what all their errors have in common.
+        kind: the common part of their errors.
         messages: the first of them.
     """
 
@@ -62,10 +62,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look has found.
+    """Report a look at parked messages.
 
     Attributes:
-        is_whole: whether all that is parked was looked at.
+        is_whole: whether all parked messages were read.
     """
 
     at: datetime
@@ -80,7 +80,7 @@ class Look:
 async def look_at(
     failed: FailedQueues, tasks: Iterable[str], which: Selection, now: datetime
 ) -> Look:
-    """Look at parked messages; the first of each group are kept."""
+    """Read parked messages; keep the first of each group."""
     groups: dict[tuple[str, str, str], Group] = {}
     seen, kept, is_whole = 0, 0, False
     async with aclosing(failed.look(tasks, which)) as looked_at:
@@ -107,19 +107,19 @@ def told_of(which: Selection) -> str:
 
 
 def words_of(which: Selection) -> list[str]:
-    """What the messages that are meant have in common."""
+    """Describe the selection of messages."""
     told = {"task": which.task, "reason": which.reason, "error": which.kind}
     return [f"{name}: {value}" for name, value in told.items() if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One processor.
+    """Describe one processor.
 
     Attributes:
-        runs: what it runs, oldest first.
-        waiting: the tokens that it has, and which wait for their turn.
-        has_answered: whether it has told of this at all.
+        runs: its runs, oldest first.
+        waiting: its tokens that wait for their turn.
+        has_answered: whether it has reported its runs.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """All processors, as of a moment."""
+    """List all processors, as of a moment."""
 
     at: datetime
     pods: Sequence[Pod]
@@ -142,7 +142,7 @@ class Roll:
 
 
 def roll_of(answers: Answers, running: Running, at: datetime) -> Roll:
-    """What a roll call, and asking what runs, have brought."""
+    """Combine the answers to a roll call and to a question about runs."""
     names = sorted({*answers.said, *running.said})
     pods = [_pod(name, answers, running) for name in names]
     return Roll(at, [*pods, *(Pod(name, has_answered=False) for name in answers.unheard)])

@@ -1,4 +1,4 @@
-"""Charts as inline SVG, with axes and units. They are part of the page, and need no script."""
+"""Draw charts as inline SVG, with axes and units. They are part of the page, and need no script."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ STEPS = (1, 2, 5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The values of one kind, one for each moment of a chart; None: not known."""
+    """Hold the values of one kind, one for each moment of a chart; None: unknown."""
 
     name: str
     values: Sequence[float | None]
@@ -24,7 +24,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event that may explain a change: its kind is "pause" or "deployment"."""
+    """Mark an event that may explain a change: its kind is "pause" or "deployment"."""
 
     at: datetime
     kind: str
@@ -33,7 +33,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Values over time, as stacked bars or as lines.
+    """Draw values over time, as stacked bars or as lines.
 
     Attributes:
         moments: where each step begins, oldest first.
@@ -60,13 +60,13 @@ class Chart:
 
     @property
     def axis(self) -> Sequence[datetime]:
-        """Return the moments that are written under it."""
+        """Return the moments that are labelled under it."""
         last = len(self.moments) - 1
         return [self.moments[last * each // (LABELS - 1)] for each in range(LABELS)]
 
     @property
     def is_long(self) -> bool:
-        """Return whether days tell more than times of day."""
+        """Return whether labels are days rather than times of day."""
         return self.moments[-1] - self.moments[0] > LONG
 
     @property

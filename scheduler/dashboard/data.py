@@ -1,4 +1,4 @@
-"""Pages as data: what their templates are given, as JSON holds it.
+"""Serve pages as data: the values of their templates, as JSON.
 
 Moments are in ISO 8601, durations in seconds. Tokens and messages are left out: their arguments are
 shown by the pages that show them, redacted.

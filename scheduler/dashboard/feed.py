@@ -1,8 +1,8 @@
-"""Feeding the picture: one follower of journal and roster for all who look at it.
+"""Feed the picture: one follower of journal and roster for all visitors.
 
-What happened before is read back from the journal, the newest first, so that the page tells of now
-at once and of last night soon after. Nothing is written for it, so that a user of the broker that
-may only read can look at the dashboard.
+Earlier history is read from the journal, the newest first, so that the page shows the present at
+once and last night soon after. Nothing is written for it, so a read-only user of the broker can
+look at the dashboard.
 """
 
 import asyncio
@@ -37,17 +37,17 @@ FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=0.5), timedelta(seconds=10)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How far the journal is read back."""
+    """Limit how far the journal is read back."""
 
     span: timedelta = LOOK_BACK
     messages: int = MOST_READ_BACK
 
 
 class Feed:
-    """Keeps a picture up to date, over breaks of the connection.
+    """Keep a picture up to date, also after reconnects.
 
     Args:
-        shown: the queues whose depths somebody is looking at.
+        shown: the queues whose depths are on display.
         has_calls: whether any task gets calls, which have a history.
     """
 
@@ -75,7 +75,7 @@ class Feed:
         self._measured = 0
 
     async def run(self) -> None:
-        """Follow, until cancelled. The broker has to be open."""
+        """Follow, until cancelled. The broker must be open."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat(), name="heartbeat of the dashboard")
             for step in (
@@ -88,7 +88,7 @@ class Feed:
                 await self._patiently(step)
 
     async def _patiently(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do a step of beginning, again and again until it is done."""
+        """Retry a step of the start until it succeeds."""
         for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
             try:
                 await step()
@@ -98,7 +98,7 @@ class Feed:
                 self._picture.seeded = False
                 self._picture.version += 1
             except BrokerError:
-                pass  # the picture tells that it is away
+                pass  # the picture shows that it is down
             await asyncio.sleep(pause)
 
     async def _follow_journal(self) -> None:
@@ -133,7 +133,7 @@ class Feed:
         self._picture.hear(message)
 
     async def _read_back(self) -> None:
-        """Read what came before, from near to far, as far as the bounds allow."""
+        """Read the earlier history, from near to far, within the bounds."""
         picture, now = self._picture, self._clock.now()
         picture.is_reading_back = True
         try:
@@ -160,7 +160,7 @@ class Feed:
         return heard is not None and heard <= until
 
     async def _read(self, since: datetime | int, before: int | None) -> int | None:
-        """Read to an offset; returns where it began, None: nothing was there."""
+        """Read up to an offset; return where it began, None: it was empty."""
         begin: int | None = None
         earliest: datetime | None = None
         reading = self._broker.read(self._names.journal, since=since)
@@ -202,14 +202,14 @@ class Feed:
             await self._follow_roster()
 
     async def _measure(self, queues: Sequence[str]) -> None:
-        """Ask how full queues are: where there are very many, so many each time, in turn."""
+        """Ask for the depths of queues, a limited number each time, in turn."""
         begin = self._measured % len(queues)
         queues = (*queues[begin:], *queues[:begin])[:MOST_MEASURED]
         self._measured += len(queues)
         try:
             depths = await side_by_side(self._broker.depth, queues)
         except BrokerError:
-            return  # the next beat tells whether it is away
+            return  # the next beat shows whether it is down
         picture, ours = self._picture, self._names.processor_queue("")
         picture.measure(dict(zip(queues, depths, strict=True)))
         ready = sum(

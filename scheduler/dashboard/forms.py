@@ -1,4 +1,4 @@
-"""What visitors write: filters in a URL, and forms of actions."""
+"""Parse visitors' input: filters in a URL, and forms of actions."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,9 +47,9 @@ FIELDS = ("key", "args", "mode", *OPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Those whose names have these words, and which page of them; the first is 1.
+    """Filter by words in names, with the number of a page; the first is 1.
 
-    A filter is in the URL, so that it outlives reloads and can be sent.
+    A filter is in the URL, so that it outlives reloads and can be shared.
     """
 
     q: str = ""
@@ -57,11 +57,11 @@ class TaskFilter:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "TaskFilter":
-        """Read a query, as far as it can be understood."""
+        """Parse a query; ignore invalid parts."""
         return cls(query.get("q", "").strip()[:200], _page(query.get("page", "")))
 
     def but(self, **changes: Any) -> str:
-        """Return the query of the same filter but for these, from its first page on."""
+        """Return the query of the same filter with these changes, from its first page on."""
         return replace(self, **{"page": 1, **changes}).query
 
     @property
@@ -70,7 +70,7 @@ class TaskFilter:
         return urlencode({k: v for k, v in asdict(self).items() if v != defaults[k]})
 
     def choose_names(self, names: Iterable[str]) -> list[str]:
-        """Return the names that are meant, of all pages."""
+        """Return the selected names, of all pages."""
         words = self.q.lower().split()
         return [name for name in names if all(word in name.lower() for word in words)]
 
@@ -81,7 +81,7 @@ class TaskFilter:
 
 @dataclass(frozen=True, slots=True)
 class Filter(TaskFilter):
-    """Which loops, in which order.
+    """Select and order loops.
 
     Attributes:
         state: a `Where`, or nothing.
@@ -113,7 +113,7 @@ class Filter(TaskFilter):
         return not (self.q or self.state or self.failing or self.late or self.task)
 
     def choose(self, standings: Sequence[Standing]) -> list[Standing]:
-        """Return the loops that are meant, of all pages."""
+        """Return the selected loops, of all pages."""
         named = {*self.choose_names(each.name for each in standings)}
         chosen = [each for each in standings if each.name in named and self._has(each)]
         if self.sort != "name":
@@ -130,7 +130,7 @@ class Filter(TaskFilter):
 
 
 def pages_of(chosen: Sequence[object]) -> int:
-    """Count the pages that these fill."""
+    """Count the pages."""
     return max((len(chosen) + PAGE - 1) // PAGE, 1)
 
 
@@ -140,9 +140,9 @@ def _page(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An action that a visitor asks for, and what it is about.
+    """Parse a requested action, and its subject.
 
-    What it does not say in a way that could be done is a `UsageError`.
+    Invalid input raises `UsageError`.
     """
 
     action: str
@@ -162,17 +162,17 @@ class Form:
 
     @property
     def is_changing(self) -> bool:
-        """Whether they were asked, and want to write something else."""
+        """Return whether the visitor wants to change the input after the confirmation page."""
         return self.text("change") == "yes"
 
     @property
     def kept(self) -> list[tuple[str, str]]:
-        """What is sent again by a visitor who is sure."""
+        """Return the fields to send again after the confirmation."""
         left_out = ("sure", "change")
         return [(k, str(v)) for k, v in self.fields.multi_items() if k not in left_out]
 
     def back(self, done: str = "", *, to: str = "") -> str:
-        """Return the page that they came from, or another one, and which operation it tells of."""
+        """Return the page to go back to, or another one, with the operation to report."""
         parts = urlsplit(to or self.text("back") or "/")
         path = f"/{parts.path.lstrip('/')}"
         query = [(k, v) for k, v in parse_qsl(parts.query) if k != "done"]
@@ -182,11 +182,11 @@ class Form:
 
     @property
     def names(self) -> list[str]:
-        """The loops that are named: each in a field, or all in one."""
+        """Return the named loops: each in a field, or all in one."""
         return self.texts("loop") or self.text("loops").splitlines()
 
     def loops(self, standings: Sequence[Standing]) -> list[str]:
-        """Return the loops that are named, or all that a filter has."""
+        """Return the loops that are named, or selected by a filter."""
         if names := [*dict.fromkeys(self.names)]:
             return names
         if "filter" not in self.fields:
@@ -196,7 +196,7 @@ class Form:
         return found
 
     def changes(self, standings: Sequence[Standing]) -> list[str]:
-        """Return in words what has changed since the loops of a filter were counted."""
+        """Describe the changes since the loops of a filter were counted."""
         if "filter" not in self.fields or not (names := self.names):
             return []
         more = [each for each in self._chosen(standings) if each not in {*names}]
@@ -223,7 +223,7 @@ class Form:
         return which
 
     def arguments(self, spec: TaskSpec) -> dict[str, Any]:
-        """Return the arguments that are written field by field; an empty one has its default."""
+        """Return the arguments that were typed field by field; an empty one has its default."""
         found = dict[str, Any]()
         for name, kind in spec.arguments.parameters.items():
             text = str(self.fields.get(f"arg.{name}", ""))
@@ -232,10 +232,10 @@ class Form:
         return found
 
     def time(self) -> Posting:
-        """Return when a call is to run.
+        """Return the time for a call.
 
         Raises:
-            UsageError: two times are given, or one that cannot be read.
+            UsageError: two times are given, or one that is invalid.
         """
         delay, at = self.text("in"), self.text("at")
         if delay and at:
@@ -265,11 +265,11 @@ class Form:
         return cast(dict[str, Any], value)
 
     def schedule(self) -> Recurring:
-        """Return the schedule that is written; what is said of it is of the fields."""
+        """Return the typed schedule; errors name the fields."""
         options: dict[str, Any] = {name: self.text(name) or None for name in OPTIONS}
         if (options["every"] is None) == (options["cron"] is None):
             raise ScheduleError("A schedule is a period or a cron expression: write one of them.")
-        if options["every"] is not None:  # the field of the zone may stand there filled in
+        if options["every"] is not None:  # the zone may be prefilled
             options |= {"tz": None, "mode": "fixed_rate" if self.text("mode") else None}
         try:
             return schedule_of(**options)
@@ -294,7 +294,7 @@ def arguments_in(parked: Parked) -> dict[str, Any] | None:
 
 
 def _value(text: str, kind: Any) -> Any:
-    """Return what is written for a parameter: text where that is meant, else JSON."""
+    """Return the typed value of a parameter: text for strings, else JSON."""
     if kind is not Any:
         with suppress(ValidationError):
             TypeAdapter[Any](kind).validate_json(json.dumps(text))
@@ -305,6 +305,6 @@ def _value(text: str, kind: Any) -> Any:
 
 
 def _in_words_of_form(text: str) -> str:
-    """Rename arguments in Python to the fields that they are here."""
+    """Rename arguments in Python to the fields of this form."""
     text = text.replace('mode="fixed_rate"', "“at its multiples”")
     return text.replace('catch_up="all"', "“run each”").replace('catch_up="latest"', "“run once”")

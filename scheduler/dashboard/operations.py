@@ -21,17 +21,17 @@ HOLD = timedelta(seconds=10)
 
 
 class Stopped(Exception):
-    """A visitor has stopped an operation."""
+    """A visitor has stopped the operation."""
 
 
 @dataclass(slots=True)
 class Operation:
-    """An action in progress, or one that has ended.
+    """Track an action, until it has ended and after.
 
     Attributes:
         what: in words, such as "pause 3 loops".
-        right: the action that its visitor needed a right for.
-        total: how many messages or loops it is for; None: not known before.
+        right: the action whose right its visitor needed.
+        total: the number of its messages or loops; None: not known in advance.
         count: how many of them are done, failures included.
         failed: how many of them failed.
         lines: the results of the first of them, failures first.
@@ -61,12 +61,12 @@ class Operation:
 
     @property
     def title(self) -> str:
-        """Return the action with a capital; names stay as they are."""
+        """Return the action, capitalized; names stay as they are."""
         return self.what[:1].upper() + self.what[1:]
 
     @property
     def state(self) -> str:
-        """Return in words how far it is, or how it has ended."""
+        """Describe its progress, or how it has ended."""
         done = f"{self.count:,}" + (f" of {self.total:,}" if self.total is not None else "")
         if self.starts_at is not None:
             return f"starts in {HOLD.seconds} s"
@@ -87,17 +87,17 @@ class Operation:
         return bool(self.error or self.failed)
 
     def expect(self, total: int) -> None:
-        """Set how many there are; where they are many, the visitor watches the progress."""
+        """Set the total; if it is large, the visitor watches the progress."""
         self.total = total
         if total > LONG:
             self._shown.set()
 
     def tell(self, line: str) -> None:
-        """Add the result of one more."""
+        """Add one result."""
         self._add(len(self.lines), line)
 
     def fail(self, line: str) -> None:
-        """Add the failure of one more."""
+        """Add one failure."""
         self._add(self.failed, line)
         self.failed += 1
 
@@ -125,16 +125,16 @@ class Operation:
         self._stopping.set()
 
     def check(self) -> None:
-        """Continue.
+        """Check whether to continue.
 
         Raises:
-            Stopped: it is to end here.
+            Stopped: the visitor stopped it.
         """
         if self._stopping.is_set():
             raise Stopped
 
     async def shown(self) -> None:
-        """Wait until there is something to look at before the end."""
+        """Wait until there is something to show before the end."""
         await self._shown.wait()
 
 
@@ -142,7 +142,7 @@ Work = Callable[[Operation], Coroutine[Any, Any, None]]
 
 
 class Operations:
-    """The operations in progress, and the last ones that have ended."""
+    """Manage the operations in progress, and the last ones that have ended."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -154,11 +154,11 @@ class Operations:
 
     @property
     def version(self) -> int:
-        """Grows with each change."""
+        """Return the version, which grows with each change."""
         return sum(operation.version + 1 for operation in self._known.values())
 
     async def begin(self, what: str, by: str, right: str, work: Work) -> Operation:
-        """Begin something, and wait a while for its end."""
+        """Begin an operation, and wait a while for its end."""
         operation = Operation(token_urlsafe(8), what, by, right, self._clock.now())
         self._known[operation.id] = operation
         while len(self._known) > REMEMBERED:
@@ -172,7 +172,7 @@ class Operations:
         return operation
 
     async def stop(self, operation: Operation) -> None:
-        """Have an operation end before its next loop or message."""
+        """Stop an operation before its next loop or message."""
         operation.stop()
         if (task := self._tasks.get(operation.id)) is not None:
             await asyncio.wait([task], timeout=PATIENCE_S)

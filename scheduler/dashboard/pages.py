@@ -1,4 +1,4 @@
-"""What each page shows: the words and numbers that its template is given."""
+"""Prepare the words and numbers for each page's template."""
 
 import asyncio
 import inspect
@@ -37,7 +37,7 @@ Query = Mapping[str, str]
 Context = dict[str, Any]
 HOUR = 60
 SPANS = {"1h": (60, 1), "24h": (96, 15), "7d": (84, 120)}
-"""How many columns of how many minutes a chart has."""
+"""The numbers of columns, and the minutes of each, in a chart."""
 STACK = (
     *(Ending.ESCALATED, Ending.STOPPED, Ending.RETRIED),
     *(Ending.CANCELLED, Ending.SUCCEEDED),
@@ -57,11 +57,11 @@ ZONES = sorted(available_timezones())
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page, and where it is found.
+    """Define a page, and its path.
 
     Attributes:
-        path: without what is before it where the dashboard is mounted.
-        is_live: whether it changes while somebody looks.
+        path: without the prefix of the mounted dashboard.
+        is_live: whether it is updated while it is open.
     """
 
     path: str
@@ -72,10 +72,10 @@ class Page:
     is_live: bool = True
 
     async def seen(self, site: Site, query: Query) -> Context | None:
-        """Return what its template is given; None: there is no such page.
+        """Return the values for its template; None: there is no such page.
 
         Raises:
-            BrokerError: the broker has to be asked, and does not answer.
+            BrokerError: the broker has to be asked, and does not respond.
         """
         context = self.context(site, query)
         return await context if isawaitable(context) else context
@@ -129,7 +129,7 @@ def _charts(site: Site, span: str, now: datetime) -> Sequence[Chart]:
 
 
 def _marks(site: Site) -> Sequence[Mark]:
-    """Return the pauses of operators, and the processor starts that the last roll call found."""
+    """Return the pauses of operators, and the processor starts in the last roll call."""
     pauses = [
         Mark(entry.at, "pause", f"{entry.loop} paused by {entry.by}")
         for entry in site.picture.entries
@@ -150,13 +150,13 @@ def _marks(site: Site) -> Sequence[Mark]:
 
 
 def _per_second(minutes: Sequence[Minute]) -> float:
-    """How many runs there were a second, since the first of them."""
+    """Return the runs per second, since the first of them."""
     known = [*dropwhile(lambda minute: not minute.runs, minutes)]
     return sum(minute.runs for minute in known) / (len(known) * 60) if known else 0.0
 
 
 def _not_routine(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
-    """The latest of what was done, and of what went wrong, of each loop once."""
+    """Return the latest operations and problems, one of each loop."""
     found: dict[tuple[str, str], JournalEntry] = {}
     for entry in reversed(entries):
         if entry.what not in ROUTINE:
@@ -216,13 +216,13 @@ def _values(site: Site, loop: LoopPicture) -> Context:
 
 
 def _before_next_tick(loop: LoopPicture, now: datetime) -> datetime:
-    """A moment after which its next tick is the first."""
+    """Return a moment after which its next tick is the first."""
     waiting = loop.token is not None and loop.token.scheduled_at > now
     return loop.token.scheduled_at - MILLISECOND if loop.token and waiting else now
 
 
 def _events(loop: LoopPicture) -> list[tuple[datetime, str, str, str]]:
-    """What happened to a loop, the latest first: when, what, and how it came to be."""
+    """Return the history of a loop, the latest first: when, what, and why."""
     runs = [
         (
             run.started_at,
@@ -293,10 +293,10 @@ def run_once(site: Site, query: Query) -> Context | None:
 
 
 def _call(task: TaskSpec, query: Query, defaults: Mapping[str, str]) -> Context:
-    """Return what a form for the arguments of a task is given.
+    """Return the values for a form with the arguments of a task.
 
     Args:
-        defaults: for each argument that may be left out, what it is then.
+        defaults: the default of each optional argument.
     """
     kinds = task.arguments.parameters
     return {
@@ -382,7 +382,7 @@ async def message(site: Site, query: Query) -> Context | None:
 
 
 async def _parked(site: Site, id: str, task: str) -> Parked | None:
-    """Read a parked message from the broker, waiting a while for others who look at the same."""
+    """Read a parked message from the broker, waiting a while for other readers."""
     which = Selection(ids=frozenset([id]))
     tasks = [task] if task in site.app.tasks else [*site.app.tasks]
     for pause in (*PAUSES_S, None):
@@ -444,7 +444,7 @@ def running(site: Site, _: Query) -> Context:
 
 
 def _has_ended(run: RunningRun, picture: Picture) -> bool:
-    """Whether the journal has told of its end since."""
+    """Return whether the journal has its end since."""
     if run.seq is None:
         return False
     loop = picture.loops.get(LoopId(run.task, run.key))
@@ -453,7 +453,7 @@ def _has_ended(run: RunningRun, picture: Picture) -> bool:
 
 
 def _run_of(loop: LoopPicture) -> str:
-    """What the run is called that goes on now, or should."""
+    """Return the name of the current or due run."""
     return f"{loop.id}#{loop.token.seq}" if loop.token else ""
 
 
@@ -513,7 +513,7 @@ PAGE_OF_FORM: Mapping[str, Page] = {
     for page in PAGES
     if page.path == path
 }
-"""Where the form of an action stands, by the action."""
+"""The page with the form of an action, by the action."""
 
 
 def common(site: Site) -> Context:

@@ -1,7 +1,7 @@
-"""What the dashboard knows: a picture of all loops, made of what journal and roster tell.
+"""Keep a picture of all loops, from the journal and the roster.
 
-It hears each message of the two streams, in any order, and asks nothing. It is bounded: so many
-loops, so many runs of each.
+It receives each message of the two streams, in any order, and asks nothing. It is bounded in loops,
+and in runs of each.
 """
 
 from bisect import insort
@@ -39,7 +39,7 @@ DAY = timedelta(days=1)
 
 @dataclass(slots=True)
 class ParkedGroup:
-    """The messages of one task that were parked for one kind of error, as the journal tells.
+    """Group the messages of one task that were parked for one kind of error, as the journal says.
 
     Attributes:
         error: of the last of them.
@@ -52,7 +52,7 @@ class ParkedGroup:
 
 
 class Run(NamedTuple):
-    """A run of a loop, as the journal tells of it."""
+    """Describe a run of a loop, as the journal says."""
 
     started_at: datetime
     seq: int
@@ -65,14 +65,14 @@ class Run(NamedTuple):
 
 @dataclass(slots=True)
 class LoopPicture:
-    """What is known of one loop.
+    """Hold the state of one loop.
 
     Attributes:
-        listed: what the roster says of it; None: nothing.
-        token: the one that it had come to when it was last heard of.
-        is_large: whether what the token carries was too large to be kept.
+        listed: its roster entry; None: none.
+        token: the last one that was heard.
+        is_large: whether the carry of the token was too large to be kept.
         runs: the last of them, oldest first.
-        acts: what was done to it, or parked of it, oldest first.
+        acts: operations on it, and its parked messages, oldest first.
         latest: the run of the last day that began latest after its time.
         succeeded_at: when the last run that succeeded began.
     """
@@ -101,7 +101,7 @@ class LoopPicture:
 
     @property
     def due_at(self) -> datetime | None:
-        """When it goes on; None: when it is resumed, or nothing was heard of it."""
+        """Return when it is due next; None: when it is resumed, or unknown."""
         return None if self.token is None or self.is_paused else self.token.due_at
 
     @property
@@ -114,7 +114,7 @@ class LoopPicture:
         return self.listed is not None and token.epoch < self.listed.epoch
 
     def see(self, token: Token, size: int) -> None:
-        """Take note of a token that was put, unless a later one is known."""
+        """Note a token that was put, unless a later one is known."""
         if self.token is not None and token.position < self.token.position:
             return
         self.is_large = size > LARGE
@@ -123,7 +123,7 @@ class LoopPicture:
         self.token = replace(token, carry=None, trace={}) if self.is_large else token
 
     def add(self, run: Run) -> bool:
-        """Take note of a run; says whether it is news."""
+        """Note a run; return whether it is new."""
         if run in self.runs:
             return False
         insort(self.runs, run, key=lambda each: each.started_at)
@@ -143,19 +143,19 @@ class LoopPicture:
 
 
 class Picture:
-    """All loops of a namespace, as far as they were heard of.
+    """Hold all known loops of a namespace.
 
     Attributes:
-        version: grows with whatever changes.
+        version: grows with every change.
         connected: whether the broker can be reached.
         since: when that last changed.
-        trouble: why the broker lets nobody in, if it says so.
+        trouble: why the broker denies access, if it says so.
         seeded: whether there is a journal.
         is_listed: whether the roster was read.
         heard_back_to: the journal has been read from here on; None: not at all yet.
         is_reading_back: whether it is being read further back.
-        depths: how full queues are, as they were asked last.
-        parked: what was parked, by task and kind of error.
+        depths: the last known depths of queues.
+        parked: parked messages, by task and kind of error.
         calls_succeeded_at: when a call of each task succeeded last, to ten seconds.
     """
 
@@ -186,13 +186,13 @@ class Picture:
             self.version += 1
 
     def fail(self, trouble: str, now: datetime) -> None:
-        """Take note of why the broker cannot be used."""
+        """Note why the broker cannot be used."""
         self.be(False, now)
         self.trouble = trouble
         self.version += 1
 
     def hear_of_calls(self, message: Message) -> None:
-        """Take note of a message of the history of calls; of what was heard before, none."""
+        """Note a new message of the history of calls; ignore older ones."""
         assert message.offset is not None
         told = [each for each in told_by(message) if isinstance(each, Summary)]
         if told and message.offset not in self._summaries:
@@ -204,7 +204,7 @@ class Picture:
                     self.calls_succeeded_at[each.task] = max(known, each.until)
 
     def calls(self, now: datetime) -> dict[str, Totals]:
-        """Return what became of the calls of each task in the last quarter of an hour."""
+        """Return the outcomes of each task's calls in the last quarter of an hour."""
         since = now - RECENT
         self._summaries = {
             offset: told for offset, told in self._summaries.items() if told[-1].until >= since
@@ -212,7 +212,7 @@ class Picture:
         return totals_of(each for told in self._summaries.values() for each in told)
 
     def hear(self, message: Message) -> datetime | None:
-        """Take note of a message of the journal; returns when what it tells of happened."""
+        """Note a message of the journal; return the time of its subject."""
         if is_record(message):
             entry = entry_of_record(message)
             self._note(entry, self.loops.get(_named(entry.loop)))
@@ -221,7 +221,7 @@ class Picture:
         try:
             token = decode(message, self._namespace)
         except MessageError:
-            return None  # not ours
+            return None  # foreign
         if token.state is State.REPLAY:
             return None
         entry = entry_of_token(token)
@@ -267,7 +267,7 @@ class Picture:
         try:
             token = listed.checkpoint.token(self._namespace)
         except MessageError:
-            return  # the journal tells of it, sooner or later
+            return  # the journal reports it, sooner or later
         loop.see(token, len(listed.checkpoint.body))
         if token.last is not None:
             tick = token.seq if token.attempt else max(token.seq - 1, 0)
@@ -335,13 +335,13 @@ FAILED = (Ending.RETRIED, Ending.ESCALATED)
 
 @dataclass(slots=True)
 class Minute:
-    """The runs that started in a minute.
+    """Count the runs that started in a minute.
 
     Attributes:
-        outcomes: how many were made, of all endings but "skipped".
-        late: how many first attempts there were, by the bucket of their delay.
+        outcomes: the number of runs with each ending but "skipped".
+        late: the number of first attempts, by the bucket of their delay.
         latest: the longest delay.
-        backlog: how many messages were ready at most; None: that was not asked.
+        backlog: the highest number of ready messages; None: unknown.
     """
 
     outcomes: Counter[Ending] = field(default_factory=Counter[Ending])
@@ -374,10 +374,10 @@ class Minute:
 
 
 class Minutes:
-    """The last minutes, each counted as runs are heard of, in whatever order.
+    """Hold the last minutes, and count runs as they are heard, in any order.
 
     Args:
-        kept: how many of them are remembered.
+        kept: the number of minutes.
     """
 
     def __init__(self, kept: int) -> None:
@@ -385,7 +385,7 @@ class Minutes:
         self._minutes: dict[int, Minute] = {}
 
     def count(self, run: LastRun) -> None:
-        """Count a run; one that is not the first attempt at its tick is late because it had to."""
+        """Count a run; retries do not count as late."""
         if run.ending is Ending.SKIPPED:
             return
         minute = self._at(_number(run.started_at))
@@ -400,10 +400,10 @@ class Minutes:
         minute.backlog = max(minute.backlog or 0, ready)
 
     def last(self, count: int, now: datetime, width: int = 1) -> Iterator[tuple[datetime, Minute]]:
-        """Add up the last minutes that are over, so many at a time; oldest first.
+        """Return the last complete minutes, combined; oldest first.
 
         Args:
-            width: how many minutes are one: its beginning is a multiple of it.
+            width: how many minutes are combined: each beginning is a multiple of it.
         """
         end = (_number(now) - 1) // width
         for number in range(end - count + 1, end + 1):

@@ -1,7 +1,7 @@
-"""Pages as HTML: whole documents under a strict policy, and the parts that change while seen.
+"""Render pages as HTML: whole documents under a strict policy, and parts to update.
 
-A template marks what may change by `{% call part(...) %}`. So the same template makes the page and
-says what of it is new: what of a part has changed is sent again, and all else is not.
+A template marks parts that may change by `{% call part(...) %}`. So the same template makes the
+page and its updates: only changed parts are sent again.
 """
 
 import hashlib
@@ -48,9 +48,9 @@ ASSETS = {
     for each in (files("scheduler.dashboard") / "static").iterdir()
     if each.name.rpartition(".")[2] in KINDS
 }
-"""The stylesheet and the script: our own, and all that pages load."""
+"""The stylesheet and the script: all that pages load."""
 VERSION = hashlib.sha256(b"".join(ASSETS[name] for name in sorted(ASSETS))).hexdigest()[:12]
-"""What changes with any of them, so that browsers keep each for ever."""
+"""A digest of all assets, so that browsers can cache each without a limit."""
 
 
 async def answer_asset(request: Request) -> Response:
@@ -62,11 +62,11 @@ async def answer_asset(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A page.
+    """Hold a rendered page.
 
     Attributes:
-        frame: the page, with a place for each part.
-        parts: what stands there.
+        frame: the page, with a placeholder for each part.
+        parts: the contents.
     """
 
     frame: str
@@ -78,16 +78,17 @@ class Rendered:
 
     @property
     def digest(self) -> str:
-        """What tells it from other pages."""
+        """Return a digest that identifies the page."""
         return blake2b(self.html.encode(), digest_size=9).hexdigest()
 
     def news(self, before: "Rendered | str") -> tuple[str, str] | None:
-        """What to tell somebody who has seen the page before: an event, and its data in JSON.
+        """Return the update for a visitor who has seen the page before: an event, and its data in
+        JSON.
 
-        None: there is nothing to tell.
+        None: there is no update.
 
         Args:
-            before: what they have seen, or its digest.
+            before: the page that they have seen, or its digest.
         """
         if isinstance(before, str):
             return None if before == self.digest else ("page", json.dumps(self.html))
@@ -100,7 +101,7 @@ class Rendered:
 
 @dataclass(slots=True)
 class _Parts:
-    """The parts of one page that is being rendered."""
+    """Collect the parts of one page that is being rendered."""
 
     found: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -124,7 +125,7 @@ class _Parts:
 
 
 class Documents:
-    """What the pages of a site are made of."""
+    """Hold the templates of a site."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -151,7 +152,7 @@ class Documents:
         cast("dict[str, Any]", self._environment.globals).update(strip=wording.strip)
 
     def rendered(self, template: str, context: Mapping[str, Any]) -> Rendered:
-        """Return what stands inside the frame that all pages have."""
+        """Return the content inside the frame that all pages have."""
         parts = _Parts()
         frame = self._environment.get_template(template).render(**context, part=parts)
         return Rendered(frame, parts.found)
@@ -159,10 +160,10 @@ class Documents:
     def whole(
         self, request: Request, visitor: Visitor, title: str, html: str, live: str, code: int = 200
     ) -> Response:
-        """Answer with a document that has this inside.
+        """Respond with a document with this content.
 
         Args:
-            live: where it is told what is new of it; empty: nowhere.
+            live: the URL of its updates; empty: none.
         """
         nonce, base = secrets.token_urlsafe(16), base_of(request)
         query = f"?{request.url.query}" if request.url.query else ""
@@ -178,7 +179,7 @@ class Documents:
             "visitor": visitor,
             "may_act": any(self._site.can(visitor, action) for action in ACTIONS),
         }
-        policy = (  # the browser loads and does nothing but what is ours
+        policy = (  # the browser loads and runs only the dashboard's own files
             f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
             "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
             "frame-ancestors 'none'"
@@ -199,7 +200,7 @@ class Documents:
         return self.whole(request, visitor, title, html, "", code)
 
     def for_all(self, request: Request, visitor: Visitor, query: dict[str, str]) -> Context:
-        """Return what all pages are given."""
+        """Return the values for all pages."""
         site = self._site
         here = request.url.path.removeprefix(base_of(request)) or "/"
         if "seen" in request.path_params:
@@ -220,7 +221,7 @@ def base_of(request: Request) -> str:
 
 
 def moment(value: datetime | None, zone: str = "") -> Markup:
-    """Mark up a moment: exact as it is made here; relative to now, by the reader's clock, there."""
+    """Mark up a moment: exact here; the reader's browser makes it relative to its clock."""
     if value is None:
         return Markup("")
     told = wording.in_zone(value, zone)
@@ -230,7 +231,7 @@ def moment(value: datetime | None, zone: str = "") -> Markup:
 
 
 def key(value: datetime) -> str:
-    """Return a moment as it stands in the id of an element."""
+    """Return a moment for the ID of an element."""
     return str(milliseconds_since_epoch(value))
 
 
@@ -239,7 +240,7 @@ def exact(value: datetime, zone: str = "") -> str:
 
 
 def clock(value: datetime) -> Markup:
-    """Mark up a time of day, by the reader's clock where that is known."""
+    """Mark up a time of day, by the reader's clock if known."""
     told = wording.in_zone(value)
     return Markup('<time class="clock" datetime="{}" title="{}">{}</time>').format(
         value.isoformat(timespec="milliseconds"), wording.in_full(told), f"{told:%H:%M} UTC"

@@ -1,4 +1,4 @@
-"""What is asked for over HTTP: pages, what is new of them, and actions."""
+"""Serve pages, their updates, and actions over HTTP."""
 
 import asyncio
 import contextlib
@@ -37,8 +37,8 @@ from scheduler.timing.clock import SystemClock
 
 PACE_S = 1.0
 STILL_S = 15.0
-LONGEST_VISIT_S = 600.0  # then it is asked again who may look
-UNBUFFERED = {**HEADERS, "X-Accel-Buffering": "no"}  # nginx would hold news back
+LONGEST_VISIT_S = 600.0  # then access is checked again
+UNBUFFERED = {**HEADERS, "X-Accel-Buffering": "no"}  # nginx would buffer updates
 NOBODY = "You may not look at this dashboard. "
 LOCAL_ONLY = (
     "Without access=, only this machine may, directly and under its own name. Give "
@@ -48,11 +48,11 @@ LOCAL_ONLY = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A page as it was rendered last, for all who look at the same.
+    """Cache a page as it was rendered last, for all visitors of the same.
 
     Attributes:
-        picture: the version of what was known then.
-        operations: that of what had been done.
+        picture: the version of the picture then.
+        operations: that of the operations.
     """
 
     at: float
@@ -61,17 +61,17 @@ class Seen:
     rendered: Rendered
 
     def holds(self, now: float, versions: tuple[int, int], *, is_followed: bool) -> bool:
-        """Whether it is good enough for somebody else."""
+        """Return whether it is fresh enough for another visitor."""
         picture, operations = versions
         is_same = operations == self.operations and (is_followed or picture == self.picture)
         return is_same and now - self.at < PACE_S / 2
 
 
 class Routes:
-    """The pages and actions of a site.
+    """Route the pages and actions of a site.
 
     Args:
-        refusal: what is said to nobody.
+        refusal: the message without access.
     """
 
     def __init__(self, site: Site, *, refusal: str = "") -> None:
@@ -107,10 +107,10 @@ class Routes:
     def _to_visitors(
         self, answer: Callable[[Request, Visitor], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Answer those who may look, and no one else."""
+        """Respond only to visitors with access."""
 
         async def answered(request: Request) -> Response:
-            # Mounted in another application, it is not told when that starts.
+            # Mounted in another application, it gets no start event.
             self._site.start()
             told = self._site.access(request)
             visitor = visitor_of(await told if isawaitable(told) else told)
@@ -149,10 +149,10 @@ class Routes:
     async def _rendered(
         self, page: Page, request: Request, visitor: Visitor, *, is_followed: bool = False
     ) -> Rendered | None:
-        """The page, as it was rendered a moment ago if somebody has seen it then.
+        """Return the page, cached if it was rendered a moment ago.
 
         Args:
-            is_followed: whether what is new is seen anyway, a moment later.
+            is_followed: whether updates follow anyway, a moment later.
         """
         site, now = self._site, asyncio.get_running_loop().time()
         versions = site.picture.version, site.operations.version
@@ -179,9 +179,9 @@ class Routes:
         return StreamingResponse(news, media_type="text/event-stream", headers=UNBUFFERED)
 
     async def news(self, page: Page, request: Request, visitor: Visitor) -> AsyncGenerator[str]:
-        """What is new of a page, for as long as somebody looks.
+        """Stream the updates of a page, as long as it is open.
 
-        Who comes back has missed something: they say what they have seen.
+        After a reconnect, the browser sends the last version that it has seen.
         """
         seen: str | Rendered = request.path_params["seen"]
         now = said = began = asyncio.get_running_loop().time()
@@ -225,7 +225,7 @@ class Routes:
         return RedirectResponse(f"{base}{back}", 303)
 
     async def _not_done(self, request: Request, form: Form, error: str, code: int) -> Response:
-        """Say why; where something was written, with the form as it was."""
+        """Report why; repeat the typed form."""
         page, answer = PAGE_OF_FORM.get(form.action), self._documents.answer
         context = await page.seen(self._site, dict(form.kept)) if page is not None else None
         if page is None or context is None:

@@ -1,4 +1,4 @@
-"""The dashboard at a port of its own."""
+"""Serve the dashboard at a port of its own."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ GOODBYE_S = 1
 
 
 class _Server(uvicorn.Server):
-    """One that leaves signals to the program."""
+    """Serve without handling signals."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -23,10 +23,10 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(application: ASGIApp, host: str, port: int) -> AsyncGenerator[str]:
-    """Answer inside the block; gives the address.
+    """Serve inside the block; yield the address.
 
     Raises:
-        PortUnavailable: nothing can be bound there.
+        PortUnavailable: the address cannot be bound.
     """
     listening = _bound(host, port)
     server = _Server(

@@ -1,4 +1,4 @@
-"""One dashboard: its connection, its picture, and what visitors have had done."""
+"""Hold one dashboard: its connection, its picture, and its operations."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ from scheduler.timing.clock import Clock
 
 FRESH = timedelta(seconds=1)
 PLANS_HOLD = timedelta(seconds=30)
-MANY = 2_000  # loops, that take long to be judged
+MANY = 2_000  # loops, from which judging all of them is slow
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 VIEWED = timedelta(seconds=30)
 TASKS = "/tasks"
@@ -47,7 +47,7 @@ DATA = ("args", "carry")
 
 
 class _Judgement:
-    """How all loops stood at a moment, and what follows from it."""
+    """Cache the state of all loops at a moment, and its consequences."""
 
     def __init__(self, app: App, picture: Picture, now: datetime) -> None:
         self.version = picture.version
@@ -71,7 +71,7 @@ class _Judgement:
         return {standing.name: standing for standing in self.standings}
 
     def holds(self, version: int, now: datetime) -> bool:
-        """Whether it is good enough; of many loops, for longer."""
+        """Return whether it is fresh enough; with many loops, for longer."""
         count = len(self.standings)
         if now - self.at >= FRESH * (1 + count // MANY):
             return False
@@ -79,18 +79,18 @@ class _Judgement:
 
 
 class Site:
-    """What all pages and actions of one dashboard share.
+    """Share state between all pages and actions of one dashboard.
 
     Args:
         connect: makes the broker's connection, which is not open yet.
-        read_only: whether nobody may do anything.
-        redact: what of values is shown; None: all.
+        read_only: whether all actions are disabled.
+        redact: redacts values; None: shows all.
 
     Attributes:
-        looks: what was found parked, by task; under "", of all tasks.
-        findings: what the doctor found last, and when.
+        looks: the parked messages last read, by task; under "", of all tasks.
+        findings: the last findings of the doctor, and when.
         roll: the processors, as of the last roll call.
-        running: what ran when processors were asked last, and when that was.
+        running: the last known runs, and when processors were asked.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Site:
 
     @property
     def program(self) -> Program:
-        """What acts on the broker.
+        """Return the program that acts on the broker.
 
         Raises:
             BrokerUnavailable: it was never reached.
@@ -132,11 +132,11 @@ class Site:
         return self._program
 
     def redact(self, task: str, value: Any) -> Any:
-        """Return what of the arguments of a task, or of other data in its messages, is shown."""
+        """Redact the arguments of a task, or other data in its messages."""
         return value if self._redact is None else self._redact(task, value)
 
     def redacted_body(self, parked: Parked) -> bytes:
-        """Return what of the body of a message is shown."""
+        """Redact the body of a message."""
         body = parked.message.body
         if self._redact is None:
             return body
@@ -155,7 +155,7 @@ class Site:
             self._serving = asyncio.create_task(self._serve(), name="dashboard")
 
     async def stop(self) -> None:
-        """End what was begun."""
+        """Stop everything that was started."""
         await self.operations.close()
         if self._serving is not None:
             self._serving.cancel()
@@ -167,7 +167,7 @@ class Site:
         for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
             try:
                 await self._follow()
-            except BrokerError as error:  # it does not let us in, or is of no use
+            except BrokerError as error:  # it denies access, or is unusable
                 logging.getLogger(__name__).warning("%s Trying again.", error)
                 self.picture.fail(str(error), self.clock.now())
             await asyncio.sleep(pause)
@@ -181,16 +181,16 @@ class Site:
             await feed.run()
 
     def view(self, path: str = "") -> None:
-        """Take note that somebody looks, and at which page."""
+        """Note that a visitor looks, and at which page."""
         self._viewed_at[""] = self._viewed_at[path] = self.clock.now()
 
     def is_viewed(self, path: str = "") -> bool:
-        """Whether somebody looks, at this page if one is named."""
+        """Return whether a visitor looks, at this page if one is named."""
         at = self._viewed_at.get(path)
         return at is not None and self.clock.now() - at <= VIEWED
 
     def shown(self) -> list[str]:
-        """The queues whose depths are on display; none, while nobody looks."""
+        """Return the queues whose depths are on display; none without visitors."""
         if not self.is_viewed():
             return []
         names, tasks = self.app.names, self.app.tasks
@@ -201,7 +201,7 @@ class Site:
         return [*of_tasks, *parked, names.presence, *map(names.later_timer, of_calls)]
 
     def standings(self) -> list[Standing]:
-        """How each loop stands, as of a moment ago."""
+        """Return the state of each loop, as of a moment ago."""
         return self._judgement().standings
 
     def standing(self, name: str) -> Standing | None:
@@ -211,7 +211,7 @@ class Site:
         return self._judgement().verdict
 
     def workloads(self) -> dict[str, Workload]:
-        """How much there is to do of each task that has loops."""
+        """Return the workload of each task that has loops."""
         return self._judgement().workloads
 
     def can(self, visitor: Visitor, action: str) -> bool:
@@ -224,7 +224,7 @@ class Site:
         return known
 
     def agenda(self) -> Agenda:
-        """What is planned, as of some moments ago."""
+        """Return the planned runs, as of some moments ago."""
         now = self.clock.now()
         if self._planned is None or now - self._planned[0] > PLANS_HOLD:
             self._planned = now, planned(self.standings(), now)
@@ -232,7 +232,7 @@ class Site:
 
     @property
     def parked(self) -> int | None:
-        """How many messages are parked, as far as was asked; None: not yet."""
+        """Return the number of parked messages; None: unknown yet."""
         names = self.app.names
         queues = [*map(names.failed_queue, self.app.tasks), names.failed]
         depths = [self.picture.depths.get(queue) for queue in queues]
@@ -241,6 +241,6 @@ class Site:
 
     @property
     def processors(self) -> int | None:
-        """How many processors there are, as far as was asked; None: not yet."""
+        """Return the number of processors; None: unknown yet."""
         depth = self.picture.depths.get(self.app.names.presence)
         return None if depth is None else depth.consumers

@@ -1,4 +1,4 @@
-"""How loops and tasks stand at a moment: pure judgements over the picture."""
+"""Judge loops and tasks at a moment, from the picture, without I/O."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -52,14 +52,14 @@ TROUBLES = (Where.LOST, Where.UNATTENDED, Where.LATE, Where.UNSEEDED)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One loop at a moment.
+    """Judge one loop at a moment.
 
     Attributes:
         in_code: whether the app has it; else it is in the broker alone.
         schedule: as it was seeded.
         failures: how many of its last attempts have failed, in a row.
         was_late: how late a run of the last day began, if that was very late.
-        task_pause: the entry that pauses its task, where the loop is not paused itself.
+        task_pause: the entry that pauses its task, if the loop is not paused itself.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Standing:
 
     @property
     def failed_attempts(self) -> str:
-        """Return how many attempts have failed in a row: "30+" where no more are remembered."""
+        """Return how many attempts have failed in a row: "30+" if no more are stored."""
         return _capped(self.failures, self.failures >= RUNS_KEPT)
 
     @property
@@ -86,13 +86,13 @@ class Standing:
 
     @property
     def is_failing(self) -> bool:
-        """Whether a tick has failed for the last time, or one is failing again and again."""
+        """Return whether a tick has failed for the last time, or one is failing again and again."""
         last = self.loop.last
         return self.failures >= MANY or (last is not None and last.ending is Ending.ESCALATED)
 
 
 def standings_of(app: App, picture: Picture, now: datetime) -> list[Standing]:
-    """Judge each loop of the code, and each that the broker has; by name."""
+    """Judge each loop of the code, and each in the broker; by name."""
     of_code = {loop.id: loop for loop in app.loops.values()}
     of_tasks = {loop.task for loop in picture.loops}
     depths = {task: picture.depths.get(app.names.processor_queue(task)) for task in of_tasks}
@@ -121,12 +121,12 @@ def state_of(
     timeout: timedelta,
     of_task: Listed | None = None,
 ) -> Where:
-    """Return where a loop is, as far as it was heard of.
+    """Return where a loop is, as far as known.
 
     Args:
-        depth: of the queue of its task; None: it is not known.
+        depth: of the queue of its task; None: unknown.
         timeout: how long a run of its task may take.
-        of_task: the entry that has paused or resumed its task last, if one has.
+        of_task: the last entry that paused or resumed its task, if any.
     """
     listed, token = loop.listed, loop.token
     if listed is None and token is not None:  # the roster was not read yet
@@ -137,7 +137,7 @@ def state_of(
 
 
 def pauses_in_words(app: App, picture: Picture) -> list[str]:
-    """Tell of each task that is paused."""
+    """Describe each paused task."""
     sentences = list[str]()
     for task in app.tasks:
         if (pause := picture.listing.pause_of(task)) is not None:
@@ -165,12 +165,12 @@ def _lateness(loop: LoopPicture, now: datetime) -> timedelta | None:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that somebody should look at.
+    """Describe a problem that needs attention.
 
     Attributes:
         what: in a few words, such as "late".
-        loops: those that it is about, the worst first.
-        query: what shows them on the page of loops.
+        loops: the affected ones, the worst first.
+        query: selects them on the page of loops.
     """
 
     what: str
@@ -181,16 +181,16 @@ class Trouble:
 
 @dataclass(slots=True)
 class Failure:
-    """The failures of one task with one kind of error.
+    """Describe the failures of one task with one kind of error.
 
     Attributes:
         error: of the last of them.
         loops: those that fail so, the worst first.
         attempts: how many of their attempts have failed in a row.
         is_capped: whether there may be more of these.
-        parked: how many messages were parked, as the journal tells.
+        parked: the number of parked messages, as the journal says.
         first_at, last_at: when it was seen first and last.
-        succeeded_at: when a run or a call of the task succeeded last, as far as was heard.
+        succeeded_at: when a run or a call of the task succeeded last, if known.
     """
 
     task: str
@@ -205,7 +205,7 @@ class Failure:
 
     @property
     def facts(self) -> str:
-        """Return in words how many there are."""
+        """Describe their number in words."""
         is_one = (self.attempts, self.is_capped) == (1, False)
         attempts = (
             f"{_capped(self.attempts, self.is_capped)} attempt{'' if is_one else 's'} in a row"
@@ -223,7 +223,9 @@ class Failure:
 def failures_of(
     standings: Sequence[Standing], picture: Picture, names: Names, now: datetime
 ) -> list[Failure]:
-    """Group by task and error what fails: loops, and what was parked without a success since."""
+    """Group failures by task and error: failing loops, and messages parked without a success
+    since.
+    """
     found: dict[tuple[str, str], Failure] = {}
     succeeded = dict(picture.calls_succeeded_at)
     for each in standings:
@@ -256,7 +258,7 @@ def failures_of(
 
 
 def _is_empty(picture: Picture, names: Names, task: str) -> bool:
-    """Return whether nothing is parked of a task, as far as was asked."""
+    """Return whether no message of a task is parked, as far as known."""
     depth = picture.depths.get(names.failed_queue(task))
     return depth is not None and depth.ready == 0
 
@@ -267,12 +269,12 @@ def _capped(count: int, is_capped: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How all loops stand: a sentence, what is wrong, and how many there are of each state.
+    """Summarize all loops: a sentence, the problems, and the number of loops in each state.
 
     Attributes:
-        late: of how many a run of the last day began very late.
-        calls: what became of the calls of the tasks of which at least as many fail as succeed.
-        failures: what fails, by task and error.
+        late: the number of loops with a very late run in the last day.
+        calls: the outcomes of calls, for tasks of which at least as many fail as succeed.
+        failures: by task and error.
     """
 
     sentence: str
@@ -296,8 +298,8 @@ def verdict_of(
     """Judge loops and calls.
 
     Args:
-        calls: what became of the calls of each task lately.
-        failures: what fails, by task and error.
+        calls: the recent outcomes of each task's calls.
+        failures: by task and error.
         pauses: a sentence on each task that is paused.
     """
     troubles = list(_troubles(standings))
@@ -358,13 +360,13 @@ def _sentence(
 
 @dataclass(slots=True)
 class Workload:
-    """The loops of one task.
+    """Count the loops of one task.
 
     Attributes:
         loops: how many there are.
         waiting: how many of them wait for their time.
         retrying: how many of these wait for another attempt.
-        per_minute: how many runs they have made in a minute lately.
+        per_minute: their recent runs per minute.
     """
 
     loops: int = 0
@@ -376,7 +378,7 @@ class Workload:
 def workloads(
     standings: Iterable[Standing], now: datetime, heard_back_to: datetime | None
 ) -> dict[str, Workload]:
-    """The workload of each task that has loops.
+    """Return the workload of each task that has loops.
 
     Args:
         heard_back_to: the journal was read from here on.
@@ -395,7 +397,7 @@ def workloads(
 
 def _per_minute(loop: LoopPicture, since: datetime, now: datetime) -> float:
     runs = loop.runs
-    if len(runs) >= RUNS_KEPT:  # of those before, nothing is known
+    if len(runs) >= RUNS_KEPT:  # earlier ones are unknown
         since = max(since, runs[0].started_at)
     count = len(runs) - bisect_right(runs, since, key=lambda run: run.started_at)
     return count * (MINUTE / max(now - since, MINUTE / 60))
@@ -403,7 +405,7 @@ def _per_minute(loop: LoopPicture, since: datetime, now: datetime) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """One-off messages that wait for their time, retries too.
+    """Count one-off messages that wait for their time, retries too.
 
     Attributes:
         spans: how many are in timers of seconds, minutes, hours and days.
@@ -417,7 +419,7 @@ class Delayed:
 
 
 def delayed(names: Names, depths: Mapping[str, Depth | None]) -> Delayed | None:
-    """How many there are, by the depths of the timers of calls; None: nobody has asked yet."""
+    """Count them by the depths of the timers of calls; None: unknown yet."""
     named = {timer: names.later_timer(timer) for timer in timers()}
     known = {timer: depths[name] for timer, name in named.items() if name in depths}
     if not known:

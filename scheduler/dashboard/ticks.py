@@ -1,4 +1,4 @@
-"""The times of schedules: what became of the last ones, and where those to come pile up."""
+"""Compare the times of schedules with the history, and find where coming ones pile up."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Agenda:
-    """The next 24 hours.
+    """Plan the next 24 hours.
 
     Attributes:
         columns: how many runs are planned in each quarter of an hour.
@@ -44,7 +44,7 @@ class Agenda:
         often: how many loops run every five minutes or more often: they are left out.
         steady: how many runs those make in each quarter of an hour.
         paused: how many are left out, because they are paused.
-        upcoming: what comes next, of loops that run less often.
+        upcoming: the next runs of loops that run less often.
     """
 
     columns: Sequence[tuple[datetime, float]]
@@ -56,7 +56,7 @@ class Agenda:
 
 
 def planned(standings: Sequence[Standing], now: datetime) -> Agenda:
-    """What the schedules of these loops have planned, from now on."""
+    """Return the planned runs of these loops, from now on."""
     begin = now - (now - UNIX_EPOCH) % SLOT
     slots = [0.0] * (SPAN // SLOT + 1)
     ticks: list[tuple[datetime, str]] = []
@@ -103,11 +103,11 @@ def _ticks(standing: Standing, now: datetime) -> list[datetime]:
 
 @dataclass(frozen=True, slots=True)
 class PastTick:
-    """A time at which a loop was to run.
+    """Describe a past time of a loop.
 
     Attributes:
         what: in a word: an `Ending`, or "paused", "missed", "due", "unknown".
-        why: in a sentence, where it did not just run on time.
+        why: in a sentence, if it did not just run on time.
     """
 
     at: datetime
@@ -118,7 +118,7 @@ class PastTick:
 def past_ticks(
     standing: Standing, now: datetime, heard_back_to: datetime | None, *, pauses_itself: bool
 ) -> list[PastTick]:
-    """Tell of the last ticks, the latest first; of a schedule without fixed times, of none.
+    """Return the last ticks, the latest first; none for a schedule without fixed times.
 
     Args:
         heard_back_to: the journal was read from here on; None: not at all yet.
@@ -143,7 +143,7 @@ def _ticks_back_to(schedule: Recurring, since: datetime, now: datetime) -> list[
 
 
 class _Story:
-    """What is known of a loop, as far as it tells of its ticks."""
+    """Explain the ticks of a loop from its history."""
 
     def __init__(self, standing: Standing, pauses_itself: bool) -> None:
         self._standing = standing

@@ -1,4 +1,4 @@
-"""How pages tell values: spans, moments and schedules in words, runs as drawings in SVG.
+"""Format values for pages: spans, moments and schedules in words, runs as drawings in SVG.
 
 Drawings are part of the page, and need no script.
 """
@@ -25,17 +25,17 @@ from scheduler.timing.schedules import Cron, Every, Schedule, describe, ticks_af
 BAR, GAP, HEIGHT = 4, 1, 22
 SHORTEST = 4
 CHART_WIDTH = 600
-# State is told by shape as well: what failed hangs down from the line, in its colour.
+# Shape shows the state as well: failed runs hang down from the line, in their colour.
 HANGING = (Ending.RETRIED, Ending.ESCALATED, Ending.STOPPED)
 LONGEST_LINE = 200
 
 
 def span(value: timedelta | None) -> str:
-    """A length of time, in one unit or two: "340 ms", "2.5 s", "4 m 10 s", "3 h 20 m"."""
+    """Format a length of time, in one unit or two: "340 ms", "2.5 s", "4 m 10 s", "3 h 20 m"."""
     if value is None:
         return ""
     sign = "−" if value < timedelta(0) else ""
-    # It stays in one line.
+    # Stays in one line.
     return sign + _span(abs(value.total_seconds())).replace(" ", "\N{NO-BREAK SPACE}")
 
 
@@ -58,23 +58,23 @@ def in_zone(moment: datetime, zone: str = "") -> datetime:
 
 
 def in_full(moment: datetime) -> str:
-    """A moment to the second, with its zone."""
+    """Format a moment to the second, with its zone."""
     return f"{moment:%a} {moment.day} {moment:%b %Y, %H:%M:%S} {moment.tzname()}"
 
 
 def brief(moment: datetime) -> str:
-    """The same as briefly as it is unmistakable."""
+    """Format a moment as briefly as it is unambiguous."""
     return f"{moment:%d %b %H:%M:%S} {moment.tzname()}"
 
 
 def by_clock(moment: datetime) -> str:
-    """When it is by the clock of its zone: "Wed 25 Nov, 02:00 CET"; seconds where there are any."""
+    """Format a moment in its zone: "Wed 25 Nov, 02:00 CET"; with seconds if there are any."""
     seconds = f":{moment:%S}" if moment.second else ""
     return f"{moment:%a} {moment.day} {moment:%b, %H:%M}{seconds} {moment.tzname()}"
 
 
 def schedule_in_words(schedule: Schedule) -> str:
-    """When a loop runs, in words."""
+    """Describe when a loop runs, in words."""
     if isinstance(schedule, Cron):
         return f"{in_words(schedule.expression)}, by the clock of {schedule.tz}"
     from_the_end = isinstance(schedule, Every) and not schedule.has_grid
@@ -82,13 +82,13 @@ def schedule_in_words(schedule: Schedule) -> str:
 
 
 def zone_name(schedule: Schedule) -> str:
-    """The zone that a schedule's times are told in; empty: none of its own."""
+    """Return the zone of a schedule's times; empty: none of its own."""
     zone = zone_of(schedule)
     return "" if zone is None else zone.key
 
 
 def doubt_of(schedule: Schedule) -> str:
-    """What may not have been meant; empty: nothing speaks for that."""
+    """Return a doubt about an expression; empty: none."""
     if not isinstance(schedule, Cron) or (meant := seconds_first(schedule.expression)) is None:
         return ""
     return (
@@ -98,7 +98,7 @@ def doubt_of(schedule: Schedule) -> str:
 
 
 def ticks(schedule: Schedule, after: datetime, most: int) -> list[datetime]:
-    """The next times of a schedule, as far as they are fixed."""
+    """Return the next times of a schedule, as far as they are fixed."""
     return [*islice(ticks_after(schedule, after), most)] if schedule.has_grid else []
 
 
@@ -109,7 +109,7 @@ def readable_json(value: Any) -> str:
 
 
 def body(content: bytes) -> str:
-    """Return the body of a message as text, or where it is none, in hexadecimal."""
+    """Return the body of a message as text, or in hexadecimal if it is binary."""
     with suppress(UnicodeDecodeError):
         text = content.decode()
         if all(each.isprintable() or each in "\n\r\t" for each in text):
@@ -123,21 +123,21 @@ def body(content: bytes) -> str:
 
 
 def first_line(text: str) -> str:
-    """As much of a text as fits into a row."""
+    """Return as much of a text as fits into a row."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
 
 
 def rate(value: float) -> str:
-    """So many in a time: "0", "0.2", "7.5", "1200"."""
+    """Format a rate: "0", "0.2", "7.5", "1200"."""
     return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
 def strip(runs: Sequence[Run]) -> Markup:
-    """The last runs of a loop, a bar each: as high as it took long; what failed points down.
+    """Draw the last runs of a loop, a bar each: its height is the duration; failed ones point down.
 
-    What each bar stands for is written beside them, briefly, as pages have many of these: the
-    script tells of the one that is pointed at, or come to by the arrow keys.
+    The data of each bar is compact, as pages have many of these: the script describes the one under
+    the pointer or the cursor.
     """
     longest = max((run.last.duration for run in runs), default=timedelta(0))
     begin = RUNS_KEPT - len(runs)
@@ -165,14 +165,14 @@ def strip(runs: Sequence[Run]) -> Markup:
 
 
 def _briefly(run: Run) -> str:
-    """How a run has ended, when it started and how long it took, in milliseconds."""
+    """Encode a run: how it ended, when it started and its duration in milliseconds."""
     last = run.last
     began, took = milliseconds_since_epoch(last.started_at), milliseconds(last.duration)
     return f"{last.ending.value[:2]}{began}+{took}"
 
 
 def _stroke(run: Run, at: int, longest: timedelta) -> str:
-    """A bar, from the line up; or down, for what failed."""
+    """Draw a bar, from the line up; or down, for a failure."""
     most = log1p(longest.total_seconds() * 1000) or 1
     share = log1p(run.last.duration.total_seconds() * 1000) / most
     height = max(SHORTEST, round(share * HEIGHT))
@@ -183,7 +183,7 @@ def _stroke(run: Run, at: int, longest: timedelta) -> str:
 
 
 def timeline(runs: Sequence[Run], now: datetime) -> Markup:
-    """The last runs on the axis of time: where each was planned, started and ended."""
+    """Draw the last runs on the axis of time: where each was planned, started and ended."""
     if not runs:
         return Markup("")
     begin = min(run.last.scheduled_at for run in runs)

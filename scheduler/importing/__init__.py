@@ -1,6 +1,6 @@
-"""What others' files say of jobs, as registration code for this package.
+"""Generate registration code for this package from files of other schedulers.
 
-`crontab`, `cronjob` and `celery` each read one kind of file, and run nothing. What they find is a
-`Found`, of which `writing` makes the code. What cannot be carried over is told with its file and
-line.
+`crontab`, `cronjob` and `celery` each read one kind of file, and run nothing. Their result is a
+`Found`, from which `writing` makes the code. Notes list everything that is not carried over, with
+its file and line.
 """

@@ -1,4 +1,4 @@
-"""The database of django-celery-beat, as `manage.py dumpdata django_celery_beat` prints it."""
+"""Read the database of django-celery-beat, as `manage.py dumpdata django_celery_beat` prints it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -36,15 +36,15 @@ class Row:
 
 
 def is_dump(file: str, text: str) -> bool:
-    """Whether it is a dump, and no module."""
+    """Return whether a text is a dump, not a module."""
     return file.endswith(".json") or text.lstrip()[:1] in ("[", "{")
 
 
 def entries_in_dump(text: str, file: str) -> Iterator[Entry | Note]:
-    """What beat is to run by a dump.
+    """Return beat's entries in a dump.
 
     Raises:
-        UsageError: it is no dump.
+        UsageError: it is not a dump.
     """
     rows = [row for row in _rows(text, file) if row.model.startswith(APP)]
     schedules = {(row.model.removeprefix(APP), repr(row.key)): row for row in rows}
@@ -74,7 +74,7 @@ def _rows(text: str, file: str) -> Iterator[Row]:
 
 
 def _skipped(text: str, position: int, mark: str) -> int:
-    """Where the next value begins, behind a mark if there is one."""
+    """Return where the next value begins, behind a mark if there is one."""
     while position < len(text) and text[position].isspace():
         position += 1
     if mark and text[position : position + 1] == mark:
@@ -163,7 +163,7 @@ def _period(row: Row) -> timedelta:
 
 
 def _key(name: str) -> str:
-    """A name of a one-off, as like it as can be."""
+    """Return a valid name of a one-off, as similar as possible."""
     plain = "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name).split())
     key = plain[:LONGEST_KEY].strip("-")
     return key if KEY.fullmatch(key) else "one-off"

@@ -1,8 +1,8 @@
-"""Cron fields as others read them, and the expression of ours that means the same.
+"""Translate cron fields of other programs into the equivalent expressions of this package.
 
-Programs differ: in whether the day of the month and the weekday both have to match, in what a step
-after `*` does to that, in names, in ranges round the end. So fields are read into numbers here, by
-the rules of their program, and an expression of ours is taken only if it has the same numbers.
+Programs differ: in whether the day of the month and the weekday both have to match, in how a step
+after `*` affects that, in names, in ranges round the end. So fields are read into numbers here, by
+the rules of their program, and an expression is used only if it has the same numbers.
 """
 
 import re
@@ -19,12 +19,12 @@ _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 class NeverFires(ScheduleError):
-    """There is no such day, as of 30 February."""
+    """There is no such day, such as 30 February."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One of the five fields."""
+    """Describe one of the five fields."""
 
     name: str
     low: int
@@ -46,12 +46,12 @@ COLUMNS = (MINUTE, HOUR, DAY, MONTH, WEEKDAY)
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a program reads fields.
+    """Define how a program reads fields.
 
     Attributes:
         seven: whether 7 is Sunday, too.
         wraps: whether a range may go round the end: `22-4`.
-        open_steps: whether `5/15` goes on to the end.
+        open_steps: whether `5/15` continues to the end.
         long_names: whether `monday` is a name, too.
         question: whether `?` is `*`.
     """
@@ -63,7 +63,7 @@ class Dialect:
     question: bool = False
 
     def read(self, column: Column, text: str) -> frozenset[int]:
-        """The numbers that a field stands for.
+        """Return the numbers of a field.
 
         Raises:
             ScheduleError: this program does not take it; the message names the field.
@@ -72,7 +72,7 @@ class Dialect:
         return frozenset(0 if column is WEEKDAY and number == 7 else number for number in numbers)
 
     def expression(self, fields: Sequence[str], *, both: bool) -> tuple[str, frozenset[int] | None]:
-        """The cron expression of ours for five fields: see `Calendar`."""
+        """Return the cron expression of this package for five fields: see `Calendar`."""
         numbers = [self.read(column, text) for column, text in zip(COLUMNS, fields, strict=True)]
         return Calendar(*numbers, both=both).expression(" ".join(fields))
 
@@ -113,7 +113,7 @@ def _refused(column: Column, text: str) -> ScheduleError:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """The minutes that an expression of others matches.
+    """Hold the minutes that a foreign expression matches.
 
     Attributes:
         both: whether the day of the month and the weekday both have to match; else, one suffices.
@@ -127,11 +127,11 @@ class Calendar:
     both: bool
 
     def expression(self, text: str) -> tuple[str, frozenset[int] | None]:
-        """The cron expression of ours for it, and on which weekdays alone it counts, where no
-        expression says so.
+        """Return the equivalent expression of this package, and the only weekdays on which it
+        counts, if no expression can say so.
 
         Args:
-            text: the expression of others, which is taken if it means the same here.
+            text: the foreign expression, which is used if it means the same here.
 
         Raises:
             NeverFires: there is no such day.
@@ -160,12 +160,12 @@ class Calendar:
         if not self.both and (self.days == DAY.all or self.weekdays == WEEKDAY.all):
             texts[2] = texts[4] = "*"  # each day is one of them
         elif not self.both:
-            # A field that begins with `*` would have both match.
+            # A field that begins with `*` would require both.
             texts[2], texts[4] = _ranges(sorted(self.days)), _ranges(sorted(self.weekdays))
         return tuple(texts)
 
     def _weeks(self) -> list[int]:
-        """Which weeks of the month the days are, where they are whole ones."""
+        """Return the weeks of the month of these days, if they are whole ones."""
         weeks = [week for week in range(1, 6) if week * 7 - 6 in self.days]
         days = {day for week in weeks for day in range(week * 7 - 6, min(week * 7, 31) + 1)}
         return weeks if self.both and not days ^ self.days else []
@@ -197,7 +197,7 @@ def _has(pattern: Pattern, day: int, weekday: int) -> bool:
 
 
 def _text(column: Column, numbers: frozenset[int]) -> str:
-    """The numbers as a field: `*`, a step, ranges."""
+    """Return the numbers as a field: `*`, a step, ranges."""
     if numbers == column.all:
         return "*"
     for step in range(2, len(column.all) // 2 + 1):

@@ -1,4 +1,4 @@
-"""Calls in modules that are followed: of constants, tables and settings, and of their functions."""
+"""Evaluate calls in followed modules: of constants, tables and settings, and of their functions."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -149,7 +149,7 @@ class Caller(Evaluator):
                 pass
 
     def _unknown(self, kind: str, node: ast.Call, of: Any, hint: str = "") -> Made:
-        """Return the result of a call that is not followed, which may change what it is given."""
+        """Return the result of a call that is not followed, which may change its arguments."""
         made, place = self._made(kind, node, of, hint), self.source.place(node)
         given = {name: Bound(each, place) for name, each in made.kwargs.items()}
         for name in CONTAINERS:
@@ -175,7 +175,7 @@ class Caller(Evaluator):
         return Made(place, shown_source(node), hint, kind, tuple(args), kwargs, of)
 
     def expanded(self, node: ast.expr) -> list[Any]:
-        """Return the values that an argument passes; one, if it is not known how many."""
+        """Return the values that an argument passes; one, if their number is unknown."""
         try:
             return [*self.elements([node])]
         except Unreadable as error:
@@ -193,7 +193,7 @@ class Caller(Evaluator):
         return args, table
 
     def _constants(self, node: ast.Call) -> tuple[list[Any], Mapping[str, Any]]:
-        """Return the arguments of a function of Python's: items may be tables."""
+        """Return the arguments of a builtin: items may be tables."""
         place, notes = self.source.place(node), self.touched
         args, table = self.arguments(node)
         first: list[Any] = []
@@ -216,7 +216,7 @@ class Caller(Evaluator):
             self.unfollowed(node)
 
     def hidden(self, table: Table, node: ast.AST) -> None:
-        """Note that a table may be changed by what is not followed."""
+        """Note that unfollowed code may change a table."""
         if table.settings:
             return self.unfollowed(node)
         told = f"`{shown_source(node)}` may change it, and is not followed"
@@ -258,7 +258,7 @@ class Caller(Evaluator):
             return self.unread(node)
 
     def _of_table(self, table: Table, name: str, node: ast.Call) -> Any:
-        """Call a method of a table; what it may change is noted where that is not known."""
+        """Call a method of a table; note possible changes."""
         match name, node.args:
             case "update" | "from_mapping" | "add_defaults", _:
                 args, kwargs = self.arguments(node)

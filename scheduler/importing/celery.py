@@ -1,4 +1,4 @@
-"""Celery's modules: what its beat runs becomes loops, and its tasks become tasks."""
+"""Read Celery's modules: beat's entries become loops, and tasks become tasks."""
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 
 def read_celery(texts: Mapping[str, str], *, tz: str | None = None) -> Found:
-    """The jobs of modules of Celery's, and of dumps of the database of its beat.
+    """Return the jobs of Celery modules, and of dumps of beat's database.
 
     Args:
-        texts: what is in each file, by its name.
-        tz: the zone of crontabs, where the files do not tell it; None: UTC, as Celery has it.
+        texts: the text of each file, by its name.
+        tz: the zone of crontabs, if the files do not say; None: UTC, as in Celery.
 
     Raises:
         UsageError: a file cannot be read, or there is no job in any.
@@ -58,7 +58,7 @@ def read_celery(texts: Mapping[str, str], *, tz: str | None = None) -> Found:
 
 
 class _App:
-    """The beat and the tasks of modules that belong together."""
+    """Combine the beat and the tasks of modules that belong together."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class _App:
         return job if entry.unread else self._with_definition(job, entry.task)
 
     def _periodic(self, definition: Definition) -> Job | Note | None:
-        """A task whose decorator says when it runs, as releases before 5 had them."""
+        """Return a task whose decorator has a schedule, as in releases before 5."""
         if definition.run_every is None:
             return None
         try:
@@ -165,7 +165,7 @@ class _App:
         return replace(definition.job, schedule=schedule, weekdays=weekdays, rate=None)
 
     def _with_definition(self, job: Job, path: str) -> Job:
-        """A loop with what the decorator of its task says."""
+        """Add the options of its task's decorator to a loop."""
         found = self._definition(path)
         if found is not None and isinstance(job.action, CeleryCall):
             action = found.job.action
@@ -181,7 +181,7 @@ class _App:
         return replace(job, action=action, notes=[*job.notes, Note(job.place, said)])
 
     def _definition(self, name: str) -> Definition | None:
-        """By its name, or by the end of its path: files may lie in a folder of sources."""
+        """Return the task of a path or of the end of one: files may lie in a folder of sources."""
         for each in self._definitions:
             if name in (each.name, each.path):
                 return each
@@ -190,7 +190,7 @@ class _App:
 
 
 def _namespace(sources: Iterable[Source], texts: Iterable[str]) -> str:
-    """What Celery's app is called; else, the first file."""
+    """Return the name of Celery's app; else, of the first file."""
     for source in sources:
         for node in ast.walk(source.tree):
             match node:
@@ -219,7 +219,7 @@ READ = {
 
 
 class Settings:
-    """The settings of an app, and its tables of what beat runs."""
+    """Hold the settings of an app, and its tables of beat."""
 
     def __init__(
         self, project: Project, tz: str | None, *, in_database: bool, is_django: bool

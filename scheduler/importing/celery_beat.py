@@ -1,4 +1,4 @@
-"""What modules have beat run: `beat_schedule`, and calls of `add_periodic_task`."""
+"""Read beat's entries in modules: `beat_schedule`, and calls of `add_periodic_task`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,16 +40,16 @@ WHY = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What beat is to run.
+    """Describe an entry of beat.
 
     Attributes:
-        key: what it is called; empty: nothing.
+        key: its name; empty: none.
         task: Celery's name of it, or the path of its function.
-        schedule: what it goes by.
-        unread: which of its arguments are not known.
-        spans: how it is sent, as far as these are times.
-        about: what is said of it.
-        once: the moments at which it is to run once, by name.
+        schedule: its schedule.
+        unread: which of its arguments are unknown.
+        spans: its options of sending that are times.
+        about: its description.
+        once: the moments of its one-offs, by name.
         tz: the zone of its crontab, if it has one of its own.
     """
 
@@ -160,7 +160,7 @@ def _task(value: Any, place: Place) -> str:
 
 
 def _signature(value: Any, place: Place) -> tuple[str, Any, Any, dict[str, Any]]:
-    """The task of a signature, its arguments, and how it is sent."""
+    """Return the task of a signature, its arguments, and its options."""
     match value:
         case Made("set", _, kwargs, Made() as inner):
             task, args, passed, options = _signature(inner, place)
@@ -184,7 +184,7 @@ def _signature(value: Any, place: Place) -> tuple[str, Any, Any, dict[str, Any]]
 
 
 class _Reading(Options):
-    """What is read of one entry, and noted."""
+    """Read one entry, and note problems."""
 
     def __init__(self, of: str, given: Scope, place: Place, notes: Iterable[Note]) -> None:
         super().__init__(of, given, [])
@@ -196,7 +196,7 @@ class _Reading(Options):
         self.notes.extend(told)
 
     def is_off(self) -> bool:
-        """Return whether `enabled` is not true, and note what else there is of that kind."""
+        """Return whether `enabled` is not true, and note similar options."""
         if "relative" in self.given and self.given["relative"].value is not False:
             self.note(self.given["relative"].place, f"relative of {self.of}: {RELATIVE}")
         if is_off := not self.value("enabled", True):
@@ -204,7 +204,7 @@ class _Reading(Options):
         return is_off
 
     def arguments(self, *given: tuple[Any, Any]) -> tuple[Sequence[Any], Mapping[str, Any], str]:
-        """Return those of a task, or which of them are not known."""
+        """Return the arguments of a task, or which of them are unknown."""
         notes: list[Note] = []
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
@@ -227,7 +227,7 @@ class _Reading(Options):
         return self.spans(table.entries)
 
     def spans(self, options: Scope) -> Mapping[str, timedelta]:
-        """What of them is carried over; all else is noted."""
+        """Return the options that are carried over; note the others."""
         self.add(note for each in options.values() for note in each.notes)
         spans = {name: span_of(options[name].value) for name in SPANS if name in options}
         read = {name: span for name, span in spans.items() if span is not None}

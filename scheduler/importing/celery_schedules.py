@@ -1,4 +1,4 @@
-"""Schedules of Celery's: periods, `crontab` and what else there is."""
+"""Read Celery's schedules: periods, `crontab` and others."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ SOLAR = "solar: nothing goes by the sun here; compute the moment"
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What beat goes by.
+    """Hold the settings of beat.
 
     Attributes:
         tz: the zone of its crontabs.
@@ -32,10 +32,10 @@ class Beat:
     def schedule(
         self, value: Any, expires: timedelta | None = None
     ) -> tuple[Recurring, frozenset[int] | None]:
-        """A schedule of ours, and on which weekdays alone it counts.
+        """Return the equivalent schedule, and the only weekdays on which it counts.
 
         Args:
-            value: seconds, a timedelta, or what a call of `crontab` or `schedule` would make.
+            value: seconds, a timedelta, or the result of a call of `crontab` or `schedule`.
             expires: how late a run may start.
 
         Raises:
@@ -65,8 +65,9 @@ class Beat:
     def crontab(
         self, fields: Mapping[str, str], *, late: timedelta | None, tz: str | None = None
     ) -> tuple[Cron, frozenset[int] | None]:
-        """The same, of the fields of a crontab: by its rules, the day of the month and the weekday
-        both have to match."""
+        """Return the same for the fields of a crontab: the day of the month and the weekday both
+        have to match.
+        """
         texts = [fields.get(name, "*").replace(" ", "") for name in FIELDS]
         expression, weekdays = CELERY.expression(texts, both=True)
         return Cron(expression, tz=tz or self.tz, **_lateness(late)), weekdays
@@ -118,7 +119,7 @@ QUEUE = "each task has a queue of its own"
 
 
 class Options:
-    """Options by their names, and the notes of them.
+    """Hold options by their names, and their notes.
 
     Attributes:
         of: what they are of, as notes have it.
@@ -133,7 +134,7 @@ class Options:
         self.notes.append(Note(place, text))
 
     def value(self, name: str, default: Any = None) -> Any:
-        """Return what an option is; its default, where that is not known, which is noted."""
+        """Return the value of an option; its default, with a note, if it is unknown."""
         if name not in self.given:
             return default
         bound = self.given[name]

@@ -1,4 +1,4 @@
-"""Tasks of Celery's that a module defines: what their decorators say."""
+"""Read Celery's task definitions in a module: the options of their decorators."""
 
 import ast
 import builtins
@@ -40,11 +40,11 @@ from scheduler.tasks.retries import ErrorTypes, Retry
 from scheduler.timing.rates import parse_rate
 
 DECORATORS = {"task", "shared_task", "periodic_task"}
-RETRIES = 3  # what Celery has where nothing is said
+RETRIES = 3  # Celery's defaults
 RETRY_DELAY = timedelta(minutes=3)
 BACKOFF_MAXIMUM = 600
 FOR_EVER = 1_000_000
-# What is carried over, or says nothing that differs here. All else is told.
+# Carried over, or irrelevant here. All other options are noted.
 TAKEN = {
     *("name", "bind", "run_every", "autoretry_for", "retry_kwargs", "retry_backoff", "max_retries"),
     *("retry_backoff_max", "retry_jitter", "default_retry_delay", "dont_autoretry_for"),
@@ -74,14 +74,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A task that a module defines.
+    """Describe a task that a module defines.
 
     Attributes:
-        name: what Celery calls it.
+        name: Celery's name.
         path: of its function.
         awaited: whether it is a coroutine function.
         run_every: its schedule, if its decorator has one.
-        job: what becomes of it, if it is called.
+        job: its job, if it is called.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Definition:
 
 
 def definitions_in(evaluator: Caller, limits: Limits) -> Iterator[Definition | Note]:
-    """The tasks of a module, and what of it is none though it looks like one."""
+    """Return the tasks of a module, and notes on lookalikes."""
     source = evaluator.source
     for node in ast.walk(source.tree):
         match node:
@@ -122,7 +122,7 @@ def _is_ours(evaluator: Caller, decorator: ast.expr) -> bool:
 
 
 def _scheduling(source: Source, function: Function) -> Iterator[Note]:
-    """Note the decorators of others that may say when a task runs."""
+    """Note foreign decorators that may schedule a task."""
     for each in function.decorator_list:
         name = last(dotted(each))
         if name not in DECORATORS and SCHEDULING.search(shown_source(each)):
@@ -131,7 +131,7 @@ def _scheduling(source: Source, function: Function) -> Iterator[Note]:
 
 
 class _Decorated:
-    """A function, and what its decorator was given."""
+    """Read a function, and the options of its decorator."""
 
     def __init__(
         self, evaluator: Caller, function: Function, decorator: ast.expr, limits: Limits
@@ -223,7 +223,7 @@ class _Decorated:
         if not backoff or "autoretry_for" not in self._given:
             first = span_of(kwargs.get("countdown")) or self._options.span("default_retry_delay")
             return Retry(retries, delays=[first or RETRY_DELAY], jitter=0, **types)
-        # Celery's jitter is any wait from none to the whole: half of it, more or less by all.
+        # Celery's jitter is any wait from none to the whole: half of it, plus or minus all.
         part = 0.5 if self._options.value("retry_jitter", True) else 1
         last = timedelta(seconds=self._options.value("retry_backoff_max", BACKOFF_MAXIMUM)) * part
         return Retry(
@@ -236,7 +236,7 @@ class _Decorated:
         )
 
     def _errors(self, option: str, else_: ErrorTypes) -> ErrorTypes:
-        """The exceptions that Python has; where there are others, all."""
+        """Return the builtin exceptions; if there are others, all."""
         node = self._given.get(option)
         if node is None:
             return else_
@@ -282,7 +282,7 @@ def _parameter(given: ast.arg, default: ast.expr | None, *, by_name: bool) -> Pa
 
 
 def _annotation(node: ast.expr | None) -> str:
-    """An annotation of plain types as it is; of others, `Any`."""
+    """Return an annotation of plain types as it is; for others, `Any`."""
     if node is None:
         return "Any"
     text = ast.unparse(node)
@@ -294,16 +294,16 @@ def _annotation(node: ast.expr | None) -> str:
 
 
 def rate_of(value: Any) -> str | None:
-    """A rate of Celery's as one of ours: `10/m`, or a number of them in a second.
+    """Translate a rate of Celery: `10/m`, or a number per second.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is invalid.
     """
     if value is None:
         return None
     text = f"{value}" if "/" in f"{value}" else f"{value}/s"
     number, _, unit = text.partition("/")
-    if "." in number:  # so many in an hour are a whole number sooner
+    if "." in number:  # a number per hour is more often a whole number
         per_hour = float(number) * {"s": 3600, "m": 60, "h": 1}.get(unit, 1)
         number, unit = f"{per_hour:g}", "h"
     return str(parse_rate(f"{number}/{unit}"))

@@ -1,4 +1,4 @@
-"""CronJobs of Kubernetes: their schedule, their limits, and the command of their container."""
+"""Read CronJobs of Kubernetes: their schedule, their limits, and the command of their container."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value in a document: a scalar, a mapping or a list.
+    """Hold a value in a document: a scalar, a mapping or a list.
 
     Attributes:
-        line: where it begins; of the value of a key, where the key stands.
-        plain: what a scalar is.
+        line: where it begins; for the value of a key, the line of the key.
+        plain: the value of a scalar.
         keys: the values of a mapping.
         items: the values of a list.
     """
@@ -50,7 +50,7 @@ class Value:
 
     @property
     def text(self) -> str:
-        """A scalar as it would stand in a document; else, nothing."""
+        """Return a scalar as it would appear in a document; else, nothing."""
         if self.plain is None:
             return ""
         return str(self.plain).lower() if isinstance(self.plain, bool) else str(self.plain)
@@ -61,10 +61,10 @@ class Value:
 
 
 def documents_in(text: str, file: str) -> list[Value]:
-    """The documents of a YAML file, of which JSON is one.
+    """Return the documents of a YAML file, which may be JSON.
 
     Raises:
-        UsageError: it cannot be read, or PyYAML is not there.
+        UsageError: it cannot be read, or PyYAML is not installed.
     """
     try:
         import yaml
@@ -92,7 +92,7 @@ def _nodes(loader: "yaml.SafeLoader") -> Iterator["yaml.Node"]:
 
 
 class _Reader:
-    """Makes values of nodes; of one that is referred to again and again, once."""
+    """Convert nodes to values; a repeated reference, once."""
 
     def __init__(self, loader: "yaml.SafeLoader") -> None:
         self._loader = loader
@@ -107,7 +107,7 @@ class _Reader:
         import yaml
 
         if isinstance(node, yaml.MappingNode):
-            self._loader.flatten_mapping(node)  # what `<<` brings
+            self._loader.flatten_mapping(node)  # the effect of `<<`
             if any(not isinstance(key, yaml.ScalarNode) for key, _ in node.value):
                 raise yaml.MarkedYAMLError(problem="{{", problem_mark=node.start_mark)
             keys = {
@@ -124,7 +124,7 @@ class _Reader:
 ROBFIG = Dialect(open_steps=True, question=True)  # the library that Kubernetes reads schedules with
 BACKOFF_LIMIT = 6
 
-# What is carried over, or is of no consequence here, by where it stands. All else is told.
+# Carried over, or irrelevant here, by path. All other fields are noted.
 TAKEN = {
     "": {"apiVersion", "kind", "metadata", "spec", "status"},
     "spec": {
@@ -161,10 +161,10 @@ ELSE = "of the processor's Deployment, if it is needed"
 
 
 def read_cronjobs(text: str, file: str, *, tz: str | None = None) -> Found:
-    """The jobs of a file of Kubernetes manifests.
+    """Return the jobs of a file of Kubernetes manifests.
 
     Args:
-        tz: the zone of the cluster's controller, for those that name none; None: UTC.
+        tz: the zone of the cluster's controller, for jobs without one; None: UTC.
 
     Raises:
         UsageError: it cannot be read, or has no CronJob.
@@ -207,10 +207,10 @@ class _CronJob:
         self._notes: list[Note] = []
 
     def job(self) -> Job:
-        """What becomes of it.
+        """Convert it to a job.
 
         Raises:
-            ScheduleError: its schedule cannot be one of ours.
+            ScheduleError: its schedule has no equivalent.
         """
         try:
             schedule, weekdays = self._schedule()
@@ -344,12 +344,12 @@ def _expression(text: str) -> tuple[str, frozenset[int] | None]:
 
 
 def _has_star(field: str) -> bool:
-    """Whether a field counts as one that was left open: not where it has a step."""
+    """Return whether a field counts as open: not if it has a step."""
     return any(re.fullmatch(r"[*?](/1)?", part) for part in field.split(","))
 
 
 def _expanded(text: str, environment: Mapping[str, str]) -> str:
-    """With `$(NAME)` as Kubernetes fills it in; `$$` escapes it."""
+    """Expand `$(NAME)` as Kubernetes does; `$$` escapes it."""
 
     def filled(match: re.Match[str]) -> str:
         if match[0].startswith("$$"):

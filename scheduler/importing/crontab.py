@@ -1,4 +1,4 @@
-"""Crontabs: those of users, and those of the system, which name a user in each line."""
+"""Read crontabs: those of users, and those of the system, which name a user in each line."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,12 +21,12 @@ SIX = (
     "expected five fields of times, got six or seven: programs differ in whether the first is of "
     "seconds or the last of years; write the five fields that it means"
 )
-# Users of most machines, that no command is called like.
+# Users of most machines, which are no names of commands.
 USERS = {
     *("apache", "backup", "centos", "daemon", "debian", "deploy", "ec2-user", "jenkins", "munin"),
     *("nginx", "nobody", "operator", "postgres", "root", "smmsp", "ubuntu", "vagrant", "www-data"),
 }
-# Commands that a path often follows: all else before a path may be a user.
+# Commands that a path often follows: any other word before a path may be a user.
 COMMANDS = {
     *("awk", "bash", "borg", "bundle", "cat", "cd", "chmod", "chown", "chronic", "command", "cp"),
     *("cronic", "dash", "df", "diff", "docker", "du", "env", "eval", "exec", "export", "find"),
@@ -46,7 +46,7 @@ _HEADER = re.compile(
     r"^#.*\b(user(-?name)?|who|login|owner|account)\b[\s|:]+(to run\s+)?(command|cmd|what)\b",
     re.MULTILINE | re.IGNORECASE,
 )
-_COMMAND = re.compile(r"[/.(\[{\"']|\w+=")  # how one begins that is no plain word
+_COMMAND = re.compile(r"[/.(\[{\"']|\w+=")  # the beginning of a command that is not a plain word
 _ENTRY = re.compile(r"(?P<when>@\w+|\S+(?:\s+\S+){4})\s+(?P<rest>\S.*)")
 
 
@@ -59,7 +59,7 @@ class _Line:
 
 @dataclass(slots=True)
 class _Setting:
-    """What the lines above an entry have set."""
+    """Hold the settings in the lines above an entry."""
 
     tz: str
     shell: str = SHELL
@@ -69,11 +69,11 @@ class _Setting:
 def read_crontab(
     text: str, file: str, *, tz: str | None = None, users: bool | None = None
 ) -> Found:
-    """The jobs of a crontab.
+    """Return the jobs of a crontab.
 
     Args:
-        tz: the zone of the machine it is for; None: not known, so UTC.
-        users: whether each line names a user after the times; None: as it looks.
+        tz: the zone of its machine; None: unknown, so UTC.
+        users: whether each line names a user after the times; None: guess.
 
     Raises:
         UsageError: there is no job in it.
@@ -203,7 +203,7 @@ def _job(line: _Line, setting: _Setting, with_user: bool) -> Job:
 
 
 def _misread(line: _Line, setting: _Setting, user: str, command: str) -> Iterator[str]:
-    """What a job depends on that is other than it was."""
+    """Note the changes that a job may depend on."""
     if user:
         yield f"it ran as {user}: it runs as the user of the processor"
     if command.startswith("-"):
@@ -220,7 +220,7 @@ def _schedule(when: str, tz: str) -> tuple[Cron, frozenset[int] | None]:
         raise ScheduleError("there is no start of a machine: run it where the machine is set up")
     if when.startswith("@") and when not in NICKNAMES:
         raise ScheduleError(f"{when} is not known")
-    text = NICKNAMES.get(when, when).removeprefix("-")  # which keeps cronie from logging it
+    text = NICKNAMES.get(when, when).removeprefix("-")  # keeps cronie from logging it
     fields = ["*" if each == "?" else each for each in text.split()]
     both = fields[2].startswith("*") or fields[4].startswith("*")
     expression, weekdays = CRON.expression(fields, both=both)
@@ -228,13 +228,13 @@ def _schedule(when: str, tz: str) -> tuple[Cron, frozenset[int] | None]:
 
 
 def _split(command: str) -> tuple[str, str]:
-    """The command, and what it reads: what stands after a `%`, each further one a line's end."""
+    """Split a command from its input: the text after a `%`, each further one a newline."""
     parts = [part.replace("\\%", "%") for part in re.split(r"(?<!\\)%", command)]
     return parts[0].rstrip(), "".join(f"{part}\n" for part in parts[1:])
 
 
 def _name(command: str) -> str:
-    """The words of a command that tell it from others: no folders, redirections, options."""
+    """Return the words that identify a command: no folders, redirections, options."""
     words = re.split(r"\s+(?:>|2>|&>|\d?>>?&?|\|)", command)[0].split()
     words = [PurePath(word).stem if "/" in word else word for word in words if "=" not in word]
     return " ".join(word for word in words if not word.startswith("-")) or command

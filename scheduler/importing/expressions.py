@@ -1,4 +1,4 @@
-"""Expressions of modules that are followed: the value of each, where the source contains it."""
+"""Evaluate expressions of followed modules, as far as the source contains their values."""
 
 import ast
 import builtins
@@ -39,7 +39,7 @@ Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 
 
 class Evaluator:
-    """Evaluates the expressions of one module.
+    """Evaluate the expressions of one module.
 
     Attributes:
         touched: guesses and conditions that the values depend on which were read last.
@@ -53,7 +53,7 @@ class Evaluator:
         self.touched: list[Note] = []
 
     def bound(self, node: ast.expr) -> Bound:
-        """Return the value of an expression, with all that it depends on."""
+        """Return the value of an expression, with its dependencies."""
         return self.depending(node, lambda: self.value(node))
 
     def depending(self, node: ast.AST, read: Callable[[], Any]) -> Bound:
@@ -74,10 +74,10 @@ class Evaluator:
             return self.unread(node)
 
     def plain(self, node: ast.expr) -> Any:
-        """Return the value of an expression as Python has it.
+        """Return the value of an expression as a Python object.
 
         Raises:
-            Unreadable: a part of it is not known.
+            Unreadable: a part of it is unknown.
         """
         return plain(self.value(node), self.source.place(node), self.touched)
 
@@ -123,7 +123,7 @@ class Evaluator:
         return table
 
     def assign(self, target: ast.expr, bound: Bound) -> None:
-        """Bind a name, an attribute or a key to a value, or several to the parts of it."""
+        """Bind a name, an attribute or a key to a value, or several to its parts."""
         match target:
             case ast.Name(name):
                 is_global = name in self.project.globals_of(self.scopes[-1])
@@ -174,7 +174,7 @@ class Evaluator:
         return None if bound.notes else _truth(bound.value)
 
     def items(self, value: Any, node: ast.AST) -> list[Any]:
-        """Return what a loop over a value would go through.
+        """Return the items that a loop over a value would visit.
 
         Raises:
             Unreadable: that is not known.
@@ -346,7 +346,7 @@ class Evaluator:
         return table
 
     def _operand(self, operation: ast.cmpop, node: ast.expr) -> Any:
-        """Return what a value is compared with, or sought in: of a table, its keys."""
+        """Return the other operand of a comparison or a search: for a table, its keys."""
         value = self.value(node)
         if isinstance(operation, ast.In | ast.NotIn) and not isinstance(value, str):
             return self.items(value, node)
@@ -442,7 +442,7 @@ def conditions(test: ast.expr) -> tuple[str, str]:
 
 
 def hint_of(path: str) -> str:
-    """Return which file to add, for a module, or a name of one."""
+    """Return the file to add, for a module, or a name of one."""
     parts = path.split(".")
     while len(parts) > 1 and not parts[-1].islower():
         parts.pop()

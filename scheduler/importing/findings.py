@@ -1,4 +1,4 @@
-"""What is found in a file of others: jobs, and what of them cannot be carried over."""
+"""Hold the findings in a foreign file: jobs, and what of them cannot be carried over."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from scheduler.timing.schedules import Recurring
 NO_RETRY = Retry(0)
 BY_HAND = "the schedule never fires, so this is a task: send a message to start it"
 NO_LIMIT = "these files set no time limit: here, TIMEOUT ends a run after 10 minutes"
-# `cd` to an absolute folder, and words that are paths which are not absolute.
+# `cd` to an absolute folder, and words that are relative paths.
 _AT_HOME = re.compile(r"""[(\s]*cd\s+["']?[/~$]""")
 _RELATIVE = re.compile(
     r"(?!-)\.{0,2}[\w-][\w.-]*/[\w./-]*|\.{1,2}/[\w./-]+|[\w-]+\.(?:py|sh|php|rb|pl|js)"
@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Note:
-    """What is not carried over, or not as it was, and where it stands."""
+    """Note something that is not carried over unchanged, and its place."""
 
     place: Place
     text: str
@@ -45,14 +45,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that is run.
+    """Describe a command to run.
 
     Attributes:
         words: of its command line.
-        stdin: what it reads.
-        environment: what it gets besides that of the processor.
+        stdin: its input.
+        environment: its variables besides those of the processor.
         folder: where it runs; None: where the processor does.
-        grace: how long it may take to end when it is told to.
+        grace: how long it may take to end after a signal.
     """
 
     words: Sequence[str]
@@ -64,7 +64,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class CeleryCall:
-    """A task of Celery's, by the path of its function, and what it is called with.
+    """Describe a call of a Celery task, by the path of its function, and its arguments.
 
     Attributes:
         awaited: whether it is a coroutine function.
@@ -86,7 +86,7 @@ Action = Command | CeleryCall | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a task that is called.
+    """Describe a parameter of a task that is called.
 
     Attributes:
         annotation: as code.
@@ -102,17 +102,17 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What becomes one function of the code.
+    """Describe one function of the generated code.
 
     Attributes:
-        name: what the file calls it.
-        said: what the file says, in a line.
+        name: its name in the file.
+        said: the original, in a line.
         schedule: when it runs; None: when it is called.
-        weekdays: on which it runs only, whatever else the schedule says; Sunday is 0.
-        once: the moments at which it is to run once, by name.
+        weekdays: the only ones on which it runs; Sunday is 0.
+        once: the moments of its one-offs, by name.
         timeout: None: the file has none.
         expires: how old a call may get to be run.
-        paused: whether it is not to run for now.
+        paused: whether it is disabled.
         notes: what is not carried over.
     """
 
@@ -134,12 +134,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is in the files.
+    """Hold the contents of the files.
 
     Attributes:
-        kind: what they are, as `scheduler import` calls it.
+        kind: as `scheduler import` names it.
         namespace: a name for the app.
-        notes: what of them belongs to no job.
+        notes: those that belong to no job.
     """
 
     kind: str
@@ -149,14 +149,14 @@ class Found:
 
     @property
     def left(self) -> list[Note]:
-        """All that is not carried over, or not as it was."""
+        """Return everything that is not carried over unchanged."""
         unlimited = [Note(job.place, NO_LIMIT) for job in self.jobs if job.timeout is None][:1]
         of_jobs = (note for job in self.jobs for note in job.notes)
         return sorted([*self.notes, *unlimited, *of_jobs])
 
 
 def relative_path(command: str) -> str:
-    """Return the first path of a command that depends on the folder that it runs in; else, ""."""
+    """Return the first path of a command that depends on its working folder; else, ""."""
     if _AT_HOME.match(command):
         return ""
     pairs = pairwise(["", *command.split()])

@@ -1,4 +1,4 @@
-"""Modules that belong together, followed as Python would import them."""
+"""Follow modules that belong together, as Python would import them."""
 
 import ast
 import sys
@@ -33,10 +33,10 @@ BLOCKS = (ast.stmt, ast.match_case, ast.ExceptHandler)
 
 
 class Project:
-    """All modules that are given.
+    """Hold all given modules.
 
     Attributes:
-        functions: those that were defined.
+        functions: the defined ones.
         executed: the statements that were followed, or noted.
     """
 
@@ -52,14 +52,14 @@ class Project:
         self._depth = 0
         for source in sources:
             self.names(source)
-        for function in self.functions:  # which grows
+        for function in self.functions:  # grows meanwhile
             if function.node not in self._called and is_relevant(function.node):
                 self._run(function)
         for source in sources:
             self.leave(source, [source.tree], "left out: it is in code that is not followed")
 
     def names(self, source: Source) -> Scope:
-        """Return the names of a module, which is followed before, if it was not."""
+        """Return the names of a module, after following it."""
         if source not in self._names:
             self._names[source] = self.state.scope()
             body = source.tree.body
@@ -73,7 +73,7 @@ class Project:
         return self._globals.setdefault(id(scope), set())
 
     def _follow(self, place: Place, follow: Callable[[], object]) -> None:
-        """Follow a module or a function, as far as that does not take too long."""
+        """Follow a module or a function, up to a limit of steps."""
         try:
             follow()
         except (TooLong, RecursionError):
@@ -175,7 +175,7 @@ class Project:
                 self.state.notes.append(Note(place, told))
 
     def _taken(self, bound: Bound, name: str) -> Bound:
-        """Return a value for another module, of which a setting is not a second one."""
+        """Return a value for another module, without duplicating settings."""
         if is_setting(name):
             self._taken_over.add(id(bound))
         return bound.under()
@@ -227,7 +227,7 @@ class Project:
                     pass
 
     def leave(self, source: Source, nodes: Iterable[ast.AST], told: str) -> None:
-        """Note the statements that name what we read, and are not followed."""
+        """Note the unfollowed statements with relevant names."""
         for node in (each for top in nodes for each in ast.walk(top)):
             if not isinstance(node, ast.stmt) or node in self.executed:
                 continue
@@ -247,7 +247,7 @@ def hint_of_origin(origin: str) -> str:
 def _parameters(
     follower: Follower, given: ast.arguments, args: Sequence[Any], kwargs: Table, place: Place
 ) -> Scope:
-    """Return the names that a call binds; of one that is not known, none has its default."""
+    """Return the names that a call binds; for an unknown one, none has its default."""
     positional = [each.arg for each in (*given.posonlyargs, *given.args)]
     names = [*positional, *(each.arg for each in given.kwonlyargs)]
     scope = {name: Bound(Unread(place, name), place) for name in names}

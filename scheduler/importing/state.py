@@ -1,4 +1,4 @@
-"""The state of modules that are followed, and of two branches, either of which may run."""
+"""Hold the state of followed modules, and of two branches, either of which may run."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ MOST_STEPS = 60_000
 
 
 class TooLong(Exception):
-    """A module computes for too long to be followed."""
+    """The module computes for too long to be followed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The way a block is left: by `return`, `break`, `continue` or `raise`."""
+    """Leave a block: by `return`, `break`, `continue` or `raise`."""
 
     how: str
     bound: Bound | None = None
@@ -35,10 +35,10 @@ Branch = tuple[str, Callable[[], Left | None]]
 
 
 class State:
-    """All names, tables and settings.
+    """Hold all names, tables and settings.
 
     Attributes:
-        conf: the settings of apps of Celery's.
+        conf: the settings of Celery apps.
         config: those of frameworks.
         classes: those of modules.
         added: calls of `add_periodic_task`.
@@ -86,7 +86,7 @@ class State:
         return table
 
     def beat_schedule(self, place: Place) -> Table:
-        """Return the table of the settings, which is made if there is none."""
+        """Return the table of the settings, created if missing."""
         scope = self.conf.entries
         if "beat_schedule" not in scope:
             self.asked.append(Note(place, "beat_schedule: the table is not in these files"))
@@ -103,9 +103,9 @@ class State:
         """Follow two branches, and keep the state of both, each with its condition.
 
         Args:
-            first: of the branch that is mostly taken, the condition may be empty.
+            first: its condition may be empty if it is the usual branch.
         """
-        self.step(len(self._heap))  # which is what it costs
+        self.step(len(self._heap))  # by its cost
         before = self._contents()
         one = self._follow(first)
         after = self._contents()
@@ -157,7 +157,7 @@ class State:
         return merged
 
     def merged(self, one: Bound, other: Bound, first: str, second: str) -> Bound:
-        """Return a value that differs by a condition: of tables, the entries of both."""
+        """Return a value that depends on a condition: for tables, the entries of both."""
         mine, theirs = one.value, other.value
         if is_same(mine, theirs):
             return one

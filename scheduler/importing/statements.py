@@ -1,4 +1,4 @@
-"""Statements of modules that are followed: in their order, and both branches of a condition."""
+"""Follow the statements of modules in order, with both branches of a condition."""
 
 import ast
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ TRANSPARENT = ("lru_cache", "cache", "staticmethod", "classmethod")
 
 
 class Follower(Caller):
-    """Follows the statements of a module, of a class or of a function."""
+    """Follow the statements of a module, of a class or of a function."""
 
     def block(self, statements: Block) -> Left | None:
         """Follow statements until they are left."""
@@ -128,7 +128,7 @@ class Follower(Caller):
         other: Block,
         later: Block,
     ) -> Left | None:
-        """Follow one of two blocks, or both, and what comes later."""
+        """Follow one of two blocks, or both, and the statements after."""
         if known is None:
             return self.state.either(
                 (names[0], lambda: self.block([*body, *later])),
@@ -217,13 +217,13 @@ class Follower(Caller):
 
 
 def is_transparent(function: Function) -> bool:
-    """Return whether a call of a function is one of its body, whatever its decorators are."""
+    """Return whether a call of a function runs its body, whatever its decorators are."""
     return all(last(dotted(each)) in TRANSPARENT for each in function.node.decorator_list)
 
 
 @cache
 def _may_leave(statement: ast.stmt) -> bool:
-    """Return whether a condition may end the block that it stands in."""
+    """Return whether a condition may end its block."""
     return isinstance(statement, ast.If | ast.Match) and any(
         isinstance(each, LEAVING) for each in ast.walk(statement)
     )

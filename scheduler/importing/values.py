@@ -1,4 +1,4 @@
-"""Values of Python source that is followed, and never run."""
+"""Represent values of Python source that is followed, and never run."""
 
 import ast
 import builtins
@@ -40,7 +40,7 @@ class Source:
 
 
 def dotted(node: ast.expr) -> str:
-    """A name with its dots, of what is called for a call; of anything else, nothing."""
+    """Return a dotted name, for a call that of its function; otherwise nothing."""
     match node:
         case ast.Call(func):
             return dotted(func)
@@ -67,10 +67,10 @@ def defaults_of(given: ast.arguments) -> dict[str, ast.expr]:
 
 
 def source_of(text: str, file: str) -> Source:
-    """Read a module.
+    """Parse a module.
 
     Raises:
-        UsageError: it is no Python of this version.
+        UsageError: it is not Python of this version.
     """
     try:
         return Source(file, ast.parse(text))
@@ -84,7 +84,7 @@ PLAIN = (str, bytes, int, float, bool, timedelta, range, type(None))
 
 @dataclass(frozen=True, slots=True, match_args=False)
 class Unread:
-    """A value that the source does not contain."""
+    """Represent a value that the source does not contain."""
 
     place: Place = field(compare=False)
     text: str
@@ -102,7 +102,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True, match_args=False)
 class Ref(Unread):
-    """A name that the files do not define.
+    """Represent a name that the files do not define.
 
     Attributes:
         path: for `import`.
@@ -116,12 +116,12 @@ class Ref(Unread):
 
 @dataclass(frozen=True, slots=True, match_args=False)
 class Made(Unread):
-    """The result of a call that is not made: `crontab(minute=5)`.
+    """Represent the result of a call that is not made: `crontab(minute=5)`.
 
     Attributes:
-        kind: the last part of the name that is called.
-        kwargs: of which `**` has what is not known of others.
-        of: what it is a method of, or the path of the function.
+        kind: the last part of the called name.
+        kwargs: `**` stands for unknown ones.
+        of: the object of a method, or the path of the function.
     """
 
     __match_args__ = ("kind", "args", "kwargs", "of")
@@ -135,7 +135,7 @@ class Made(Unread):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A value that a name, a key or an attribute has.
+    """Hold the value of a name, a key or an attribute.
 
     Attributes:
         notes: guesses and conditions that it depends on.
@@ -154,12 +154,13 @@ Scope = dict[Any, Bound]
 
 @dataclass(slots=True, eq=False)
 class Table:
-    """A mapping, or the settings of an app.
+    """Hold a mapping, or the settings of an app.
 
     Attributes:
-        missing: parts that are not known.
-        settings: "conf", if it has those of Celery's, each of which has several names; "config",
-            if it has those of a framework.
+        missing: unknown parts.
+        settings: "conf" for those of Celery, each of which has several names; "config" for those of
+        a
+            framework.
     """
 
     entries: Scope
@@ -176,7 +177,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of an Enum.
+    """Represent a member of an Enum.
 
     Attributes:
         is_plain: whether it is a text or a number, too.
@@ -264,18 +265,18 @@ def items_of(value: Any) -> Sequence[Any] | None:
 
 
 def unread_of(value: Any, place: Place) -> Unread:
-    """Return what is not known of a value that is not as it is needed."""
+    """Return the unknown part of a value that does not have the required form."""
     return value if isinstance(value, Unread) else Unread(place, shown_value(value))
 
 
 def plain(value: Any, place: Place, notes: list[Note] | None = None) -> Any:
-    """Return a value as Python has it.
+    """Return a value as a Python object.
 
     Args:
-        notes: where the notes of its parts are added.
+        notes: collects the notes of its parts.
 
     Raises:
-        Unreadable: a part of it is not known.
+        Unreadable: a part of it is unknown.
     """
     match value:
         case Member(value=inner, is_plain=True):
@@ -319,7 +320,7 @@ def named(name: str) -> str:
 
 
 def is_setting(name: str) -> bool:
-    """Whether a name of a module is a setting: of Django's, or of a module of settings."""
+    """Return whether a name of a module is a setting: of Django, or of a module of settings."""
     plain = named(name)
     if plain == "beat_schedule":
         return name.isupper() or name.lower() in ("beat_schedule", *OLD, "celery_beat_schedule")
@@ -374,7 +375,7 @@ def combined(operation: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
     """Combine two constants.
 
     Raises:
-        LookupError: that may be slow to compute.
+        LookupError: the computation may be slow.
         ValueError: the result may be long.
     """
     if isinstance(operation, ast.Mult) and not all(
@@ -395,7 +396,7 @@ def formatted(value: Any, conversion: int, spec: str) -> str:
 
 
 def called(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a function of Python's on constants.
+    """Call a builtin on constants.
 
     Raises:
         ValueError: the result may be long.
@@ -410,7 +411,7 @@ def method(owner: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     """Call a method of a constant, or of a list.
 
     Raises:
-        ValueError: it is not known, or the result may be long.
+        ValueError: it is unknown, or the result may be long.
     """
     if name not in _METHODS[type(owner)] or (name == "zfill" and args[0] > LONGEST):
         raise ValueError

@@ -1,4 +1,4 @@
-"""The registration code for what was found."""
+"""Write the registration code for the findings."""
 
 import builtins
 import keyword
@@ -99,7 +99,7 @@ REMARKS = {
 
 
 def code_of(found: Found) -> str:
-    """A module that registers what was found: typed, ready to be imported."""
+    """Return a module that registers the jobs: typed, ready to be imported."""
     names = _names(found.jobs)
     shared = _shared_environments(found.jobs)
     body = [*_constants(found, shared), *_helpers(found.jobs)]
@@ -121,7 +121,7 @@ def name_of(text: str) -> str:
 
 
 def _names(jobs: Iterable[Job]) -> dict[int, str]:
-    """The function of each job: those that are called keep their names."""
+    """Return the function of each job: called ones keep their names."""
     taken: dict[str, Job] = {}
     for job in sorted(jobs, key=lambda job: job.schedule is not None):
         name = name_of(job.name)
@@ -189,7 +189,7 @@ def _imports(body: str, jobs: Sequence[Job]) -> Iterator[str]:
 
 
 def _shared_environments(jobs: Iterable[Job]) -> dict[str, Mapping[str, str]]:
-    """The environments that several commands have, by the names of constants."""
+    """Return the environments that several commands share, by the names of constants."""
     seen: list[Mapping[str, str]] = []
     shared: dict[str, Mapping[str, str]] = {}
     for job in jobs:
@@ -248,7 +248,7 @@ def call(function: str, arguments: Iterable[str]) -> str:
 
 
 def literal(value: Any) -> str:
-    """Write a value as code, texts in double quotes."""
+    """Write a value as code, strings in double quotes."""
     match value:
         case str():
             return f'"{"".join(map(_escaped, value))}"'

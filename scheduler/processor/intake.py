@@ -57,7 +57,7 @@ class Intake(ABC):
 
     @property
     def active(self) -> bool:
-        """Return whether messages arrive, or will when it is their turn, as far as this end knows."""
+        """Return whether messages arrive, or will in their turn, as far as this end knows."""
         if self.consumer is not None and not self.consumer.active:
             return False
         return self.listening if self.taking is None else not self.taking.done()

@@ -54,7 +54,7 @@ class Order:
             run.subject = replace(call, attempt=attempt, first_failed_at=first)
 
     async def begin(self, run: Run) -> None:
-        """Note that a run of such a message begins: if it kills its processor, the next one knows."""
+        """Note that a run of such a message begins: the next processor knows after a crash."""
         if run.task.ordered:
             await self._note(run, replace(run.head, begun=run.head.begun + 1))
 

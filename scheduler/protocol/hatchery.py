@@ -86,7 +86,7 @@ class Timer:
 
     @property
     def wait(self) -> timedelta:
-        """The time to live of its messages."""
+        """Return the time to live of its messages."""
         return UNITS[self.unit].length * self.count - _short_by(self.unit)
 
 
@@ -134,12 +134,12 @@ class Route(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The digits as words of a routing key."""
+        """Return the digits as words of a routing key."""
         return ".".join(map(str, self.digits))
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The timers as headers: which one to take at each exchange on the way."""
+        """Return the timers as headers: which one to take at each exchange on the way."""
         found, unit = dict[str, str](), 0
         for index, digit in enumerate(self.digits):
             if digit:

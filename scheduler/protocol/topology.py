@@ -445,7 +445,7 @@ def probe(namespace: str, id: str) -> Topology:
 
 
 def definitions(wanted: Topology, vhost: str = "/") -> dict[str, Any]:
-    """The topology as a RabbitMQ definitions file (https://www.rabbitmq.com/docs/definitions)."""
+    """Return the topology as a RabbitMQ definitions file (https://www.rabbitmq.com/docs/definitions)."""
     placed = {"vhost": vhost, "durable": True, "auto_delete": False}
     outer = placed | {"internal": False}
     return {

@@ -108,7 +108,7 @@ class Turnout(Generic[A]):
 
     @property
     def complete(self) -> bool:
-        """Return whether all have answered: only then does silence prove that none holds a token."""
+        """Return whether all have answered: only then is no token unreported."""
         return not self.silent
 
     @property

@@ -99,7 +99,7 @@ _REFUSED = re.compile(r"[hr]([(/].*)?|w?\d+w|w\d+|(\w+)-\2(/.*)?", re.IGNORECASE
 
 
 def pattern_of(expression: object) -> Pattern:
-    """The pattern of an expression.
+    """Return the pattern of an expression.
 
     Raises:
         ScheduleError: it cannot be understood, or never matches; the message names the field.

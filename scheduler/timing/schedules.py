@@ -112,11 +112,11 @@ class Every:
 
     @property
     def has_grid(self) -> bool:
-        """Whether the ticks are fixed in advance."""
+        """Return whether the ticks are fixed in advance."""
         return self.mode == "fixed_rate"
 
     def next_after(self, moment: datetime) -> datetime:
-        """The first tick after the moment; at a fixed delay, for a run that ended at the moment.
+        """Return the first tick after the moment; at a fixed delay, after a run that ended then.
 
         Raises:
             ScheduleError: the moment is naive, or not of the years 1970 to 9000.
@@ -127,7 +127,7 @@ class Every:
         return self._tick(self._index(moment) + 1)
 
     def latest_until(self, moment: datetime) -> datetime:
-        """The last tick that is not after the moment.
+        """Return the last tick that is not after the moment.
 
         Raises:
             ScheduleError: as `next_after`; or this is a fixed delay, which has no grid.
@@ -210,7 +210,7 @@ class Cron:
         return True
 
     def next_after(self, moment: datetime) -> datetime:
-        """The first tick after the moment, in UTC.
+        """Return the first tick after the moment, in UTC.
 
         Raises:
             ScheduleError: the moment is naive, or not of the years 1970 to 9000.
@@ -218,7 +218,7 @@ class Cron:
         return self._next(utc_of(moment))
 
     def latest_until(self, moment: datetime) -> datetime:
-        """The last tick that is not after the moment, in UTC.
+        """Return the last tick that is not after the moment, in UTC.
 
         Raises:
             ScheduleError: as `next_after`.
@@ -280,7 +280,7 @@ class Cron:
         return self._change_between(before_gap, instant)
 
     def _change_between(self, before: datetime, after: datetime) -> datetime:
-        """The instant in (before, after] at which the clocks change."""
+        """Return the instant in (before, after] at which the clocks change."""
         old = self._offset(before)
         while (seconds := (after - before) // SECOND) > 1:
             middle = before + seconds // 2 * SECOND
