@@ -221,7 +221,7 @@ class Scheduler(Registration, Publishing):
             escalate: whether it counts as failed for the last time: it is parked then.
 
         Raises:
-            NotRunning: no such run is running, as far as processors have answered.
+            NotRunning: no such run is running, as far as processors responded.
             UsageError: there is more than one.
             QueueNotFound: nothing was seeded.
         """

@@ -78,8 +78,8 @@ class EventStream:
         require_parameters(f"The listener {listener!r}", listener, "event")
         if inspect.iscoroutinefunction(listener):
             raise RegistrationError(
-                f"The listener {listener!r} is a coroutine function, and nobody would await it: "
-                "write `def`, and start tasks of your own in it."
+                f"The listener {listener!r} is a coroutine function, which would never be "
+                "awaited: write `def`, and start tasks in it."
             )
         self._listeners.append((listener, kinds or (Event,)))
         self._of_kind.clear()
@@ -157,7 +157,7 @@ class ConnectionLost(Event):
 class ConsumerInterrupted(Event):
     """The broker stopped delivering from a queue; the package retries."""
 
-    level, text = WARNING, "{queue} delivers no more ({reason}): consuming again"
+    level, text = WARNING, "{queue} stopped delivering ({reason}): consuming again"
     queue: str
     reason: str
 
@@ -238,7 +238,7 @@ class ProcessorStopped(Event):
 
     @property
     def line(self) -> Line:
-        return INFO, f"stopped{_by(self.why)}, {counted(self.returned, 'message')} given back"
+        return INFO, f"stopped{_by(self.why)}, {counted(self.returned, 'message')} requeued"
 
 
 def _by(why: str) -> str:
@@ -294,8 +294,8 @@ class PlaceLost(Event):
 
     level = WARNING
     text = (
-        "{loop} has lost its place: with its token, what the journal had heard of it is gone. It "
-        "goes on from now, at #0, and what its runs had carried is lost"
+        "{loop} lost its state: token and journal history are gone; restarting at #0 without "
+        "carried data"
     )
     loop: LoopId
 
@@ -492,7 +492,7 @@ class RunFinished(RunEvent):
         if token is None:
             return ""
         if self.void:
-            return ", and was paused, changed or repaired meanwhile"
+            return ", and was paused, changed or repaired in the meantime"
         if token.state is State.PAUSED:
             return ", paused"
         if token.state is State.DONE:
@@ -528,16 +528,16 @@ class RunLost(RunEvent):
     @property
     def line(self) -> Line:
         if self.left_behind:
-            why = "left behind in its thread: this processor ends"
-            return WARNING, f"{why}, another one runs it"
-        return WARNING, "cancelled: its connection went, another processor runs it"
+            why = "abandoned: the thread outlived shutdown"
+            return WARNING, f"{why}; another processor runs it again"
+        return WARNING, "cancelled: connection lost; another processor runs it again"
 
 
 @dataclass(frozen=True, slots=True)
 class RunReturned(RunEvent):
     """The processor of the run is stopping: the message is requeued."""
 
-    level, text = INFO, "cancelled and given back: this processor is stopping"
+    level, text = INFO, "cancelled and requeued: this processor is stopping"
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,7 +555,7 @@ class TicksSkipped(RunEvent):
     @property
     def line(self) -> Line:
         late = self.reason == "late"
-        why = "no processor was there in time" if late else "the run took longer than a tick"
+        why = "no processor was running in time" if late else "the run took longer than a tick"
         return WARNING, f"{counted(self.count, 'tick')} skipped: {why}"
 
 
@@ -601,13 +601,13 @@ class HatchedEarly(RunEvent):
     @property
     def line(self) -> Line:
         left = {
-            "expired": f"let go by {self.queue} too soon (a policy's message-ttl, or clocks that "
-            "differ)",
+            "expired": f"released too early by {self.queue} (a policy's message-ttl, or clocks "
+            "that differ)",
             "maxlen": f"dropped by {self.queue}, which is full (a policy's max-length)",
             "unrouted": "as its timer found no queue for it",
-        }.get(self.reason, "came past its timers")
+        }.get(self.reason, "bypassed its timers")
         early = format_duration(timedelta(seconds=round(self.early.total_seconds())))
-        then = "it waits on. `scheduler doctor` names policies that cut waits short"
+        then = "it waits again. `scheduler doctor` lists policies that shorten waits"
         level = DEBUG if self.is_repeated else WARNING
         return level, f"{early} before its time, {left}: {then}"
 
@@ -629,7 +629,7 @@ class Escalated(RunEvent):
 
     @property
     def line(self) -> Line:
-        then = ", the loop is paused" if self.paused else ", the loop goes on"
+        then = ", the loop is paused" if self.paused else ", the loop continues"
         then = "" if self.seq is None else then
         return ERROR, f"failed for the last time: parked for replay{then}"
 
@@ -782,7 +782,7 @@ class SupervisionDelayed(Event):
 class TokenDelayed(Event):
     """A token is held until its state is verified."""
 
-    level, text = WARNING, "it is not known yet whether {routing_key} runs: {reason}"
+    level, text = WARNING, "{routing_key}: run delayed while its state is verified: {reason}"
     routing_key: str
     reason: str
 

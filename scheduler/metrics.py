@@ -215,12 +215,12 @@ COUNTER, GAUGE, HISTOGRAM = CounterMetricFamily, GaugeMetricFamily, HistogramMet
 OF_RUNS: tuple[Measure[Series], ...] = (
     Measure(COUNTER, "runs", "Runs that ended", lambda of: of.outcomes, ("outcome",)),
     Measure(COUNTER, "attempts", "Runs that started", lambda of: of.attempts),
-    Measure(GAUGE, "running", "Runs that are going on", lambda of: of.running),
+    Measure(GAUGE, "running", "Runs in progress", lambda of: of.running),
     Measure(HISTOGRAM, "run_duration_seconds", "How long runs took", lambda of: of.duration),
     Measure(
         HISTOGRAM,
         "hatch_delay_seconds",
-        "From when a message was due until the broker handed it to the queue of its task",
+        "From when a message was due until the broker moved it to the queue of its task",
         lambda of: of.hatch_delay,
     ),
     Measure(
@@ -245,7 +245,7 @@ OF_RUNS: tuple[Measure[Series], ...] = (
     Measure(
         GAUGE,
         "paused_timestamp_seconds",
-        "When a run last left its loop paused; it is so for as long as no run is due later",
+        "When a run last paused its loop, which lasts until a later run is due",
         lambda of: of.paused_at,
     ),
     Measure(GAUGE, "period_seconds", "From the last tick to the next", lambda of: of.period),
@@ -298,11 +298,11 @@ OF_PROCESSES: tuple[Measure["Metrics"], ...] = (
     Measure(
         HISTOGRAM,
         "event_loop_blocked_seconds",
-        "How long a task held up the event loop, where that was a second and more",
+        "How long a task blocked the event loop, if for a second or more",
         lambda of: of.blocked,
     ),
     Measure(
-        COUNTER, "reconnects", "Connections that were lost and made again", lambda of: of.reconnects
+        COUNTER, "reconnects", "Connections that were lost and restored", lambda of: of.reconnects
     ),
     Measure(
         COUNTER,
@@ -313,7 +313,7 @@ OF_PROCESSES: tuple[Measure["Metrics"], ...] = (
     Measure(
         GAUGE,
         "unsent_messages",
-        "Messages that are stored now, by whichever process; only with a fallback",
+        "Messages that are stored now, by any process; only with a fallback",
         lambda of: of.unsent,
     ),
 )

@@ -73,7 +73,7 @@ async def send_through(
     if not sending.confirmed and not sending.stored:
         raise NotSent(
             f"The message for {sending.task!r} was not sent: a function under @app.around_sending "
-            "returned before it was confirmed. Have it await send_next(), or raise."
+            "returned before it was confirmed. Await send_next() in it, or raise."
         )
 
 

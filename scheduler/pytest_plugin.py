@@ -39,7 +39,7 @@ def scheduler_kit(scheduler_app: "Scheduler", request: pytest.FixtureRequest) ->
     from scheduler.testing import Kit
 
     if not inspect.iscoroutinefunction(request.function):
-        pytest.fail("A test that takes scheduler_kit is an `async def`.", pytrace=False)
+        pytest.fail("A test with scheduler_kit must be an `async def`.", pytrace=False)
     mark = request.node.get_closest_marker(FIXTURE)
     options: dict[str, Any] = dict(mark.kwargs) if mark else {}
     return Kit(scheduler_app, **options)

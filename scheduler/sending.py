@@ -113,8 +113,7 @@ class Sender(Generic[Q]):
         posting = replace(self._posting, **known)
         if unique is not None and (others := _beside_unique(posting)):
             raise UsageError(
-                f"What {self._spec.name!r} is sent uniquely is no message of its own: take "
-                f"{', '.join(others)} away."
+                f"unique= of {self._spec.name!r} cannot be combined with {', '.join(others)}."
             )
         return Sender(self._spec, self._outboxes, posting, self._one_offs, unique or self._unique)
 
@@ -164,11 +163,11 @@ class Sender(Generic[Q]):
             UsageError: both a delay and a moment are given, or one message ID for all.
         """
         if self._unique is not None:
-            raise UsageError("send_many sends each call: take unique= away, or send one by one.")
+            raise UsageError("send_many does not support unique=; send the calls one by one.")
         if delay is not None and at is not None:
             raise UsageError("send_many takes a delay or a moment, got both.")
         if self._posting.message_id is not None:
-            raise UsageError("send_many gives each message its own id: take message_id= away.")
+            raise UsageError("send_many gives each message its own ID: omit message_id=.")
         when = at if delay is None else delay
         posting = self._posting if when is None else self._when(when)
         bound = [self._bound(number, each, posting) for number, each in enumerate(calls)]

@@ -39,8 +39,8 @@ def _duration(value: Any) -> timedelta:
 def _port(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("tcp://"):
         raise ValueError(
-            "the value is one that Kubernetes sets, for a Service whose name makes the same "
-            "variable: rename the Service, or set enableServiceLinks: false"
+            "Kubernetes sets this variable for a Service of the same name: rename the Service, or "
+            "set enableServiceLinks: false"
         )
     return value
 

@@ -350,8 +350,8 @@ def written_into(stream: str, exchange: str, routing_key: str) -> Generator[None
 def silent(stream: str) -> BrokerUnavailable:
     """Make the error for a read whose mark did not come, without any message."""
     return BrokerUnavailable(
-        f"The stream {stream!r} could not be read to its end: nothing more came. The broker may "
-        "be busy, or the node that was asked may lag behind. Try again later."
+        f"The stream {stream!r} could not be read to its end: no more messages arrived. The "
+        "broker may be busy, or the node may lag behind. Try again later."
     )
 
 
@@ -366,8 +366,8 @@ def too_long(stream: str, reached: int | None) -> StreamTooLong:
 def missing_exchange(name: str) -> IncompatibleBroker:
     """Make the error for bindings of a missing exchange of another application."""
     return IncompatibleBroker(
-        f"The exchange {name!r} does not exist. A task subscribes to it, and it is somebody "
-        "else's: have its owner declare it first, or name its type in subscribe= to do it here."
+        f"The exchange {name!r} does not exist. A task subscribes to it: ask its owner to declare "
+        "it, or name its type in subscribe= to declare it here."
     )
 
 

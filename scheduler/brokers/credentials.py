@@ -57,8 +57,8 @@ def parse_urls(text: str) -> Sequence["URL"]:
     for what, part in _SHARED.items():
         if len({part(url) for url in urls}) > 1:
             raise SettingsError(
-                f"The broker's URLs have not all the same {what}. They name the nodes of one "
-                "cluster: all but host and port is the same in each."
+                f"All broker URLs must have the same {what}. They name the nodes of one cluster, "
+                f"and differ in host and port only."
             )
     return urls
 
@@ -144,7 +144,7 @@ _SHARED: dict[str, Callable[["URL"], object]] = {
 def _check_options(url: "URL") -> None:
     if not set(URL_OPTIONS).issuperset(url.query):
         raise SettingsError(
-            f"The broker URL has an option that is none of {', '.join(URL_OPTIONS)}. "
+            f"The broker URL has an unknown option; expected one of {', '.join(URL_OPTIONS)}. "
             "It is not shown, as it may be a part of a password."
         )
     for name in ("heartbeat", "timeout"):

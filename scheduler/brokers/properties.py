@@ -182,7 +182,7 @@ def _headers(headers: object) -> bytes:
 
 def _priority(priority: object) -> bytes:
     if not isinstance(priority, int) or not 0 <= priority <= 255:
-        raise Unencodable(f"The priority {priority!r} is none: there are those from 0 to 255.")
+        raise Unencodable(f"The priority {priority!r} is invalid: expected 0 to 255.")
     return bytes([priority])
 
 

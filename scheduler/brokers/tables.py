@@ -139,11 +139,13 @@ def table_of(headers: Mapping[str, Any]) -> bytes:
 def short_string(text: object, what: str) -> bytes:
     """Encode a text as a short string: up to 255 bytes."""
     if not isinstance(text, str):
-        raise Unencodable(f"{what} is of type {type(text).__name__}: it has to be a text.")
+        raise Unencodable(f"{what} is of type {type(text).__name__}, not str.")
     try:
         data = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise Unencodable(f"{what} holds a character that is no text: {error.reason}.") from None
+        raise Unencodable(
+            f"{what} holds a character that cannot be encoded: {error.reason}."
+        ) from None
     if len(data) > LONGEST_SHORT:
         raise Unencodable(f"{what} is {len(data)} bytes long: at most {LONGEST_SHORT} can travel.")
     return len(data).to_bytes() + data
@@ -189,7 +191,7 @@ def _text(value: str, path: Path) -> bytes:
     try:
         data = value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise _cannot(path, f"a character that is no text ({error.reason})") from None
+        raise _cannot(path, f"a character that cannot be encoded ({error.reason})") from None
     return SIZED.pack(b"S", len(data)) + data
 
 

@@ -31,9 +31,7 @@ TIMEOUT = inspect.Parameter(
     "timeout",
     inspect.Parameter.KEYWORD_ONLY,
     default="30s",
-    annotation=Annotated[
-        str, typer.Option(help="How long the broker may leave it without an answer.")
-    ],
+    annotation=Annotated[str, typer.Option(help="How long to wait for the broker.")],
 )
 
 
@@ -166,14 +164,14 @@ RunArgument = Annotated[
         metavar="RUN",
         autocompletion=_loops,
         help="The run, as `scheduler ps` names it: report#7 or report, of a loop; the ID of a "
-        "message, or its beginning, of a call. Required.",
+        "message, or a unique prefix of it, of a call. Required.",
     ),
 ]
 OneTask = Annotated[
     str | None,
     typer.Option("--task", autocompletion=tasks_to_complete, help="Only those of this task."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 LogFormat = Annotated[
     str | None,
@@ -187,7 +185,7 @@ HealthPort = Annotated[
     typer.Option(
         min=1,
         max=65535,
-        help="The port at which a processor answers /livez and /readyz; else "
+        help="The port of /livez and /readyz of a processor; else "
         "SCHEDULER_HEALTH_PORT, else none.",
     ),
 ]

@@ -86,7 +86,7 @@ def _is_stalled(broker: Broker) -> bool:
 def unanswered(broker: Broker) -> BrokerUnavailable:
     """Make the error of a command whose limit is over."""
     return BrokerUnavailable(
-        f"{broker.address} has not answered within {format_duration(LIMIT.get())}: "
+        f"{broker.address} has not responded within {format_duration(LIMIT.get())}: "
         f"{why_silent(broker)}."
     )
 
@@ -140,8 +140,8 @@ def require_remote(app: Scheduler) -> None:
     """
     if is_embedded(app.settings):
         raise SettingsError(
-            "memory:// lives within one process, so there is nothing to seed, run or ask beside "
-            "it: use `scheduler dev`, or set SCHEDULER_BROKER_URL to a RabbitMQ."
+            "memory:// lives within one process, which no other process can reach: use "
+            "`scheduler dev`, or set SCHEDULER_BROKER_URL to a RabbitMQ."
         )
 
 

@@ -26,12 +26,12 @@ def show(
     host: Annotated[
         str,
         typer.Option(
-            help="The address to answer at. Where others reach it, --access, --basic-auth, "
-            "--user-header or --read-only is needed."
+            help="The address to listen on. If other machines can reach it, --access, "
+            "--basic-auth, --user-header or --read-only is required."
         ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")
+        int, typer.Option(min=0, max=65535, help="The port; 0: any free port.")
     ] = DEFAULT_PORT,
     read_only: Annotated[
         bool,
@@ -131,9 +131,8 @@ def _access(
         return None
     if not read_only:
         raise UsageError(
-            f"Others than this machine reach {host!r}, and could do all that you can. Nothing was "
-            "started: say who may do what by --access, --basic-auth or --user-header, or give "
-            "--read-only, or leave --host out."
+            f"Other machines can reach {host!r}, and would have all rights. Nothing was started: "
+            "give --access, --basic-auth, --user-header or --read-only, or omit --host."
         )
     return lambda _: Visitor("anybody", "read-only")
 

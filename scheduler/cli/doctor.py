@@ -34,9 +34,7 @@ def doctor(
     reference: AppArgument = None,
     live: Annotated[
         bool,
-        typer.Option(
-            "--live", help="Only ask whether the processor of this machine lives, as a probe does."
-        ),
+        typer.Option("--live", help="Only probe whether the processor of this machine is alive."),
     ] = False,
     health_port: HealthPort = None,
     as_json: Json = False,
@@ -77,7 +75,7 @@ def check_unsent(store: UnsentStore) -> Finding:
             about,
             "problem",
             f"the fallback store cannot be read: {summary_of(error)}",
-            "Until it can, messages that cannot be sent are lost to NotSent.",
+            "Until it can, sending raises NotSent instead of storing.",
         )
     if not stored:
         return Finding(about, "ok", "none is stored")
@@ -105,12 +103,12 @@ def _is_live(reference: str | None, port: int | None, as_json: bool) -> bool:
     port = port or Settings().health_port or ready_app(reference).settings.health_port
     if port is None:
         raise UsageError(
-            "No port is known at which the processor tells of its health: give --health-port or "
-            "SCHEDULER_HEALTH_PORT to `scheduler run`, and the same to this."
+            "No health port is set: give --health-port or SCHEDULER_HEALTH_PORT to `scheduler "
+            "run`, and the same to this command."
         )
     live, why = health.ask(port)
     if as_json:
         print_json({"live": live, "why": why})
     else:
-        print_line("the processor lives" if live else f"the processor does not live: {why}")
+        print_line("the processor is alive" if live else f"the processor is not alive: {why}")
     return live

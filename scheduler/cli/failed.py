@@ -52,15 +52,15 @@ Ids = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="ID",
-        help="The messages, as `scheduler failed list` names them; the beginning of an ID is "
-        "enough, if no other begins so.",
+        help="The messages, as `scheduler failed list` names them; a unique prefix of an ID is "
+        "enough.",
     ),
 ]
 OneReason = Annotated[
     str | None,
     typer.Option("--reason", help="Only those parked for this reason, such as exhausted."),
 ]
-All = Annotated[bool, typer.Option("--all", help="All that are parked, instead of IDs.")]
+All = Annotated[bool, typer.Option("--all", help="All parked messages, instead of IDs.")]
 
 cli = new_group("List, show, replay and purge parked messages.")
 
@@ -70,7 +70,7 @@ def failed_list(
     reference: AppArgument = None,
     task: OneTask = None,
     reason: OneReason = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many messages.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="The maximum number of messages.")] = 100,
     as_json: Json = False,
 ) -> bool:
     """List the parked messages.
@@ -108,8 +108,8 @@ def failed_show(
         str | None,
         typer.Argument(
             metavar="ID",
-            help="The message, as `scheduler failed list` names it; the beginning of its ID is "
-            "enough, if no other begins so. Required.",
+            help="The message, as `scheduler failed list` names it; a unique prefix of its ID is "
+            "enough. Required.",
         ),
     ] = None,
     as_json: Json = False,
@@ -147,11 +147,9 @@ def failed_replay(
     everything: All = False,
     task: OneTask = None,
     reason: OneReason = None,
-    rate: Annotated[
-        str | None, typer.Option(help="Send back no more than this, such as 10/s.")
-    ] = None,
+    rate: Annotated[str | None, typer.Option(help="The maximum rate, such as 10/s.")] = None,
     args: Annotated[
-        str | None, typer.Option(help="Other arguments than they had, as a JSON object.")
+        str | None, typer.Option(help="New arguments for them, as a JSON object.")
     ] = None,
     to: Annotated[
         str | None,
@@ -159,7 +157,7 @@ def failed_replay(
             "--to",
             metavar="TASK",
             autocompletion=tasks_to_complete,
-            help="Send calls to this task instead, which has taken the place of theirs.",
+            help="Send calls to this task, instead of their own.",
         ),
     ] = None,
     as_json: Json = False,
@@ -195,7 +193,7 @@ def failed_purge(
     everything: All = False,
     task: OneTask = None,
     reason: OneReason = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking first.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
     as_json: Json = False,
 ) -> bool:
     """Delete parked messages for good.
@@ -244,7 +242,7 @@ def _selection(
     reference, ids = app_and_any(reference, messages or [])
     if everything or task or reason:
         if ids:
-            raise UsageError("--all, --task and --reason go without IDs: leave out one of the two.")
+            raise UsageError("--all, --task and --reason cannot be combined with IDs.")
         return reference, Selection(reason=reason, task=task)
     if not ids:
         raise UsageError(

@@ -40,7 +40,9 @@ def history(
     reference: AppArgument = None,
     loop: OneLoop = None,
     since: Annotated[str, typer.Option(help="How far to look back, such as 30m or 2d.")] = "1h",
-    limit: Annotated[int, typer.Option(min=1, help="Only the last so many entries.")] = 1000,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Only the last entries, up to this number.")
+    ] = 1000,
     id: Annotated[str, typer.Option(help="List the attempts at the call with this ID.")] = "",
     failed: Annotated[
         bool, typer.Option("--failed", help="List failed attempts at calls.")

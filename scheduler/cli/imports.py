@@ -54,10 +54,10 @@ Namespace = Annotated[
 ]
 Zone = Annotated[
     str | None,
-    typer.Option(help="The zone of times, such as Europe/Berlin, where the file tells none."),
+    typer.Option(help="The zone of times, such as Europe/Berlin, if the file names none."),
 ]
 
-cli = new_group("Write code for this package from what others' files say. Runs nothing.")
+cli = new_group("Write code for this package from files of other schedulers. Runs nothing.")
 
 
 @command(cli, "celery", asks=False)
@@ -142,7 +142,7 @@ def _texts(files: list[str] | None) -> Iterator[tuple[str, str]]:
         except OSError as error:
             raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
         except UnicodeDecodeError:
-            raise UsageError(f"{file} cannot be read: it is no UTF-8 text.") from None
+            raise UsageError(f"{file} cannot be read: it is not UTF-8 text.") from None
 
 
 def _show(found: Found, ways: Ways) -> None:

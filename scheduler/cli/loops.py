@@ -69,7 +69,7 @@ def pause(
     loop: LoopOrTask = None,
     every: EveryLoop = False,
     reason: Annotated[
-        str, typer.Option(help="Why, which `scheduler status` tells.")
+        str, typer.Option(help="The reason, shown by `scheduler status`.")
     ] = "paused by an operator",
     as_json: Json = False,
 ) -> bool:
@@ -95,8 +95,8 @@ def resume(
         str | None,
         typer.Option(
             metavar="MOMENT",
-            help="Continue as after a run at this moment, such as 2026-06-01T09:00:00+02:00: what "
-            "has been due since is made up for as the schedule's catch_up says.",
+            help="Continue as after a run at this moment, such as 2026-06-01T09:00:00+02:00: the "
+            "schedule's catch_up decides about ticks since then.",
         ),
     ] = None,
     as_json: Json = False,
@@ -108,7 +108,7 @@ def resume(
     Example: scheduler resume jobs:app report --now
     """
     if now and after is not None:
-        raise UsageError("A loop goes on at once, or as after a moment: give --now or --after.")
+        raise UsageError("--now and --after cannot be combined.")
     moment = None if after is None else moment_of("--after", after)
 
     def resumed(program: Program, loops: Sequence[Loop]) -> Awaitable[Sequence[Report]]:
@@ -125,8 +125,8 @@ def trigger(
         str | None,
         typer.Option(
             "--args",
-            help="Run it once with these arguments, a JSON object, in the place of its own. The "
-            "loop and its next run stay as they are, and a failed run is parked.",
+            help="Run it once with these arguments, a JSON object, instead of its own. The loop "
+            "and its next run are unchanged, and a failed run is parked.",
         ),
     ] = None,
     as_json: Json = False,
@@ -183,7 +183,7 @@ def sync(
     for line in _lines(synced):
         print_line(line)
     if dry_run:
-        print_line("Nothing was changed: this is what it would do.")
+        print_line("Dry run: nothing was changed.")
 
 
 def _lines(synced: Mapping[str, Synced]) -> Iterator[str]:
@@ -349,8 +349,8 @@ def _print_done(report: Report, due: str = "") -> None:
     print_line(f"{report.loop}: {report.did.value}{due}")
     if report.silent:
         print_line(
-            f"Not confirmed by {', '.join(report.silent)}: until they answer, or their connections "
-            "end, they may begin one more run. Do it again to see whether all know."
+            f"Not confirmed by {', '.join(report.silent)}; they may start one more run. Repeat "
+            "the command to check."
         )
 
 

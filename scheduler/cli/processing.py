@@ -60,13 +60,14 @@ cli = new_group()
 def dev(
     reference: AppArgument = None,
     span: Annotated[
-        str | None, typer.Option("--for", help="End after so long, such as 10s; else at Ctrl-C.")
+        str | None, typer.Option("--for", help="Stop after this time, such as 10s; else at Ctrl-C.")
     ] = None,
     with_dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="Show it in a browser, too, at the port 8088.")
+        bool, typer.Option("--dashboard", help="Serve the dashboard, too, at port 8088.")
     ] = False,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Another port for it; 0: any that is free.")
+        int | None,
+        typer.Option(min=0, max=65535, help="The port of the dashboard; 0: any free port."),
     ] = None,
     log_format: LogFormat = None,
     as_json: Json = False,
@@ -100,7 +101,8 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            help="How many runs at once, over all tasks; else SCHEDULER_CONCURRENCY, else 100.",
+            help="The maximum number of concurrent runs, over all tasks; else "
+            "SCHEDULER_CONCURRENCY, else 100.",
         ),
     ] = None,
     health_port: HealthPort = None,
@@ -109,7 +111,7 @@ def run(
         typer.Option(
             min=1,
             max=65535,
-            help="The port at which it answers /metrics, which may be the same; else "
+            help="The port of /metrics, which may be the same; else "
             "SCHEDULER_METRICS_PORT, else none.",
         ),
     ] = None,
@@ -194,8 +196,8 @@ async def _observable(
 def _metrics_page(app: Scheduler) -> WSGIApplication:
     if importlib.util.find_spec("prometheus_client") is None:
         raise SettingsError(
-            "Metrics are asked for (--metrics-port, SCHEDULER_METRICS_PORT), and the package that "
-            f"makes them is not installed: pip install '{DISTRIBUTION}[metrics]'. "
+            "Metrics are enabled (--metrics-port, SCHEDULER_METRICS_PORT), but their package is "
+            f"not installed: pip install '{DISTRIBUTION}[metrics]'. "
             "Nothing was started."
         )
     from scheduler import metrics
@@ -221,7 +223,7 @@ def _completed(
                 if task.done():
                     raise
                 logging.getLogger(__name__).error(
-                    "an asyncio task raised %s: the processor goes on",
+                    "an asyncio task raised %s: the processor continues",
                     type(error).__name__,
                     exc_info=error,
                 )

@@ -25,14 +25,14 @@ from scheduler.timing.clock import SystemClock
 from scheduler.timing.moments import exact
 
 NOT_ENDED = {
-    "coroutine": "it has not ended yet: it is cancelled, and takes its time to end",
-    "thread": "it goes on: its thread cannot be stopped, and it is cancelled when that has ended",
-    "process": "it has not ended yet: its process is killed",
+    "coroutine": "cancelled, but still running",
+    "thread": "still running: its thread cannot be interrupted; the run ends with the thread",
+    "process": "its process is being killed",
 }
 OTHERWISE = {
-    "succeeded": "it returned, though it was told to end",
+    "succeeded": "it returned despite the cancellation",
     "lost": "its processor has died, or lost it: it is run again, unless it was settled before",
-    "returned": "its processor stops, and has given it back: it is run again",
+    "returned": "its processor is stopping and requeued it: it is run again",
     "gone": "it had just ended",
 }
 
@@ -47,7 +47,7 @@ def ps(
         typer.Option(
             "--stack",
             metavar="RUN",
-            help="Show where this run is now: the calls that it is in, without any values.",
+            help="Show the stack of this run, without any values.",
         ),
     ] = None,
     as_json: Json = False,
@@ -83,7 +83,8 @@ def cancel(
     escalate: Annotated[
         bool,
         typer.Option(
-            "--escalate", help="Count it as failed for the last time: it is parked, and told."
+            "--escalate",
+            help="Count it as failed for the last time: it is parked, and hooks are called.",
         ),
     ] = False,
     as_json: Json = False,
@@ -114,7 +115,7 @@ def _said(report: CancelReport) -> str:
         return OTHERWISE.get(report.ending, f"it ended by itself: {report.ending}")
     if report.ending == "escalated":
         return f"cancelled {after}, and parked: see `scheduler failed list`"
-    goes_on = "; its loop goes on, unless it is paused" if report.run.loop else ""
+    goes_on = "; its loop continues, unless it is paused" if report.run.loop else ""
     return f"cancelled {after}{goes_on}"
 
 
@@ -122,9 +123,9 @@ def _remarks(running: Running) -> Iterator[str]:
     if not running.runs and running.complete:
         yield "Nothing runs."
     if running.more:
-        yield f"{running.more} more: a processor names 1,000"
+        yield f"{running.more} more: a processor lists 1,000"
     if running.silence:
-        yield f"As far as is known: {running.silence}."
+        yield f"Incomplete: {running.silence}."
 
 
 def _print_stacks(runs: Sequence[RunningRun]) -> None:

@@ -35,7 +35,7 @@ def schedule_set(
         typer.Option("--fixed-rate", help="With --every: at the multiples of the period, instead."),
     ] = False,
     offset: Annotated[
-        str | None, typer.Option(help="With --fixed-rate: so much later, such as 10m.")
+        str | None, typer.Option(help="With --fixed-rate: later by this time, such as 10m.")
     ] = None,
     cron: Annotated[
         str | None, typer.Option(help="A cron expression, such as '0 9 * * MON-FRI'.")
@@ -44,11 +44,11 @@ def schedule_set(
         str | None, typer.Option(help="With --cron: its zone, such as Europe/Berlin; else UTC.")
     ] = None,
     jitter: Annotated[
-        str | None, typer.Option(help="Start each run up to so much later, such as 10s.")
+        str | None, typer.Option(help="Start each run up to this much later, such as 10s.")
     ] = None,
     catch_up: Annotated[
         str | None,
-        typer.Option(help="What to do of missed times: latest, skip or all; else latest."),
+        typer.Option(help="What to do about missed times: latest, skip or all; else latest."),
     ] = None,
     grace: Annotated[
         str | None, typer.Option(help="With --catch-up skip: how late a run may start.")

@@ -44,8 +44,8 @@ def seed(
         bool,
         typer.Option(
             "--migrate",
-            help="Recreate queues that were declared for other code or settings, with all that "
-            "waits in them. Stop all processors first.",
+            help="Recreate queues that were declared for other code or settings, with all their "
+            "messages. Stop all processors first.",
         ),
     ] = False,
     take_over: Annotated[
@@ -55,9 +55,7 @@ def seed(
             help="Seed a namespace that was seeded from another module: the app has moved.",
         ),
     ] = False,
-    paused: Annotated[
-        bool, typer.Option("--paused", help="Leave the loops that are started now paused.")
-    ] = False,
+    paused: Annotated[bool, typer.Option("--paused", help="Start new loops paused.")] = False,
     as_json: Json = False,
 ) -> None:
     """Declare the queues, and start loops that have not been started.
@@ -135,9 +133,7 @@ OF_REPORTS = Table[Report](
 @command(topology, "show", asks=False)
 def topology_show(
     reference: AppArgument = None,
-    whole: Annotated[
-        bool, typer.Option("--all", help="Every timer queue, too, which are many.")
-    ] = False,
+    whole: Annotated[bool, typer.Option("--all", help="Show every timer queue, too.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show the exchanges, queues and bindings of the app, as a tree.
@@ -156,7 +152,8 @@ def topology_export(
     reference: AppArgument = None,
     vhost: Annotated[str, typer.Option(help="The virtual host that they are for.")] = "/",
     as_json: Annotated[
-        bool, typer.Option("--json", help="It is JSON in any case.", show_default=False)
+        bool,
+        typer.Option("--json", help="No effect: the output is always JSON.", show_default=False),
     ] = True,
 ) -> None:
     """Print the exchanges and queues, as RabbitMQ definitions (JSON).

@@ -96,8 +96,8 @@ def send(
         id, outcome = asyncio.run(sent())
     except TimeoutError:
         raise NotSent(
-            f"The broker has not answered within {format_duration(LIMIT.get())}: the call may have "
-            "been sent, or not. Check the broker's nodes, or raise --timeout."
+            f"The broker has not responded within {format_duration(LIMIT.get())}: the call may "
+            "have been sent, or not. Check the broker's nodes, or raise --timeout."
         ) from None
     if as_json:
         print_json({"task": name, "id": id, "outcome": outcome})

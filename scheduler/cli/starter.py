@@ -21,7 +21,7 @@ app = Scheduler("NAMESPACE")
 
 @app.periodic(every="5s", retry=Retry(3, delays=["1s", "10s", "1m"]), timeout="1m")
 async def count(ctx: Context) -> None:
-    """Count the runs. What a run carries, the next one gets, in whichever process it runs."""
+    """Count the runs. The next run gets the carried number, in any process."""
     number = (ctx.carried or 0) + 1
     ctx.carry(number)
     await greet.send(number)

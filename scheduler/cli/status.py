@@ -50,13 +50,12 @@ def status(
         bool,
         typer.Option(
             "--watch",
-            help="Show it again and again, until Ctrl-C. Each time costs a read of what is new in "
-            "the journal, and the lengths of queues. The queues in which loops wait are looked "
-            "into every 30 s only: a look may hold up, by milliseconds, what is about to leave.",
+            help="Refresh until Ctrl-C. Each refresh reads the new part of the journal, and the "
+            "lengths of queues.",
         ),
     ] = False,
     interval: Annotated[
-        str, typer.Option(help="How often --watch shows it anew, such as 5s; at least 1s.")
+        str, typer.Option(help="The interval of --watch, such as 5s; at least 1s.")
     ] = "2s",
     task: Annotated[str, typer.Option(help="Only the loops of this task.")] = "",
     key: Annotated[str, typer.Option(help="Only loops whose key fits, such as 'customer-*'.")] = "",
@@ -219,14 +218,14 @@ def _of_counts(counts: Counts) -> Iterator[str]:
     more = len(counts.orphans) - FEW
     few = ", ".join([*counts.orphans[:FEW], *([f"{more} more"] if more > 0 else [])])
     lines = {
-        "the broker blocks publishers, as it is {}: no run is settled, and no loop goes on, "
-        "until its alarm ends (`rabbitmqctl status` shows it)": counts.alarm,
+        "the broker blocks publishers ({}): no run is settled, and no loop continues, until its "
+        "alarm ends (see `rabbitmqctl status`)": counts.alarm,
         "{} parked: see `scheduler failed list`": counts.parked,
         "{} void tokens: they wait in the broker until they are due, and never run": counts.void,
         "{} delayed: they wait in the broker for their time": counts.delayed,
-        "in the broker, and not in this code: {} (`scheduler seed --prune` removes them)": few,
-        "tasks in the broker, and not in this code: {} (`scheduler seed --prune` parks what waits, "
-        "and removes their queues)": ", ".join(map(str, counts.leftovers)),
+        "in the broker, but not in this code: {} (`scheduler seed --prune` removes them)": few,
+        "tasks in the broker, but not in this code: {} (`scheduler seed --prune` parks their "
+        "messages, and removes their queues)": ", ".join(map(str, counts.leftovers)),
     }
     if any(lines.values()):
         yield ""
@@ -324,8 +323,8 @@ def _watch(
 ) -> bool:
     if loop is not None or as_json or not sys.stdout.isatty():
         raise UsageError(
-            "--watch shows all loops in a terminal: leave out LOOP and --json, and what the output "
-            "is piped to."
+            "--watch shows all loops in a terminal: omit LOOP and --json, and do not pipe the "
+            "output."
         )
     span = parse_duration(interval, "--interval")
     if span < LEAST:
@@ -363,7 +362,7 @@ class Screen:
                 await asyncio.wait([taking], timeout=self._interval.total_seconds())
                 if not taking.done():
                     broker = program.broker
-                    self._trouble = f"{broker.address} has not answered yet: {why_silent(broker)}"
+                    self._trouble = f"{broker.address} has not responded yet: {why_silent(broker)}"
                 live.update(self._shown(), refresh=True)
             taking.result()
         finally:

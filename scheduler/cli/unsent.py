@@ -48,7 +48,7 @@ def unsent_send(reference: AppArgument = None, as_json: Json = False) -> bool:
 @command(cli, "purge", asks=False)
 def unsent_purge(
     reference: AppArgument = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking first.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
     """Delete the stored messages for good.

@@ -71,7 +71,7 @@ def warn_of_doubts(loops: Iterable[Loop]) -> None:
         if (meant := seconds_first(written)) is not None:
             sys.stderr.write(
                 f"scheduler: Warning: of the six fields of {loop.id}, {written!r}, the last is the "
-                f"second: {in_words(written)}. If the first was meant to be, write "
+                f"second: {in_words(written)}. If you meant the first one, write "
                 f"{meant!r}: {in_words(meant)}.\n"
             )
 

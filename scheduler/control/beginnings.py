@@ -32,7 +32,7 @@ CALLED_AT_ONCE = 2_000
 BEGUN_AT_ONCE = 10_000
 REPAIRED = {
     "lost": "its token was put again",
-    "doubled": "a node of the broker handed its token out twice: it goes on with one",
+    "doubled": "a node of the broker delivered its token twice: one token replaces both",
 }
 TRIES = 10
 LOOK_BACK = timedelta(minutes=10)
@@ -129,7 +129,9 @@ class Beginnings:
             if not pending:
                 return [reports[loop.id] for loop in loops]
         names = ", ".join(map(str, pending))
-        raise Overtaken(f"{names}: changed by others {TRIES} times in a row. Try again.")
+        raise Overtaken(
+            f"{names}: other programs changed it first, {TRIES} times in a row. Try again."
+        )
 
     async def begin_all(self, wanted: Sequence[Wanted]) -> Mapping[LoopId, Begun]:
         """Begin epochs of different loops, in bulk.

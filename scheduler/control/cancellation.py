@@ -119,16 +119,13 @@ def _found(running: Running, reference: str) -> list[RunningRun]:
     )
     if not named and running.silence:
         raise NotRunning(
-            f"No run {reference!r} is going on, as far as is known: {running.silence}. Nothing was "
-            "done; try again."
+            f"No run {reference!r} was found, but the answers are incomplete: {running.silence}. "
+            f"Try again."
         )
     if not named:
-        raise NotRunning(
-            f"No run {reference!r} is going on: nothing was done. `scheduler ps` lists those that "
-            "are."
-        )
+        raise NotRunning(f"No run {reference!r} is running. `scheduler ps` lists the current runs.")
     ids = list(dict.fromkeys(run.id for run in named))
     if len(ids) > 1:
         few = ", ".join(ids[:MOST_NAMED]) + (", ..." if len(ids) > MOST_NAMED else "")
-        raise UsageError(f"{reference!r} may be any of {len(ids)} runs: name one of {few}.")
+        raise UsageError(f"{reference!r} is ambiguous ({len(ids)} runs): use one of {few}.")
     return named

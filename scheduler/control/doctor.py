@@ -102,17 +102,17 @@ def require_fit(broker: Broker) -> None:
 NOT_COMPARED = Finding(
     "arguments of queues",
     "ok",
-    "not compared: this user may not declare, which `scheduler run` does not need",
+    "not checked: this user may not declare (`scheduler run` does not need that)",
 )
-NO_MANAGEMENT = "not looked at: SCHEDULER_MANAGEMENT_URL, of RabbitMQ's management API, is not set"
+NO_MANAGEMENT = "not checked: SCHEDULER_MANAGEMENT_URL is not set"
 READ_POLICIES = (
-    "Check SCHEDULER_MANAGEMENT_URL, and that its user has the tag `management`; or look yourself: "
-    "`rabbitmqctl list_policies` and `list_operator_policies`."
+    "Check SCHEDULER_MANAGEMENT_URL, and that its user has the tag `management`; or check "
+    "yourself: `rabbitmqctl list_policies` and `list_operator_policies`."
 )
 RESTART = (
-    "If it stays so, restart this node of the broker: its rabbit_fifo_dlx_sup has ended, which "
-    "nothing else starts again, and until then nothing that waits there goes on, of no namespace. "
-    "A decimal in the headers of what is dead-lettered into a stream ends it."
+    "If this persists, restart this node of the broker: its rabbit_fifo_dlx_sup has crashed, and "
+    "until a restart no timer on this node works, in any namespace. A decimal in the headers of "
+    "a message that is dead-lettered into a stream crashes it."
 )
 
 
@@ -166,30 +166,30 @@ class Doctor:
                 yield Finding(
                     about,
                     "warning",
-                    f"not looked at, this user may not: {error}",
-                    "Look as the user of `scheduler run`, or of `scheduler seed`.",
+                    f"not checked, permission denied: {error}",
+                    "Run this as the user of `scheduler run`, or of `scheduler seed`.",
                 )
         about, info = "rights of this user", self._broker.info
         if refusal is None:
-            yield Finding(about, "ok", "enough for `scheduler run`, as far as it was tried")
+            yield Finding(about, "ok", "sufficient for `scheduler run`, as far as tested")
         else:
             rights = rights_to_process(self._app.names)
             line = command(rights, user=info.user or "USER", vhost=info.vhost)
-            yield Finding(about, "problem", f"not enough for `scheduler run`: {refusal}", line)
+            yield Finding(about, "problem", f"insufficient for `scheduler run`: {refusal}", line)
         for finding in _rights_of_users(self._app, self._broker.info.vhost):
             yield finding
 
     async def _check_app(self) -> AsyncIterator[Finding]:
         about = "app"
         if (other := await self._installation.other_app()) is None:
-            yield Finding(about, "ok", "the namespace is that of no other one")
+            yield Finding(about, "ok", "namespace not used by another app")
         else:
             yield Finding(
                 about,
                 "problem",
-                f"the namespace is that of another one, which was seeded from {other!r}",
-                "Give this app a namespace of its own; or, if it is the same that has moved, run "
-                "`scheduler seed --take-over`. Prune nothing before.",
+                f"namespace used by another app, seeded from {other!r}",
+                "Give this app its own namespace; or, if it is the same app that has moved, run "
+                "`scheduler seed --take-over`. Do not run --prune until this is resolved.",
             )
 
     async def _check_queues(self) -> AsyncIterator[Finding]:
@@ -208,7 +208,7 @@ class Doctor:
                 wrong = True
                 yield finding
         if not wrong:
-            yield Finding("queues", "ok", f"{len(queues)}, as they should be")
+            yield Finding("queues", "ok", f"{len(queues)}, all as expected")
 
     async def _compare(self, queue: Queue) -> Finding | None:
         """Return what is wrong with the arguments of an existing queue."""
@@ -230,7 +230,7 @@ class Doctor:
         try:
             found = await self._installation.harms()
         except BrokerError as error:
-            yield Finding(about, "warning", f"not looked at: {error}", READ_POLICIES)
+            yield Finding(about, "warning", f"not checked: {error}", READ_POLICIES)
             return
         for harm in found or ():
             what_to_do = advice(harm, self._app.namespace, self._broker.info.vhost)
@@ -242,19 +242,19 @@ class Doctor:
     async def _check_dead_lettering(self, alarm: str) -> AsyncIterator[Finding]:
         about = "dead-lettering"
         if alarm:
-            yield Finding(about, "ok", "not tried, as the broker accepts no messages")
+            yield Finding(about, "ok", "not tested: the broker accepts no messages")
             return
         try:
             if await _hands_on(self._broker, self._app.names):
-                yield Finding(about, "ok", "what is due comes to its next queue")
+                yield Finding(about, "ok", "due messages reach their next queue")
             else:
-                detail = f"what was due {PROBED_FOR_S} s ago is not in its next queue"
+                detail = f"a message due {PROBED_FOR_S} s ago has not reached its next queue"
                 yield Finding(about, "problem", detail, RESTART)
         except BrokerUnavailable as error:
-            yield Finding(about, "problem", f"no timer queue could be made: {error}", RESTART)
+            yield Finding(about, "problem", f"no timer queue could be created: {error}", RESTART)
         except AccessRefused as error:
-            detail = f"not tried, this user may not configure its queues: {error}"
-            yield Finding(about, "ok", detail, "Look as the user of `scheduler seed`.")
+            detail = f"not tested, this user may not configure its queues: {error}"
+            yield Finding(about, "ok", detail, "Run this as the user of `scheduler seed`.")
 
     async def _check_processors(self, alarm: str) -> AsyncIterator[Finding]:
         names = self._app.names
@@ -266,14 +266,14 @@ class Doctor:
         async with self._roll_call:
             answers = await self._roll_call.ask_all({})
         if answers.complete:
-            yield Finding("processors", "ok", f"{answers.expected}, and all of them answer")
+            yield Finding("processors", "ok", f"{answers.expected}, all responding")
         else:
             yield Finding(
                 "processors",
                 "warning",
                 f"of {answers.expected}, {answers.silence}",
-                "Look whether they stand still. Until they answer, or their connections end, "
-                "pauses are not confirmed, and loops that begin anew wait for them.",
+                "Check whether these processors are hung. Until they respond, pauses cannot be "
+                "confirmed and restarted loops wait.",
             )
 
     async def _check_timers(self) -> AsyncIterator[Finding]:
@@ -305,8 +305,7 @@ class Doctor:
             yield Finding(
                 f"{'task' if orphan.id.is_whole else 'loop'} {orphan}",
                 "warning",
-                f"{'is paused' if orphan.id.is_whole else 'is'} in the broker, and the code does "
-                "not have it",
+                f"{'is paused' if orphan.id.is_whole else 'is'} in the broker, but not in the code",
                 "Run `scheduler seed --prune` once no old processor needs it.",
             )
 
@@ -319,7 +318,7 @@ class Doctor:
                 f"task {task}",
                 "warning",
                 f"is paused by {pause.by}: {pause.reason}; {counted(waiting, 'message')} waiting",
-                f"Run `scheduler resume APP {task}` when it may go on.",
+                f"Run `scheduler resume APP {task}` to continue.",
             )
 
     async def _check_calls(self) -> AsyncIterator[Finding]:
@@ -337,9 +336,9 @@ class Doctor:
             yield Finding(
                 f"task {each.task}",
                 "warning",
-                f"is in the broker, and the code does not have it: {each}",
-                "Run `scheduler seed --prune` once no old processor needs it: it parks what waits. "
-                "`scheduler failed replay --to` sends parked messages to another task.",
+                f"is in the broker, but not in the code: {each}",
+                "Run `scheduler seed --prune` once no old processor needs it: it parks waiting "
+                "messages. `scheduler failed replay --to` sends parked messages to another task.",
             )
 
     async def _check_parked(self) -> AsyncIterator[Finding]:
@@ -387,7 +386,7 @@ async def check_addresses(nodes: Sequence[Broker]) -> Finding:
             f"{len(refusals)} of {len(nodes)} cannot be used: {' '.join(map(str, refusals))}",
             "The other addresses are used. Fix it or remove it from SCHEDULER_BROKER_URL.",
         )
-    return Finding(about, "ok", f"{len(nodes)}, and all of them answer")
+    return Finding(about, "ok", f"{len(nodes)}, all responding")
 
 
 @contextmanager
@@ -398,8 +397,8 @@ def explaining_refusals(broker: Broker, rights: Rights) -> Generator[None]:
     except AccessRefused as error:
         line = command(rights, user=broker.info.user or "USER", vhost=broker.info.vhost)
         raise AccessRefused(
-            f"{error} What was done before that stays. Give this user the rights that the command "
-            f"needs, instead of those that it has: {line}"
+            f"{error} Earlier steps remain. Give this user the required rights, which replace the "
+            f"current ones: {line}"
         ) from None
 
 
@@ -436,7 +435,7 @@ def _rights_of_users(app: App, vhost: str) -> list[Finding]:
     names = app.names
     users = {
         "seed": (rights_to_seed(names, app.topology()), "`scheduler seed` needs"),
-        "processor": (rights_to_process(names), "`scheduler run`, and what operators do, need"),
+        "processor": (rights_to_process(names), "`scheduler run`, and commands of operators, need"),
         "viewer": (rights_to_look(names), "`scheduler dashboard --read-only` needs"),
     }
     if any(task.called for task in app.tasks.values()):
@@ -461,7 +460,7 @@ def _check_timeouts(app: App) -> list[Finding]:
             "warning",
             f"{format_duration(task.timeout)} is not below the broker's consumer_timeout "
             f"({limit} unless it was configured): the broker would give a long run to another "
-            "processor while it goes on",
+            "processor while it is running",
             "Raise consumer_timeout in rabbitmq.conf, or lower the task's timeout.",
         )
         for task in app.tasks.values()
@@ -491,9 +490,9 @@ def _check_schedule(loop: Loop) -> Finding | None:
     return Finding(
         f"loop {loop}",
         "warning",
-        f"goes by a schedule that {loop.override.by} has set: {describe(loop.schedule)}, where the "
-        f"code says: {describe(loop.of_code)}",
-        "Run `scheduler schedule clear` when the code's shall hold again.",
+        f"schedule overridden by {loop.override.by}: {describe(loop.schedule)} (code: "
+        f"{describe(loop.of_code)})",
+        "Run `scheduler schedule clear` to return to the code's schedule.",
     )
 
 
@@ -504,8 +503,8 @@ def _check_alarm(alarm: str) -> Finding:
         "messages",
         "problem",
         f"the broker blocks publishers: it is {alarm}",
-        "Free memory or disk of its nodes: `rabbitmqctl status` shows what they have, and from "
-        "where on they block. Until then no run is settled, and no loop goes on.",
+        "Free memory or disk of its nodes: `rabbitmqctl status` shows usage and limits. Until "
+        "then no run is settled, and no loop continues.",
     )
 
 
@@ -521,7 +520,7 @@ def _check_loop(status: Status) -> Finding | None:
             )
         case Where.UNATTENDED:
             return Finding(
-                about, "warning", "is due, and no processor takes it", "Start `scheduler run`."
+                about, "warning", "is due, but no processor takes it", "Start `scheduler run`."
             )
         case Where.LATE:
             return Finding(
@@ -535,7 +534,7 @@ def _check_loop(status: Status) -> Finding | None:
                 about,
                 "warning",
                 f"is paused: {status.reason or 'no reason was given'}",
-                "Run `scheduler resume` when it may go on.",
+                "Run `scheduler resume` to continue.",
             )
         case _:
             return None

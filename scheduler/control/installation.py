@@ -243,19 +243,16 @@ class Installation:
         wanted = {queue.name: queue.arguments for queue in self._app.topology().queues}
         known = declared or {**wanted[error.queue], error.argument: None}
         told = self._explained(error.queue, known, wanted[error.queue])
-        return UsageError(f"{told} What exists was left as it is.")
+        return UsageError(f"{told} Nothing was changed.")
 
     def _explained(self, queue: str, known: Arguments, wanted: Arguments) -> str:
         names = self._app.names
         if not known:
-            return (
-                f"{queue!r} is being made anew: run `scheduler seed --migrate` again, if that was "
-                "broken off."
-            )
+            return f"A migration of {queue!r} is incomplete: rerun `scheduler seed --migrate`."
         kept = (
-            "begins a new journal: loops go on, and what `scheduler history` tells begins anew"
+            "starts a new journal: loops continue, and `scheduler history` starts empty"
             if queue in (names.journal, names.history)
-            else "makes the queue anew and keeps what waits in it"
+            else "recreates the queue and keeps its messages"
         )
         return (
             f"{queue!r} was declared before {self._changed(queue, known, wanted)} was changed. "

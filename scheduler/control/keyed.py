@@ -255,7 +255,7 @@ class Keyed:
                     await start(batch)
                 await operations.roster.compact()
         except SchedulerError as error:
-            error.add_note(f"{count} loops were started before; called again, it goes on.")
+            error.add_note(f"{count} loops were started; call it again to continue.")
             raise
         return Started(did[Did.CREATED], did[Did.RESCHEDULED], did[Did.UNCHANGED])
 

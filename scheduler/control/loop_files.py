@@ -59,7 +59,7 @@ class Row(BaseModel):
             ScheduleError: it is invalid.
         """
         if (self.every is None) == (self.cron is None):
-            raise ScheduleError("a loop has every or cron, one of them")
+            raise ScheduleError("expected either every or cron")
         return schedule_of(**self.model_dump(exclude={"args"}))
 
 
@@ -95,7 +95,7 @@ async def sync_all(
         try:
             done[task] = await keyed.sync(loops, dry_run=dry_run)
         except BrokerError as error:
-            before = f"; those before it are done: {', '.join(done)}" if done else ""
+            before = f"; completed before it: {', '.join(done)}" if done else ""
             error.add_note(f"That was at the task {task!r}{before}.")
             raise
     return done
@@ -124,7 +124,7 @@ def _read(file: Path) -> Mapping[str, Any]:
     except ValueError as error:  # invalid TOML, JSON, or UTF-8
         raise _wrong(file, f"it cannot be read: {error}.") from None
     if not isinstance(read, dict):
-        raise _wrong(file, f"it is an object of tasks, got: {shown(read)}.")
+        raise _wrong(file, f"expected an object of tasks, got: {shown(read)}.")
     return cast("dict[str, Any]", read)
 
 
@@ -134,11 +134,11 @@ def _loops(
     if task not in tasks:
         raise _wrong(file, no_such("task", task, tasks), task)
     if not isinstance(table, dict):
-        raise _wrong(file, f"a task has tables of keyed loops, got: {shown(table)}.", task)
+        raise _wrong(file, f"expected tables of keyed loops, got: {shown(table)}.", task)
     for key, values in cast("dict[str, object]", table).items():
         if not isinstance(values, dict):
             example = _table(task, "user-42")
-            told = f"a task has tables of keyed loops, such as {example}; {key!r} is none."
+            told = f"expected tables of keyed loops, such as {example}; {key!r} is not one."
             raise _wrong(file, told, task)
         row = _row(file, task, key, cast("dict[str, object]", values))
         parameters = tasks[task].arguments.parameters
@@ -158,7 +158,7 @@ def _row(file: Path, task: str, key: str, values: Mapping[str, object]) -> Row:
         near = nearest(unknown[0], Row.model_fields)
         has = f"there are: {', '.join(Row.model_fields)}."
         if isinstance(values[unknown[0]], dict):
-            has += f" A key with a '.' stands in quotes: {_table(task, f'{key}.{unknown[0]}')}."
+            has += f" Quote a key with a '.': {_table(task, f'{key}.{unknown[0]}')}."
         hint = f"did you mean {near!r}?" if near else has
         raise _wrong(file, f"There is no {unknown[0]!r} in a loop; {hint}", task, key)
     try:

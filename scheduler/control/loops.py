@@ -163,7 +163,7 @@ class Loops:
         """
         known = await self._loops_with(name)
         if name not in known and name in self._app.tasks:
-            raise UnknownLoop(f"{name!r} is a task, and no loop: its loops are named {name}.KEY.")
+            raise UnknownLoop(f"{name!r} is a task, not a loop: its loops are named {name}.KEY.")
         if name not in known:
             raise UnknownLoop(no_such("loop", name, known))
         return known[name]

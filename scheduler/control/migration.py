@@ -53,8 +53,8 @@ class Migration:
             depth = await self._broker.depth(queue)
             if depth is not None and depth.consumers:
                 raise UsageError(
-                    f"{queue!r} has to be made anew, and {depth.consumers} processors consume from "
-                    "it. Nothing was changed: stop all processors of the app, then run this again."
+                    f"{queue!r} must be recreated, but {depth.consumers} processors consume from "
+                    f"it. Nothing was changed: stop all processors of the app, then rerun this."
                 )
         await self._broker.declare(wanted.only({self._names.imprint}))
         before = await self._installation.imprint()

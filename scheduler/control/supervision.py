@@ -91,7 +91,7 @@ LONGEST_DRAINING = timedelta(minutes=2)
 JUST_BEGUN = timedelta(seconds=1.5)
 
 ADVICE = {
-    "orphan": "The code does not have it: `scheduler seed --prune` removes it.",
+    "orphan": "It is not in the code: `scheduler seed --prune` removes it.",
     "unattended": "It is due, and no processor consumes from its queue: start one for its task.",
 }
 
@@ -177,7 +177,9 @@ class Supervisor:
             self._reconnected_at = self._clock.now()
             if self._hurrying is not None:
                 self._hurrying.cancel()
-            self._hurrying = asyncio.create_task(self._hurry(), name="supervision in a hurry")
+            self._hurrying = asyncio.create_task(
+                self._hurry(), name="supervision after a reconnect"
+            )
 
     async def round(self, memory: Memory) -> Memory:
         """Check all loops, and repair lost and doubled ones."""
@@ -401,7 +403,7 @@ class Supervisor:
         except BrokerError as error:
             self._app.events.emit(SupervisionDelayed(str(error)))
         except Exception:
-            logging.getLogger(__name__).exception("Looking after supervision failed")
+            logging.getLogger(__name__).exception("Watching supervision failed")
 
 
 def _memory(carried: Any) -> Memory:

@@ -220,7 +220,7 @@ class Verbs:
         """
         if (of_code := self._app.loops.get(loop.id)) is None:
             raise UsageError(
-                f"The loop {loop} is not in the code, which has no schedule for it to go back to. "
+                f"The loop {loop} is not in the code, so there is no schedule to return to. "
                 "Nothing was changed; `scheduler schedule set` gives it another."
             )
 

@@ -42,13 +42,13 @@ MEANINGS = {
     Where.LOST: "overdue, and no processor has its token; supervision repairs it",
     Where.UNATTENDED: "due, and no processor takes messages of its task: start one",
     Where.LATE: "overdue for longer than its task may take, and nothing was heard of its run",
-    Where.UNSEEDED: "in the code, and not in the broker: run `scheduler seed`",
+    Where.UNSEEDED: "in the code, but not in the broker: run `scheduler seed`",
     Where.REMOVED: "removed by a newer release: this program is older; restart it",
     Where.UNHEARD: "no activity found in the journal",
     Where.READY: "due, and waiting in the queue of its task",
     Where.RUNNING: "due, and delivered to a processor",
-    Where.PAUSED: "it waits until it is resumed",
-    Where.WAITING: "its time has not come",
+    Where.PAUSED: "waits until it is resumed",
+    Where.WAITING: "not due yet",
 }
 
 

@@ -43,7 +43,7 @@ RIGHTS = {
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
-NOBODY_KNOWN = "somebody at this machine"
+NOBODY_KNOWN = "a user of this machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def basic_access(lines: Iterable[str]) -> Access:
         if not name or not password or password.startswith(("$", "{")):
             raise UsageError(
                 f"Line {number} of the file of users: expected NAME:PASSWORD, or "
-                "NAME:PASSWORD:MAY. A password stands there itself, not hashed."
+                "NAME:PASSWORD:MAY. Passwords are plain text, not hashed."
             )
         rights = may or "all"
         whole = {"all": Visitor(name, "all"), "read-only": Visitor(name, "read-only")}
@@ -194,8 +194,8 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
         if sent_from and sent_from in (headers.get("host"), headers.get("x-forwarded-host")):
             return None
     return (
-        "The form was sent from the page of another site. Behind a proxy without TLS, have it "
-        "forward the Host header."
+        "The form was sent from the page of another site. Behind a proxy without TLS, configure "
+        "it to forward the Host header."
     )
 
 
@@ -207,6 +207,4 @@ def visitor_of(told: object) -> Visitor | None:
     """
     if told is None or isinstance(told, Visitor):
         return told
-    raise UsageError(
-        f"access= returns a Visitor, or None for nobody, got {told!r}. Nobody was let in."
-    )
+    raise UsageError(f"access= must return a Visitor or None, got {told!r}; access denied.")

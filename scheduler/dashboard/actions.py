@@ -73,7 +73,7 @@ LOOP_VERBS = {
     for verb in (
         LoopVerb(
             "pause",
-            "No run of it begins any more until it is resumed. A run that is going on ends.",
+            "No run begins until it is resumed. A run in progress ends normally.",
             lambda it, loop, why: it.verbs.pause(loop, why or BY_DEFAULT),
             lambda it, loops, why: it.verbs.pause_all(loops, why or BY_DEFAULT),
             undone_by="resume",
@@ -81,7 +81,7 @@ LOOP_VERBS = {
         ),
         LoopVerb(
             "resume",
-            "If it is paused, it goes on at its next nominal time.",
+            "If it is paused, it continues at its next nominal time.",
             lambda it, loop, _: it.verbs.resume(loop),
             lambda it, loops, _: it.verbs.resume_all(loops),
             undone_by="pause",
@@ -89,20 +89,21 @@ LOOP_VERBS = {
         ),
         LoopVerb(
             "now",
-            "If it is paused, it goes on, and runs at once.",
+            "If it is paused, it continues, and runs at once.",
             lambda it, loop, _: it.verbs.resume(loop, at_once=True),
             lambda it, loops, _: it.verbs.resume_all(loops, at_once=True),
             undone_by="pause",
         ),
         LoopVerb(
             "trigger",
-            "If it waits, it runs now, besides its schedule. Paused or running, it is left alone.",
+            "If it waits, it runs now, in addition to its schedule. A paused or running loop is "
+            "left alone.",
             lambda it, loop, _: it.verbs.trigger(loop),
         ),
         LoopVerb(
             "remove",
-            "It ends for good, with its place in the schedule and what it carries. A run that is "
-            "going on is its last. Only loops that the code does not start can be removed.",
+            "It ends for good, with its progress and carried data. A run in progress is its last. "
+            "Only loops that are not in the code can be removed.",
             lambda it, loop, _: it.removal.remove(loop),
         ),
     )
@@ -278,7 +279,7 @@ class Actions:
         states = Counter(
             found.state.value for name in names if (found := self._site.standing(name))
         )
-        says = f"Of each: {verb.says}"
+        says = f"For each: {verb.says}"
         if len(names) >= MANY:
             says += f" Now {listed([f'{n} {state}' for state, n in states.items()])}."
         return Question(
@@ -334,7 +335,7 @@ class Actions:
         verb, says = "Start", "It runs from now on, whatever is deployed, until it is removed."
         if self._site.standing(str(loop)) is not None:
             verb = "Change"
-            says = "It is there already, and goes on from where it is, with what is new of this."
+            says = "It exists already, and continues with these changes."
         arguments = f"arguments: {', '.join(loop.args) or 'none'}"
         return self._of_schedule(f"{verb} {loop}?", says, loop.schedule, arguments)
 
@@ -351,9 +352,9 @@ class Actions:
         name, schedule = form.text("loop"), form.schedule()
         if (found := self._site.standing(name)) is None:
             raise UsageError(f"There is no loop {name!r} any more.")
-        says = "It goes on by this from now on."
+        says = "This is its schedule from now on."
         if found.loop.id in self._site.app.loops:
-            says = "It goes by this from now on, whatever is seeded, until that is cleared."
+            says = "This overrides its schedule, whatever is seeded, until it is cleared."
         until_now = f"until now: {wording.schedule_in_words(found.schedule)}"
         return self._of_schedule(f"Reschedule {name}?", says, schedule, until_now)
 
@@ -372,7 +373,7 @@ class Actions:
             report = await do(self._site.program)
             operation.undo = undo if report.did is Did.RESCHEDULED else None
             words = wording.schedule_in_words(report.loop.schedule)
-            operation.tell(f"{_told(report)}; it goes by: {words}")
+            operation.tell(f"{_told(report)}; schedule: {words}")
 
         return work
 
@@ -451,7 +452,7 @@ class Actions:
                         await self._look_again(task)
             if operation.count != operation.total and operation.total is not None:
                 operation.lines.insert(
-                    0, f"{operation.count} of the {count} shown: the others had gone before."
+                    0, f"{operation.count} of the {count} shown; the rest were gone already."
                 )
             elif not operation.count:
                 raise UsageError("It is not parked any more: another visitor was faster.")
@@ -493,7 +494,7 @@ class Actions:
             findings = [finding async for finding in site.program.doctor.examine()]
             site.findings = site.clock.now(), findings
             wrong = sum(finding.verdict != "ok" for finding in findings)
-            operation.tell(f"{len(findings)} things were looked at, {wrong} want attention")
+            operation.tell(f"{len(findings)} checks, {wrong} need attention")
 
         return Begun("examine the broker", work)
 
@@ -508,7 +509,7 @@ class Actions:
             running = await program.cancellation.running()
             site.running = site.clock.now(), running
             site.roll = roll_of(answers, running, site.clock.now())
-            operation.tell(f"{len(answers.said)} of {answers.expected} processors have answered")
+            operation.tell(f"{len(answers.said)} of {answers.expected} processors responded")
 
         return Begun("call the roll", work)
 
@@ -521,7 +522,7 @@ class Actions:
             more = f", and {running.more} more" if running.more else ""
             operation.tell(f"{counted(len(running.runs), 'run')}{more}")
 
-        return Begun("ask what runs", work)
+        return Begun("ask for the current runs", work)
 
     def _cancel(self, form: Form) -> Begun:
         site, run, by = self._site, form.text("run"), form.visitor.name
@@ -530,15 +531,15 @@ class Actions:
 
         async def work(operation: Operation) -> None:
             report = await site.program.cancellation.cancel(run, by=by)
-            ending = report.ending or "goes on, and was told to end"
+            ending = report.ending or "still running, cancellation requested"
             operation.tell(f"{report.run.id}: {ending}")
             site.running = site.clock.now(), await site.program.cancellation.running()
 
-        return Begun(f"end the run {run}", work)
+        return Begun(f"cancel the run {run}", work)
 
     def _ask_of_cancel(self, form: Form) -> Question:
-        says = "It is not tried again; a loop goes on with its next tick. What it had done stays."
-        return Question("End this run?", says, [form.text("run")], 1, "End the run")
+        says = "It is not retried; a loop continues with its next tick. Its effects so far remain."
+        return Question("Cancel this run?", says, [form.text("run")], 1, "Cancel the run")
 
 
 def _undone(verb: LoopVerb, names: Sequence[str], reasons: Mapping[str, str]) -> Mapping[str, str]:
@@ -579,5 +580,5 @@ def _told(report: Report) -> str:
     told = f"{report.loop}: {report.did.value}"
     if report.silent:
         silent = ", ".join(report.silent)
-        told += f", not confirmed by {silent}: until they answer, they may begin one more run"
+        told += f", not confirmed by {silent}; they may start one more run"
     return told

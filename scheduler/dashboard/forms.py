@@ -192,7 +192,7 @@ class Form:
         if "filter" not in self.fields:
             raise UsageError("No loop was named.")
         if not (found := self._chosen(standings)):
-            raise UsageError("No loop fits this filter any more.")
+            raise UsageError("No loop matches this filter any more.")
         return found
 
     def changes(self, standings: Sequence[Standing]) -> list[str]:
@@ -203,7 +203,7 @@ class Form:
         if not more:
             return []
         few = ", ".join(more[:3]) + (", …" if len(more) > 3 else "")
-        return [f"{len(more)} more fit the filter since, and were left alone: {few}"]
+        return [f"{len(more)} more match the filter since, and were left alone: {few}"]
 
     def _chosen(self, standings: Sequence[Standing]) -> list[str]:
         chosen = Filter.of(dict(parse_qsl(self.text("filter"))))

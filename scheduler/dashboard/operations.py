@@ -193,7 +193,7 @@ class Operations:
             operation.error = str(error)
         except Exception as error:
             logging.getLogger(__name__).exception("%s failed", operation.what)
-            operation.error = f"It failed, and the log says how: {type(error).__name__}: {error}"
+            operation.error = f"Failed, see the log: {type(error).__name__}: {error}"
         finally:
             operation.ended_at = self._clock.now()
             operation.version += 1

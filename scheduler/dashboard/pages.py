@@ -288,7 +288,7 @@ def run_once(site: Site, query: Query) -> Context | None:
     if found is None or task is None:
         return None
     own = site.redact(task.name, dict(found.loop.listed.args) if found.loop.listed else {})
-    defaults = {name: f"as the loop has it: {json.dumps(value)}" for name, value in own.items()}
+    defaults = {name: f"default of the loop: {json.dumps(value)}" for name, value in own.items()}
     return _call(task, query, defaults) | {"loop": found.name}
 
 

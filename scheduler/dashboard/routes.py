@@ -39,10 +39,10 @@ PACE_S = 1.0
 STILL_S = 15.0
 LONGEST_VISIT_S = 600.0  # then access is checked again
 UNBUFFERED = {**HEADERS, "X-Accel-Buffering": "no"}  # nginx would buffer updates
-NOBODY = "You may not look at this dashboard. "
+NOBODY = "You have no access to this dashboard. "
 LOCAL_ONLY = (
-    "Without access=, only this machine may, directly and under its own name. Give "
-    "scheduler.dashboard.dashboard(app, access=...) a function that says who may do what."
+    "Without access=, only this machine has access, directly and under its own name. Give "
+    "scheduler.dashboard.dashboard(app, access=...) a function that returns visitors."
 )
 
 
@@ -245,7 +245,7 @@ def build(
 ) -> Starlette:
     if connect is None and is_embedded(app.settings):
         raise SettingsError(
-            "memory:// lives within one process, so there is nothing to look at beside it: "
+            "memory:// lives within one process, which no other process can show: "
             "use `scheduler dev --dashboard`, or set SCHEDULER_BROKER_URL to a RabbitMQ."
         )
     connect = connect or partial(broker_of, app.settings, emit=app.events.emit, patient=True)

@@ -334,7 +334,7 @@ def _troubles(standings: Sequence[Standing]) -> Iterator[Trouble]:
             yield Trouble(state.value, MEANINGS[state], of_state, f"state={state.value}")
     failing = sorted((each for each in standings if each.is_failing), key=lambda x: -x.failures)
     if failing:
-        advice = "Their runs have raised until no retry was left, or do so again and again."
+        advice = "Their runs exhausted all retries, or fail again and again."
         yield Trouble("failing", advice, failing, "failing=1")
 
 

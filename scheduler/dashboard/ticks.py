@@ -168,10 +168,8 @@ class _Story:
         tolerance = TOLERANCE + self._standing.schedule.jitter
         if last.ending is Ending.SKIPPED or run.attempt > 1 or last.late <= tolerance:
             return error.strip()
-        return (
-            f"It began {wording.span(last.late)} late: until then it was due, and no processor "
-            f"was there, or all were busy.{error}"
-        )
+        late = wording.span(last.late)
+        return f"It began {late} late: no processor was running, or all were busy.{error}"
 
     def _paused_at(self, tick: datetime) -> str | None:
         acts = [each for each in self._loop.acts if each.at is not None and each.at <= tick]
@@ -193,12 +191,14 @@ class _Story:
         before, after = self._last_before(tick), self._first_after(tick)
         if before is not None and before.last.started_at + before.last.duration > tick:
             took = wording.span(before.last.duration)
-            return PastTick(tick, "missed", f"Its run before was still going on: it took {took}.")
+            return PastTick(
+                tick, "missed", f"The previous run was still in progress: it took {took}."
+            )
         if after is None:
-            told = "Nothing was heard of it." if before is None else "Nobody ran it."
+            told = "No record found." if before is None else "It did not run."
             return PastTick(tick, "missed" if before else "unknown", told)
         late = wording.span(after.last.started_at - tick)
-        why = f"Nobody ran it. The next run began {late} later, for all that were missed."
+        why = f"It did not run. The next run, {late} later, covered all missed ticks."
         return PastTick(tick, "missed", why)
 
     def _last_before(self, tick: datetime) -> Run | None:

@@ -92,7 +92,7 @@ def doubt_of(schedule: Schedule) -> str:
     if not isinstance(schedule, Cron) or (meant := seconds_first(schedule.expression)) is None:
         return ""
     return (
-        f"Of six fields the last is the second. If the first was meant to be, write {meant}: "
+        f"Of six fields the last is the second. If you meant the first one, write {meant}: "
         f"{in_words(meant)}."
     )
 
@@ -160,7 +160,7 @@ def strip(runs: Sequence[Run]) -> Markup:
         RUNS_KEPT * (BAR + GAP),
         2 * HEIGHT // 3 + HEIGHT,
         Markup("").join(drawn),
-        told=told if runs else "no runs were heard of",
+        told=told if runs else "no runs found",
     )
 
 

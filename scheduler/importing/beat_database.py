@@ -112,7 +112,7 @@ def _entry(row: Row, schedules: Mapping[tuple[str, str], Row]) -> Entry:
     )
     match kind:
         case "clocked" if entry.paused:
-            raise ScheduleError("it is disabled, and was to run once")
+            raise ScheduleError("it is a disabled one-off")
         case "clocked":
             return replace(entry, once={_key(name): _moment(of)})
         case "interval":

@@ -33,7 +33,7 @@ WHY = {
     "routing_key": QUEUE,
     "priority": "loops have none",
     "link": "send the next message at the end of the task",
-    "link_error": "a function under @app.on_escalation is told",
+    "link_error": "a function under @app.on_escalation is called",
     "headers": "give the task a parameter",
 }
 

@@ -179,7 +179,7 @@ class _Decorated:
         soft, hard = self._options.span("soft_time_limit"), self._options.span("time_limit")
         if soft and hard:
             said = "is for plain functions not to be had: executor='process' can be killed"
-            self._note(self._given["time_limit"], f"time_limit, beside soft_time_limit, {said}")
+            self._note(self._given["time_limit"], f"time_limit, next to soft_time_limit, {said}")
         return soft or hard or self._limits.timeout
 
     def _rate(self) -> str | None:

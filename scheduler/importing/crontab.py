@@ -159,7 +159,7 @@ def _set(setting: _Setting, line: _Line, name: str, value: str) -> Iterator[Note
             setting.tz = value
         case "MAILTO" | "MAILFROM" | "CONTENT_TYPE" | "CONTENT_TRANSFER_ENCODING":
             if value:
-                yield Note(line.place, f"{name}: nothing is mailed; alerts tell of failures")
+                yield Note(line.place, f"{name}: nothing is mailed; alerts report failures")
         case "TZ":
             setting.environment = {**setting.environment, name: value}
             yield Note(line.place, "TZ is of commands alone: cron goes by the zone of its machine")

@@ -52,7 +52,7 @@ class Project:
         self._depth = 0
         for source in sources:
             self.names(source)
-        for function in self.functions:  # grows meanwhile
+        for function in self.functions:  # grows during the iteration
             if function.node not in self._called and is_relevant(function.node):
                 self._run(function)
         for source in sources:

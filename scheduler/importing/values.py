@@ -91,7 +91,7 @@ class Unread:
     hint: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return f"what `{self.text}` is cannot be told without running it{self.hint}"
+        return f"what `{self.text}` is cannot be known without running it{self.hint}"
 
 
 class Unreadable(Exception):

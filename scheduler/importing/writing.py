@@ -37,8 +37,8 @@ async def run(
 ) -> None:
     """Run a program, which has failed if its exit code is not 0.
 
-    If the run is cancelled, it is told to end, with all that it has started; what has not after
-    so many seconds of grace is killed.
+    If the run is cancelled, it is asked to end, with all its children; those still running after
+    the grace (in seconds) are killed.
     """
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -57,7 +57,7 @@ async def run(
 
 
 async def end(process: asyncio.subprocess.Process, grace: float) -> None:
-    with contextlib.suppress(ProcessLookupError):  # which tells that all have ended
+    with contextlib.suppress(ProcessLookupError):  # all have ended
         os.killpg(process.pid, signal.SIGTERM)
         for _ in range(int(grace * 10)):
             await asyncio.sleep(0.1)
@@ -67,24 +67,24 @@ async def end(process: asyncio.subprocess.Process, grace: float) -> None:
 '''
 TASK_OF = '''
 def task_of(path: str) -> Callable[..., Any]:
-    """A task of Celery's, to be called in place: neither its broker nor its workers are needed."""
+    """Return a task of Celery, to call in place: neither its broker nor its workers are needed."""
     return pkgutil.resolve_name(path)
 '''
 IS_ON = '''
 def is_on(ctx: Context, weekdays: set[int], tz: str) -> bool:
-    """Whether a run is due on one of these days; Sunday is 0."""
+    """Return whether a run is due on one of these days; Sunday is 0."""
     return ctx.scheduled_at.astimezone(ZoneInfo(tz)).isoweekday() % 7 in weekdays
 '''
 REMARKS = {
     "crontab": (
-        "Runs of a loop do not overlap: the next one waits, where cron starts it beside.",
+        "Runs of a loop do not overlap: the next one waits, while cron starts it concurrently.",
         "What a command prints goes where the processor's output goes; nothing is mailed.",
-        "A command that fails is parked: `scheduler failed list` tells of it.",
+        "A command that fails is parked: `scheduler failed list` shows it.",
         "Commands have the environment of the processor, not the small one of cron.",
         "Commands start in the folder of the processor, not in the home of a user: cwd= sets it.",
     ),
     "cronjob": (
-        "Commands run within the processor: its image, rights, volumes and memory are theirs.",
+        "Commands run within the processor: they share its image, rights, volumes and memory.",
         "Runs of a loop do not overlap, whatever concurrencyPolicy is.",
         "What a command prints is the processor's output; that of a failed one is not kept.",
     ),
@@ -92,7 +92,7 @@ REMARKS = {
         "Runs of a loop do not overlap, and each happens at least once, as with acks_late=True.",
         "What a task returns is not stored.",
         "Periods are counted from 1970 in UTC, not from the start of beat: offset= moves them.",
-        "Tasks of Celery's are called in place, in threads: it has to be installed meanwhile.",
+        "Tasks of Celery's are called in place, in threads: so it must stay installed.",
         "They are imported by the paths of the files that were given, from where Python starts.",
     ),
 }
@@ -141,7 +141,7 @@ def _head(found: Found, names: Mapping[int, str]) -> Iterator[str]:
         yield from comment(remark, bullet="- ")
     if found.notes:
         yield "#"
-        yield from comment("Not carried over, besides what is told below:")
+        yield from comment("Not carried over, besides the notes below:")
         for note in sorted(found.notes):
             yield from comment(str(note), bullet="- ")
     if paused := [names[id(job)] for job in found.jobs if job.paused]:
@@ -357,7 +357,7 @@ def _one_offs(jobs: Iterable[Job], names: Mapping[int, str]) -> Iterator[str]:
     if not asked:
         return
     yield "\n\nasync def schedule_one_offs() -> None:"
-    yield '    """Ask for what is to run once. Asked for again, nothing is done."""'
+    yield '    """Schedule the one-offs. Another call changes nothing."""'
     for name, key, at in asked:
         moment = f"datetime.fromisoformat({literal(at.isoformat())})"
         yield textwrap.indent(call(f"await {name}.once", [literal(key), f"at={moment}"]), INDENT)

@@ -324,4 +324,4 @@ def _plain(value: Any) -> Any:
     try:
         return json.loads(json.dumps(value, default=repr, skipkeys=True))
     except Exception as error:
-        return f"({type(value).__name__}, which cannot be told: {type(error).__name__})"
+        return f"({type(value).__name__}, which cannot be shown: {type(error).__name__})"

@@ -105,9 +105,9 @@ class Health:
             ]
         asking_since = self._asking_since
         if asking_since is not None and monotonic() - asking_since > NO_ANSWER_S:
-            return [f"{self._broker.address} does not answer, it may be blocked by an alarm"]
+            return [f"{self._broker.address} does not respond; it may be blocked by an alarm"]
         missing = dict.fromkeys((*self._worker.silent, *self._unheard_of))
-        return [f"nothing is delivered from {queue}" for queue in missing]
+        return [f"no deliveries from {queue}" for queue in missing]
 
     async def _beat(self) -> None:
         while True:
@@ -147,9 +147,9 @@ def ask(port: int) -> tuple[bool, str]:
         answer: Any = json.loads(connection.getresponse().read())
         return bool(answer["live"]), "; ".join(cast(list[str], answer["why"]))
     except OSError as error:
-        return False, f"nobody answers at port {port}: {error.strerror or error}"
+        return False, f"no response at port {port}: {error.strerror or error}"
     except (http.client.HTTPException, ValueError, TypeError, KeyError):
-        return False, f"what answers at port {port} is not the health of a processor"
+        return False, f"port {port} does not serve the health of a processor"
     finally:
         connection.close()
 

@@ -34,7 +34,7 @@ class Insight:
         """Cancel a run; call back when it is settled. Return whether there is one."""
         found = [each for each in self._going_on() if each.id == run and each.cancel(demand)]
         for each in found:
-            logging.getLogger(__name__).info("%s is to end: %s has it cancelled", run, demand.by)
+            logging.getLogger(__name__).info("%s is being cancelled by %s", run, demand.by)
             self._follow(each, ended)
         return bool(found)
 

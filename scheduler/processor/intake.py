@@ -91,7 +91,7 @@ class Intake(ABC):
                 return await attempt()
             except BrokerError:
                 await self.closing.sleep(pause)
-        raise AssertionError("it goes on without end")
+        raise AssertionError("the loop is endless")
 
 
 @dataclass(eq=False, kw_only=True)

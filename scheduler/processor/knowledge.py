@@ -35,7 +35,7 @@ LastNote = tuple[Token, datetime]
 
 
 class Knowledge:
-    """Follow the roster, and hear the roll calls, as long as the processor lives.
+    """Follow the roster, and hear the roll calls, as long as the processor is alive.
 
     After each interruption it restarts; until it is current, its processor runs no token, and for a
     while no call: it may not know of a pause yet.

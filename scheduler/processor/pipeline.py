@@ -220,7 +220,7 @@ class Pipeline:
         except BrokerError:
             return GIVEN_BACK
         except Exception:
-            logging.getLogger(__name__).exception("A message of %s is given back", task.name)
+            logging.getLogger(__name__).exception("A message of %s is requeued", task.name)
             await self.shutdown.pause(delivery, LONGEST_PAUSE.total_seconds())
             return GIVEN_BACK
 
@@ -269,10 +269,10 @@ class Pipeline:
             token = decode(message, self._app.namespace)
             if loop_named_by(key) != token.loop or token.loop.task not in task.names:
                 came = f"by {key!r} to {task.name!r}"
-                raise Undecodable(f"The token is one of {token.loop}, and came {came}.")
+                raise Undecodable(f"The token of {token.loop} arrived {came}.")
             return token
         if not task.called or (task.reads is None and not is_call(message)):
-            raise Undecodable("It is no call, and did not come the way of the loops' tokens.")
+            raise Undecodable("It is not a call, and did not arrive as a token.")
         return decode_call(
             message,
             self._app.namespace,
@@ -372,7 +372,7 @@ def _texts(trace: Mapping[Any, Any]) -> dict[str, str]:
     texts = {name: text for name, text in trace.items() if type(name) is type(text) is str}
     if len(texts) < len(trace):
         logging.getLogger(__name__).warning(
-            "A listener has added to the trace what is no text: %s is left out",
+            "A listener added a trace header that is not text: %s is ignored",
             ", ".join(sorted(one_line(repr(name)) for name in trace.keys() - texts.keys())),
         )
     return texts

@@ -251,10 +251,10 @@ class Recognition:
             if self._clock.now() - told_at >= REPORT_AFTER:
                 told_at = self._clock.now()
                 named = ", ".join(sorted(others))
-                reason = f"it waits for older runs, or to hear of none, of: {named}"
+                reason = f"waiting for older runs, or for their absence to be confirmed, by {named}"
                 self._emit(TokenDelayed(delivery.routing_key, reason))
             await self.shutdown.pause(delivery, pause)
-        raise AssertionError("it goes on without end")
+        raise AssertionError("the loop is endless")
 
     async def _history(self, delivery: Delivery, first: Token) -> Heard:
         """Read the history of its loop in this life, as far back as needed."""
@@ -294,7 +294,7 @@ class Recognition:
                 return heard
             except StreamTooLong as error:
                 part = part if error.reached is None else error.reached
-                self._emit(TokenDelayed(delivery.routing_key, f"{error} It is read on."))
+                self._emit(TokenDelayed(delivery.routing_key, f"{error} Reading continues."))
 
     async def _unless_interrupted(self, delivery: Delivery, ask: Callable[[], Awaitable[R]]) -> R:
         """Retry a request as long as the delivery may run here."""
@@ -310,4 +310,4 @@ class Recognition:
             except BrokerError as error:
                 self._emit(TokenDelayed(delivery.routing_key, str(error)))
             await self.shutdown.pause(delivery, pause)
-        raise AssertionError("it goes on without end")
+        raise AssertionError("the loop is endless")

@@ -71,7 +71,7 @@ class DeliveredTooOften(Reject):
 
 
 class Broken(Enum):
-    """End the run from outside."""
+    """Cancel the run from outside."""
 
     INTERRUPTED = "the processor is stopping"
     LOST = "the connection went"

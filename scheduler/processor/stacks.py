@@ -57,11 +57,11 @@ def _text(frames: list[tuple[FrameType, int]], ours: Collection[str]) -> str:
         with UserCode("a loader of modules"):  # it is asked for the lines
             lines = traceback.StackSummary.extract(iter(calls[-MOST_CALLS:])).format()
     except Exception as error:
-        return f"  (it cannot be told: {summary_of(error)})\n"
+        return f"  (not available: {summary_of(error)})\n"
     if left_out > 0:
         lines.insert(0, f"  ({left_out} calls before these are left out)\n")
     text = printable("".join(lines))
     if len(text) <= LIMIT:
         return text
     kept = text[-LIMIT:].partition("\n")[2]
-    return f"  (what comes before this is left out: {len(text) - len(kept)} characters)\n{kept}"
+    return f"  (truncated: {len(text) - len(kept)} characters before this)\n{kept}"

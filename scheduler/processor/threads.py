@@ -77,7 +77,8 @@ class Threads:
         aborted = self._shutdown.aborted
         if not (thread.done() or aborted.done()):
             logging.getLogger(__name__).warning(
-                "it is to end, and its thread cannot be stopped: its message waits until it has"
+                "timed out or cancelled, but its thread cannot be interrupted; its message will be "
+                "settled when the thread ends"
             )
         await self._ended(thread, unless=[aborted])
 

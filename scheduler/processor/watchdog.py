@@ -72,8 +72,8 @@ class Watchdog:
     def _tell(self, by: str, place: str, since: float) -> None:
         """Log it now, and emit it when the event loop runs again."""
         logging.getLogger(__name__).warning(
-            "the event loop is blocked by %s, at %s: nothing else goes on. "
-            "What waits has to be awaited; what computes goes to asyncio.to_thread",
+            "the event loop is blocked by %s, at %s: nothing else runs. Await I/O, and move long "
+            "computations to asyncio.to_thread",
             by,
             place,
         )

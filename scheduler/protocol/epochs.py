@@ -102,8 +102,8 @@ class Beginning(NamedTuple):
 class Step(Enum):
     """Name the steps of creators and starting processors."""
 
-    APPEND = "append the entry, read the roster up to a barrier; go on if the entry was accepted"
-    EXCHANGE = "exchange the first token (R4) if no older run goes on; else its processor does"
+    APPEND = "append the entry, read the roster up to a barrier; continue if the entry was accepted"
+    EXCHANGE = "exchange the first token (R4) if no older run is running; else its processor does"
     PUT = "put the first token"
     CALL = "call the roll with the epoch until all subscribed processors know it"
     SUBSCRIBE = "subscribe to roll calls"

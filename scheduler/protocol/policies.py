@@ -109,7 +109,7 @@ def advice(harm: Harm, namespace: str, vhost: str) -> str:
     shielding = shield(namespace)
     if harm.policy.is_operator:
         return (
-            f"No policy shields from an operator policy: change its pattern, {harm.policy.pattern}"
+            f"No policy overrides an operator policy: change its pattern, {harm.policy.pattern}"
             f", so that it does not match {shielding.pattern}"
         )
     words = ["rabbitmqctl", "set_policy", "-p", vhost, shielding.name, shielding.pattern]

@@ -266,7 +266,7 @@ def decode(message: Message, namespace: str) -> Token:
         Undecodable: it is not a token of this format and namespace; the message says why.
     """
     if not is_token(message):
-        raise Undecodable(f"It is no token: its type is {message.type!r}, not {TOKEN_TYPE!r}.")
+        raise Undecodable(f"Not a token: its type is {message.type!r}, not {TOKEN_TYPE!r}.")
     body = parsed_json(message.body)
     if isinstance(body, dict):
         claims = cast(dict[str, Any], body)

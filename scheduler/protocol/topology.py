@@ -250,42 +250,40 @@ class Names:
         "processor", "The exchange by which tokens that are due come to the queues of their tasks."
     )
     calls = Named("calls", "The exchange of calls that are sent now.")
-    later = Named(
-        "later", "The exchange of calls that are sent to come later: it leads to their timers."
-    )
+    later = Named("later", "The exchange of delayed calls, which leads to their timers.")
     delayed = Named("delayed", "The exchange of calls whose delay has ended.")
-    later_sent = Named("later.sent", "The exchange of calls that `later` has let in.")
+    later_sent = Named("later.sent", "The exchange of calls that `later` accepts.")
     later_refused = Named(
         "later.refused",
-        "The exchange of what `later` has not let in: no queue is bound to it.",
+        "The exchange of messages that `later` rejects: no queue is bound to it.",
     )
     unrouted = Named(
         "unrouted",
         "The exchange, and the timer queue, for tokens that had no queue at their end.",
     )
-    rerouted = Named("rerouted", "The exchange that tries those once more.")
+    rerouted = Named("rerouted", "The exchange that routes those again.")
     later_unrouted = Named(
         "later.unrouted",
         "The exchange, and the timer queue, for calls that had no queue at their end.",
     )
-    later_rerouted = Named("later.rerouted", "The exchange that tries those once more.")
+    later_rerouted = Named("later.rerouted", "The exchange that routes those again.")
     failed = Named(
-        "failed", "The exchange, and the queue for what no task's failed queue is bound for."
+        "failed", "The exchange and the queue of messages that no failed queue is bound for."
     )
-    unmatched = Named("unmatched", "The exchange of what is parked and is no task's.")
+    unmatched = Named("unmatched", "The exchange of parked messages without a known task.")
     journal = Named("journal", "The stream of everything that was settled, done or parked.")
-    control = Named("control", "The exchange of what processors tell each other.")
-    roster = Named("roster", "The stream of loops that came and went.")
-    snapshots = Named("snapshots", "The stream of what the roster has told so far.")
+    control = Named("control", "The exchange of messages between processors.")
+    roster = Named("roster", "The stream of the loops' epochs.")
+    snapshots = Named("snapshots", "The stream of snapshots of the roster.")
     roll_call = Named(
-        "rollcall", "The stream over which processors ask each other what they have in hand."
+        "rollcall", "The stream over which processors ask each other for their tokens and runs."
     )
-    history = Named("history", "The stream of what became of calls.")
+    history = Named("history", "The stream of the outcomes of calls.")
     presence = Named(
         "presence",
-        "The queue that each processor consumes from, to be counted: nothing is put there.",
+        "An empty queue that each processor consumes from, to be counted.",
     )
-    imprint = Named("imprint", "The queue of one message, which tells what was seeded last.")
+    imprint = Named("imprint", "The queue of one message, which records the last seed.")
 
     def probe(self, id: str) -> str:
         """Return the timer queue of a probe, which tests if the broker dead-letters on time."""

@@ -402,7 +402,7 @@ class FailedQueues:
             if beginning not in ids and len(ids) > 1:
                 few = ", ".join(sorted(ids))
                 raise UsageError(
-                    f"Several IDs begin with {beginning!r}, such as {few}: write more."
+                    f"Ambiguous ID prefix {beginning!r}: matches {few}; use a longer prefix."
                 )
             if ids:
                 named[beginning] = beginning if beginning in ids else ids.pop()
@@ -593,12 +593,12 @@ def _counting(left: Mapping[str, int]) -> Generator[None]:
     except (BrokerUnavailable, DeliveryLost) as error:
         raise _not_all_seen(sum(left.values()), str(error)) from error
     if any(left.values()):
-        raise _not_all_seen(sum(left.values()), "Somebody else has them in hand, or took them.")
+        raise _not_all_seen(sum(left.values()), "Another reader holds them, or processed them.")
 
 
 def _not_all_seen(left: int, why: str) -> NotAllSeen:
     return NotAllSeen(
-        f"{left} of the messages that were parked at first have not been looked at. {why} "
+        f"{left} of the parked messages could not be read. {why} "
         "Run the command again for the rest.",
         left=left,
     )
@@ -713,7 +713,7 @@ def _broker_error(headers: Mapping[str, Any]) -> str:
         case "delivery_limit":
             return "it was delivered too often without an ack: it may kill its processors"
         case "expired":
-            return "the expiration that it was published with was over before its turn had come"
+            return "its own expiration was over before its turn"
         case reason if reason:
             return one_line(f"the broker parked it: {reason}")
         case _:

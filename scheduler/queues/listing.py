@@ -320,7 +320,7 @@ def _left_out_if_bad() -> Generator[None]:
     try:
         yield
     except (MessageError, ScheduleError) as error:
-        logging.getLogger(__name__).warning("An entry of the roster is left out: %s", error)
+        logging.getLogger(__name__).warning("Ignoring an invalid roster entry: %s", error)
 
 
 def _message_of(batch: list[str]) -> Message:

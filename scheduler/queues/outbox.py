@@ -393,7 +393,7 @@ class Outbox:
             given_up = replace(unsent, stored_at=self.clock.now())
             await asyncio.to_thread(self._fallback.keep, given_up)
         except Exception as error:
-            raise NotSent(f"{not_sent} Nor was it stored: {summary_of(error)}.") from error
+            raise NotSent(f"{not_sent} Storing it failed, too: {summary_of(error)}.") from error
         self._emit(MessageStored(unsent.id, unsent.target, str(not_sent)))
         return not_sent
 
@@ -445,7 +445,7 @@ class Outbox:
             async with asyncio.timeout_at(end):
                 return await self._current()
         except TimeoutError:
-            raise BrokerUnavailable("The broker did not answer when it was connected to.") from None
+            raise BrokerUnavailable("The broker did not respond while connecting.") from None
 
 
 async def run_in(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, R]) -> R:

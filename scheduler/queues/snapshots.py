@@ -236,7 +236,9 @@ class Snapshots:
     def warn(self, what: str, error: Exception) -> None:
         """Log that no snapshot can be read, or written."""
         logging.getLogger(__name__).warning(
-            "No snapshot of the roster can be %s, so that it takes long to read: %s", what, error
+            "The snapshot of the roster cannot be %s, so reading the roster is slow: %s",
+            what,
+            error,
         )
 
 

@@ -112,8 +112,7 @@ class Arguments:
     def _check_kind(self, parameter: inspect.Parameter) -> None:
         if parameter.name in ("self", "cls"):
             raise RegistrationError(
-                f"{self._name} is a method, and a message brings no {parameter.name}: write it as "
-                "a function at module level."
+                f"{self._name} is a method; tasks must be module-level functions."
             )
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise RegistrationError(

@@ -204,8 +204,8 @@ def _name(function: Callable[..., Any], name: str | None) -> str:
         raise RegistrationError(f"A task is a function, got {shown(function)}.")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise RegistrationError(
-            f"{getattr(function, '__name__', function)!r} is a generator: write it without "
-            "`yield`; what a run hands on to the next one is for `ctx.carry`."
+            f"{getattr(function, '__name__', function)!r} is a generator function, which cannot "
+            "be a task. To pass data to the next run, use ctx.carry."
         )
     name = name or str(getattr(function, "__name__", ""))
     if not _is_name(name):
@@ -214,8 +214,8 @@ def _name(function: Callable[..., Any], name: str | None) -> str:
         )
     if name == SUPERVISION.task:
         raise RegistrationError(
-            f"A task cannot be named {name!r}: the scheduler has one of this name in every "
-            "namespace. Give it another name=."
+            f"A task cannot be named {name!r}: the name is reserved for supervision. Give it "
+            "another name=."
         )
     return name
 
@@ -250,8 +250,8 @@ def _executor(function: Callable[..., Any], name: str, wanted: object) -> Execut
         return None
     if wanted == "process" and "<locals>" in function.__qualname__:
         raise RegistrationError(
-            f"executor of {name}: another process finds the function by its name, so it has to "
-            "stand at the module's level."
+            f"executor of {name}: another process imports the function by its name, so define it "
+            "at module level."
         )
     return "process" if wanted == "process" else "thread"
 

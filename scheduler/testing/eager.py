@@ -61,7 +61,7 @@ class _EagerBroker(MemoryBroker):
     ) -> None:
         if not exchange.startswith(f"{self._app.names.prefix}."):
             raise UsageError(
-                "Inside eager() nothing is published to exchanges: take a scheduler.testing.Kit."
+                "Inside eager() nothing is published to exchanges: use a scheduler.testing.Kit."
             )
         delivery = _delivered(self._sent(message), exchange, routing_key)
         shutdown, around = Shutdown(), self._app.around_runs
@@ -84,8 +84,8 @@ class _EagerBroker(MemoryBroker):
 
     def _open(self) -> MemoryConnection:
         raise UsageError(
-            "Inside eager() what is sent runs in place. There are no loops to start or stop, and "
-            "there is no processor to be asked: take a scheduler.testing.Kit."
+            "Inside eager() messages run in place. There are no loops to start or stop, and no "
+            "processor to ask: use a scheduler.testing.Kit."
         )
 
 

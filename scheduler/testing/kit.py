@@ -169,8 +169,8 @@ class Kit:
             name = task.spec.name if isinstance(task, Task) else task
             expected = "at least once" if times is None else f"{times} times"
             raise AssertionError(
-                f"{name} was to run {expected}, and ran {len(ran)} times until {shown(self.now)}. "
-                f"What ran:\n{table_of(self._heard.runs)}"
+                f"Expected {name} to run {expected}; it ran {len(ran)} times until "
+                f"{shown(self.now)}. Runs:\n{table_of(self._heard.runs)}"
             )
         return ran
 
@@ -213,8 +213,8 @@ def _virtual_time() -> VirtualTimeLoop:
     loop = asyncio.get_running_loop()
     if not isinstance(loop, VirtualTimeLoop):
         raise UsageError(
-            "A Kit needs virtual time, and this event loop is a real one: have your test take the "
-            "fixture scheduler_kit, or run it with scheduler.testing.run_virtually."
+            "A Kit needs virtual time, and this event loop is a real one: use the fixture "
+            "scheduler_kit in your test, or run it with scheduler.testing.run_virtually."
         )
     return loop
 

@@ -601,11 +601,14 @@ def _check_options(source: str, options: Iterable[str]) -> None:
         if name in _OPTIONS[source]:
             continue
         if source == "schedule":
-            raise ScheduleError(f"{name}= cannot stand beside schedule=: give it to the schedule")
+            raise ScheduleError(
+                f"{name}= cannot be combined with schedule=: pass it to the schedule"
+            )
         if homes := [f"{home}=" for home, names in _OPTIONS.items() if name in names]:
             raise ScheduleError(f"{name}= goes with {' and '.join(homes)}, not with {source}=")
         raise ScheduleError(
-            f"unknown option {name}=: beside {source}= stand {', '.join(sorted(_OPTIONS[source]))}"
+            f"unknown option {name}=; with {source}=, expected "
+            f"{', '.join(sorted(_OPTIONS[source]))}"
         )
 
 

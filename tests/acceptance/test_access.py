@@ -289,7 +289,7 @@ def test_the_doctor_tells_the_rights_even_to_whom_has_none(
     done = scheduler("doctor", SCHEDULER_BROKER_URL=nobody)
     assert (done.code, done.err) == (1, "")
     assert "not looked at, this user may not" in done.out
-    assert "PROBLEM  rights of this user: not enough for `scheduler run`: " in done.out
+    assert "PROBLEM  rights of this user: insufficient for `scheduler run`: " in done.out
     lines = [line.strip() for line in done.out.splitlines()]
     this, seed, processor, viewer = [
         line for line in lines if line.startswith("rabbitmqctl set_permissions")

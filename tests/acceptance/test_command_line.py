@@ -300,7 +300,7 @@ def test_what_runs_is_told_and_ended(seeded: CommandLine):
         done = seeded("cancel", "wait_for_input")
         assert done.code == FINE
         assert re.fullmatch(
-            r"wait_for_input#0: cancelled after \d+ s; its loop goes on, unless it is paused\n",
+            r"wait_for_input#0: cancelled after \d+ s; its loop continues, unless it is paused\n",
             done.out,
         )
         assert "cancelled by" in processor.until("cancelled by")
@@ -342,7 +342,7 @@ def test_a_processor_lets_its_runs_finish(seeded: CommandLine):
         done = processor.end()
     assert done.code == FINE
     assert "got input" in done.err
-    assert "stopped by SIGTERM, 0 messages given back" in done.err
+    assert "stopped by SIGTERM, 0 messages requeued" in done.err
     assert states(seeded("status", "--json"))["wait_for_input"] == "waiting"
 
 
@@ -425,7 +425,7 @@ def test_a_failed_run_is_listed_shown_replayed_and_purged(seeded: CommandLine):
     assert seeded("trigger", "sell").code == FINE
     with seeded.processor() as processor:
         assert "ValueError: sold out" in processor.until("failed in ")
-        processor.until("parked for replay, the loop goes on")
+        processor.until("parked for replay, the loop continues")
 
         (parked,) = seeded("failed", "list", "--json").json
         assert (parked["loop"], parked["reason"], parked["error"]) == (
@@ -607,7 +607,7 @@ def test_seconds_that_seem_to_stand_first_are_told(
     assert done.code == FINE
     assert (
         "scheduler: Warning: of the six fields of nightly, '0 0 9 * * *', the last is the second: "
-        "every second of the minute 00:00, on day 9 of the month. If the first was meant to be, "
+        "every second of the minute 00:00, on day 9 of the month. If you meant the first one, "
         "write '0 9 * * *': at 09:00 every day.\n"
     ) in done.err
     assert done.out.startswith("nightly  (0 0 9 * * * in Europe/Berlin: every second of") is (

@@ -217,7 +217,7 @@ def test_digests_are_sent_as_a_file_says(broker_url: str, tmp_path: Path) -> Non
             f"  started      {anna}",
             f"  started      {bert}",
         ]
-        assert sync("--dry-run") == [*started, "Nothing was changed: this is what it would do."]
+        assert sync("--dry-run") == [*started, "Dry run: nothing was changed."]
         assert sync() == started
         assert scheduler("schedule", "set", DIGESTS, "count", "--every", "300ms", **url).code == 0
         with CommandLine(EXAMPLES).processor(DIGESTS, **url) as processor:

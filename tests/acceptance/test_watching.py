@@ -51,7 +51,7 @@ def test_metrics_without_their_package_say_how_to_install_it(
     ports = {"SCHEDULER_METRICS_PORT": str(port), "SCHEDULER_BROKER_URL": UNREACHABLE}
     done = offline.installed("run", SHOP, **ports, **without(tmp_path, "prometheus_client"))
     assert (done.code, done.out) == (MISUSE, "")
-    assert done.err.startswith("scheduler: Metrics are asked for (--metrics-port, SCHEDULER_ME")
+    assert done.err.startswith("scheduler: Metrics are enabled (--metrics-port, SCHEDULER_ME")
     assert "pip install 'rabbit-scheduler[metrics]'" in done.err
     assert done.err.count("\n") == 1
 
@@ -69,12 +69,12 @@ def test_whether_a_processor_lives_is_asked_at_its_port(offline: CommandLine, po
     nobody = offline("doctor", "--live", **ports)
     assert nobody.code == WRONG
     assert nobody.out == (
-        f"the processor does not live: nobody answers at port {port}: Connection refused\n"
+        f"the processor is not alive: no response at port {port}: Connection refused\n"
     )
     with offline.processor(SHOP, **ports) as processor:
         processor.until("Trying again")
         lives = offline("doctor", "--live", **ports)
-        assert (lives.code, lives.out) == (FINE, "the processor lives\n")
+        assert (lives.code, lives.out) == (FINE, "the processor is alive\n")
         told = offline("doctor", "--live", "--json", "--health-port", str(port))
         assert (told.code, json.loads(told.out)) == (FINE, {"live": True, "why": ""})
         processor.signal()

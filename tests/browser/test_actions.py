@@ -17,7 +17,7 @@ from tests.browser.working import Ward
 
 pytestmark = pytest.mark.parametrize("ward", ["rabbitmq"], indirect=True, scope="module")
 
-BY = "somebody at this machine at "
+BY = "a user of this machine at "
 
 
 def done(page: Page, told: str) -> None:

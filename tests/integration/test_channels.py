@@ -217,7 +217,7 @@ async def test_a_connection_over_which_no_answer_comes_is_given_up(
             await has_depth(wire.broker, queue, ready=len(bodies))
             assert sorted(await take_all(wire.broker, queue, len(bodies))) == bodies
     (lost,) = [event for event in events if isinstance(event, ConnectionLost)]
-    assert lost.reason == "it left us without an answer for 0.5 s, and no alarm blocks it"
+    assert lost.reason == "the broker did not respond for 0.5 s, and no alarm blocks it"
 
 
 def test_it_is_given_up_before_whoever_waits_for_the_answer_gives_up() -> None:

@@ -226,7 +226,7 @@ async def test_who_seeds_may_do_so_again_and_ask_the_doctor(office: Office) -> N
     await office.seed_as(office.seed)
     found = await office.findings_of(office.seed)
     assert found["queues"].detail.endswith("as they should be")
-    assert found["dead-lettering"].detail == "what is due comes to its next queue"
+    assert found["dead-lettering"].detail == "due messages reach their next queue"
     assert {each.verdict for each in found.values()} <= {"ok", "warning"}
 
 
@@ -504,7 +504,7 @@ async def test_the_doctor_looks_as_far_as_its_user_may(office: Office) -> None:
         assert told == wanted
         (problem,) = [each for each in found.values() if each.verdict == "problem"]
         assert problem.about == "rights of this user"
-        assert "not enough for `scheduler run`: " in problem.detail
+        assert "insufficient for `scheduler run`: " in problem.detail
         assert rights_in(problem) == rights_in(full["rights of a processor"])
 
 

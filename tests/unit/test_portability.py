@@ -50,4 +50,4 @@ def test_an_app_is_developed(elsewhere: dict[str, str]):
     done = subprocess.run(command, cwd=ROOT, env=elsewhere, capture_output=True, text=True)
     assert done.returncode == 0
     assert "beat #0  succeeded" in done.stderr
-    assert done.stderr.endswith("stopped, 0 messages given back\n")
+    assert done.stderr.endswith("stopped, 0 messages requeued\n")

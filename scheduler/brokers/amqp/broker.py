@@ -167,7 +167,7 @@ class AmqpBroker:
             raise ConfirmationTimeout(
                 f"{self.address} did not confirm a message within "
                 f"{timeout.total_seconds():g} s: it may be blocked by a memory or disk alarm. The "
-                "message may or may not have been taken."
+                "message may or may not be queued."
             ) from None
 
     async def get(self, queue: str) -> Delivery | None:

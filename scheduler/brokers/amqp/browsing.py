@@ -154,8 +154,8 @@ class Browsing:
     def _expect_all_kept(self) -> None:
         if self._is_lost:
             raise BrokerUnavailable(
-                f"The broker has taken back what was looked at of the queue {self._queue!r}, with "
-                "its channel or the connection: it is there as it was."
+                f"The connection was lost while browsing the queue {self._queue!r}; its messages "
+                "were requeued."
             )
 
     def _keep_page(self) -> None:

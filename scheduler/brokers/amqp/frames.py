@@ -89,7 +89,7 @@ class Frames(FrameReceiver):
             *_, size = HEAD.unpack(head)
             return frame.unmarshal(head + await self.reader.readexactly(size + len(END)))
         except asyncio.IncompleteReadError:
-            told = "The connection was closed: it has come to its end."
+            told = "The connection was closed: end of stream."
             raise AMQPConnectionError(told) from None
         except OSError as error:
             raise AMQPConnectionError(f"The connection was closed: {error}") from error
@@ -151,7 +151,7 @@ def settlement_of(method: bytes) -> tuple[int, bool]:
 def publishing(
     channel: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, largest: int
 ) -> bytes:
-    """Return the frames that publish a mandatory message, in frames of so many bytes (0: any)."""
+    """Return the frames of a mandatory message, each of at most so many bytes (0: any)."""
     method = PUBLISH + b"\0\0" + exchange + routing_key + MANDATORY
     header = ABOUT_CONTENT.pack(Basic.frame_id, 0, len(body)) + properties
     frames = _framed(FRAME_METHOD, channel, method) + _framed(FRAME_HEADER, channel, header)

@@ -82,7 +82,7 @@ def _translation(error: BaseException, address: str) -> SchedulerError | None:
             return AccessRefused(f"{address} refused: {reply(error)}.")
         case _ if _tells_of_a_lost_connection(error):
             return Unconfirmed(
-                f"The connection to {address} went before the answer came: {reply(error)}."
+                f"The connection to {address} was lost before the broker responded: {reply(error)}."
             )
         case _:
             return None
@@ -93,10 +93,10 @@ def _unmet(condition: str, told: str) -> SchedulerError:
         return TooLarge(told, limit=int(large["limit"]))
     if NO_REPLICA in condition:
         return NoReplica(
-            f"{told} It may be starting; if this goes on, `rabbitmq-streams add_replica` gives the "
-            "node one."
+            f"{told} It may be starting; if this persists, `rabbitmq-streams add_replica` gives "
+            "the node one."
         )
-    told = f"{told} What exists was left as it is."
+    told = f"{told} Nothing was changed."
     if (other := OTHER_ARGUMENT.search(condition)) is not None:
         return OtherArguments(told, **other.groupdict())
     return IncompatibleBroker(told)

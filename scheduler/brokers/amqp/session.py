@@ -160,7 +160,7 @@ class Session:
                 await asyncio.sleep(patience)
             if oldest in self.unanswered:
                 return await self.give_up(
-                    f"it left us without an answer for {patience:g} s, and no alarm blocks it"
+                    f"the broker did not respond for {patience:g} s, and no alarm blocks it"
                 )
 
     async def give_up(self, reason: str) -> None:

@@ -65,7 +65,7 @@ class Tls:
             )
         if self.cert_file is None:
             return f"It may ask for a client certificate: set {CERT} and {KEY}."
-        return f"It may refuse our certificate, {str(self.cert_file)!r}: its log says more."
+        return f"It may reject the client certificate, {str(self.cert_file)!r}: its log says more."
 
     def _check(self, url: URL) -> None:
         if self.key_file is not None and self.cert_file is None:
@@ -106,7 +106,7 @@ class Tls:
         # OpenSSL would ask for it on the terminal, and wait.
         raise SettingsError(
             f"{KEY}: the key in {str(self.key_file or self.cert_file)!r} has a passphrase. "
-            "Write it without one, into a file that nobody else can read."
+            "Write it without one, into a file that only this user can read."
         )
 
 
@@ -114,7 +114,7 @@ def refusal(error: ssl.SSLError, address: str, tls: Tls) -> BrokerError:
     """Return the error for a failed handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return UntrustedBroker(
-            f"{address} did not prove who it is, and was told nothing: {_doubt(error, tls)}"
+            f"{address} could not be verified; no credentials were sent: {_doubt(error, tls)}"
         )
     reason = error.reason or ""
     if reason in NOT_TLS:
@@ -136,13 +136,13 @@ def _doubt(error: ssl.SSLCertVerificationError, tls: Tls) -> str:
             return "its certificate is not valid yet. Check the clock of this machine."
         case code if code in (OTHER_HOST, OTHER_ADDRESS):
             return (
-                f"its certificate is one for another name ({said}). Connect by a name that "
-                "the certificate has, or give the broker one that has this name."
+                f"its certificate is for another name ({said}). Connect by a name in the "
+                "certificate, or give the broker one with this name."
             )
         case _:
             whom = "this machine trusts" if tls.ca_file is None else f"is in {str(tls.ca_file)!r}"
             return (
-                f"its certificate is signed by nobody who {whom} ({said}). "
+                f"its certificate is not signed by an authority that {whom} ({said}). "
                 f"Set {CA} to the certificate of the authority that signed it."
             )
 
@@ -154,8 +154,8 @@ def _told_of_ours(said: str, address: str, tls: Tls) -> str:
             "is signed by an authority that it trusts."
         )
     return (
-        f"{address} refused our certificate, {str(tls.cert_file)!r} ({said}): set {CERT} and {KEY} "
-        "to one that is signed by an authority that it trusts, and has not expired."
+        f"{address} rejected the client certificate, {str(tls.cert_file)!r} ({said}): set {CERT} "
+        f"and {KEY} to one that is signed by an authority that it trusts, and has not expired."
     )
 
 
@@ -177,6 +177,6 @@ def _read_pem(setting: str, path: Path) -> None:
 def _warn(place: str) -> None:
     logging.getLogger(__name__).warning(
         "The certificate of %s is not verified (SCHEDULER_TLS_VERIFY is off): "
-        "whoever is in between can read and change everything, the password too.",
+        "an attacker in between can read and change everything, including the password.",
         place,
     )

@@ -213,5 +213,5 @@ def _terms(spec: Queue | Exchange) -> dict[str, Any]:
 def _with_other(kind: str, name: str, known: dict[str, Any], wanted: dict[str, Any]) -> str:
     return (
         f"The {kind} {name!r} exists with other arguments: it has {known}, this program wants "
-        f"{wanted}. What exists was left as it is."
+        f"{wanted}. Nothing was changed."
     )

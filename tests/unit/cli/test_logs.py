@@ -115,7 +115,7 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
         INFO,
         "stopped by SIGINT, 1 message given back",
     ),
-    (ProcessorStopped(2), INFO, "stopped, 2 messages given back"),
+    (ProcessorStopped(2), INFO, "stopped, 2 messages requeued"),
     (
         TaskPaused("sms", "ada at desk:7", "no credit"),
         INFO,
@@ -148,7 +148,7 @@ OF_RUNS: list[tuple[Event, int, str]] = [
     (
         replace(finished(Ending.SUCCEEDED), void=True),
         INFO,
-        "succeeded in 3 ms, and was paused, changed or repaired meanwhile",
+        "succeeded in 3 ms, and was paused, changed or repaired in the meantime",
     ),
     (
         finished(Ending.RETRIED, FAILURE, AGAIN),
@@ -176,9 +176,9 @@ OF_RUNS: list[tuple[Event, int, str]] = [
         WARNING,
         r"skipped: it expired 7\.0 s ago",
     ),
-    (RunLost(*RUN), WARNING, "cancelled: its connection went, another processor runs it"),
-    (RunReturned(*RUN), INFO, "cancelled and given back: this processor is stopping"),
-    (TicksSkipped(*RUN, 5, "late"), WARNING, "5 ticks skipped: no processor was there in time"),
+    (RunLost(*RUN), WARNING, "cancelled: connection lost; another processor runs it again"),
+    (RunReturned(*RUN), INFO, "cancelled and requeued: this processor is stopping"),
+    (TicksSkipped(*RUN, 5, "late"), WARNING, "5 ticks skipped: no processor was running in time"),
     (TicksSkipped(*RUN, 5, "overrun"), WARNING, "5 ticks skipped: the run took longer than a tick"),
     (
         TokenSuperseded(*RUN, "settled"),
@@ -193,7 +193,7 @@ OF_RUNS: list[tuple[Event, int, str]] = [
     (
         HatchedEarly(*RUN, "early", "", timedelta(hours=9), is_repeated=True),
         DEBUG,
-        "9h before its time, came past its timers: it waits on.*",
+        "9h before its time, bypassed its timers: it waits on.*",
     ),
     (
         TokenSuperseded(*RUN, "void"),
@@ -203,7 +203,7 @@ OF_RUNS: list[tuple[Event, int, str]] = [
     (
         Escalated(*RUN, FAILURE, False),
         ERROR,
-        "failed for the last time: parked for replay, the loop goes on",
+        "failed for the last time: parked for replay, the loop continues",
     ),
     (
         Escalated(*RUN, FAILURE, True),

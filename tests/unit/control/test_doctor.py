@@ -262,7 +262,7 @@ async def test_a_broker_that_makes_no_timer_queue_is_a_problem(stage: Stage) -> 
     async with broker:
         found = await findings(app, broker)
     assert found["dead-lettering"].verdict == "problem"
-    assert found["dead-lettering"].detail == "no timer queue could be made: INTERNAL_ERROR."
+    assert found["dead-lettering"].detail == "no timer queue could be created: INTERNAL_ERROR."
     assert found["loops"].verdict == "ok"
 
 
@@ -280,7 +280,7 @@ async def test_what_may_not_be_looked_at_is_told(app: Scheduler):
         found = await findings(app, broker)
     for about in ("queues", "loops", "parked messages"):
         assert found[about].verdict == "warning"
-        assert "not looked at, this user may not: memory:// refused: " in found[about].detail
+        assert "not checked, permission denied: memory:// refused: " in found[about].detail
         assert "`scheduler run`" in found[about].advice
     assert found["broker version"].verdict == found["rights of a seed"].verdict == "ok"
 
@@ -290,7 +290,7 @@ async def test_who_lacks_a_right_to_process_is_told_which_command_gives_it(app: 
         found = (await findings(app, broker))["rights of this user"]
     assert found.verdict == "problem"
     refused = "memory:// refused: access to queue 'shop.v1."
-    assert found.detail.startswith(f"not enough for `scheduler run`: {refused}")
+    assert found.detail.startswith(f"insufficient for `scheduler run`: {refused}")
     assert found.advice.startswith("rabbitmqctl set_permissions -p 'my vhost' mallory '^$' '^shop")
 
 
@@ -300,8 +300,8 @@ async def test_a_refusal_tells_what_the_user_must_be_allowed():
         with pytest.raises(AccessRefused) as refused, explaining_refusals(broker, rights):
             await broker.depth("queue")
     assert str(refused.value) == (
-        "memory:// refused: access to queue 'queue'. What was done before that stays. "
-        "Give this user the rights that the command needs, instead of those that it has: "
+        "memory:// refused: access to queue 'queue'. Earlier steps remain. Give this user the "
+        "required rights, which replace the current ones: "
         "rabbitmqctl set_permissions -p 'my vhost' mallory '^c$' '^w$' '^r$'"
     )
 
@@ -315,7 +315,7 @@ async def test_a_processor_that_does_not_answer_is_named(stage: Stage) -> None:
         found = await findings(app, stage.broker)
         assert (found["processors"].verdict, found["processors"].detail) == (
             "ok",
-            "2, and all of them answer",
+            "2, all responding",
         )
         mute.on("publish", app.names.control).hangs()
         found = await findings(app, stage.broker)
@@ -345,7 +345,7 @@ class AwayBroker(MemoryBroker):
 @pytest.mark.parametrize(
     ("others", "verdict", "detail"),
     [
-        ([], "ok", "2, and all of them answer"),
+        ([], "ok", "2, all responding"),
         ([AwayBroker()], "warning", "1 of 3 cannot be used: Cannot connect to amqp://two/: ref"),
         ([MemoryBroker()], "problem", "not of one cluster: memory:// is of 'memory-"),
     ],

@@ -163,7 +163,7 @@ async def test_many_loops_are_started_in_batches_and_begun_again_where_it_broke_
         with pytest.raises(UsageError, match="report.key150 is an Every") as failed:
             await office.report.start_many(given(), progress=started.append)
         (note,) = failed.value.__notes__
-        assert note == f"{BATCH} loops were started before; called again, it goes on."
+        assert note == f"{BATCH} loops were started; call it again to continue."
         assert read == ([] if kind == "mapping" else list(many)[:151])
         many["key150"] = HOURLY
         broker.calls.clear()

@@ -131,12 +131,12 @@ async def test_a_file_may_be_json_and_a_task_without_loops_has_its_own_stopped(
             '[digest]\nevery="1h"',
             ", [digest]: a task has tables of keyed loops, such as [digest.user",
         ),
-        ("digest = 1", ", [digest]: a task has tables of keyed loops, got: 1."),
-        ('[digest.u.1]\nevery="1h"', """A key with a '.' stands in quotes: [digest."u.1"]."""),
+        ("digest = 1", ", [digest]: expected tables of keyed loops, got: 1."),
+        ('[digest.u.1]\nevery="1h"', """Quote a key with a '.': [digest."u.1"]."""),
         ('[digest.a]\nevery="1x"', ", [digest.a]: every: expected a number and a unit"),
         ("[digest.a]\nevery=5", ", [digest.a]: every: Input should be a valid string, got 5."),
-        ("[digest.a]", ", [digest.a]: a loop has every or cron, one of them."),
-        ('[digest.a]\nevery="1h"\ncron="@daily"', "a loop has every or cron, one of them."),
+        ("[digest.a]", ", [digest.a]: expected either every or cron."),
+        ('[digest.a]\nevery="1h"\ncron="@daily"', "expected either every or cron."),
         ('[digest.a]\nevery="1h"\ntz="UTC"', ", [digest.a]: tz= goes with cron=, not with every=."),
         (
             '[digest.a]\nevery="1h"\nargs={usr=1}',
@@ -169,7 +169,7 @@ async def test_what_cannot_be_used_is_told_with_its_place_and_nothing_is_done(
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("loops.json", b"[1]", "it is an object of tasks, got: [1]."),
+        ("loops.json", b"[1]", "expected an object of tasks, got: [1]."),
         ("loops.json", b"{", "it cannot be read: Expecting property name"),
         ("loops.toml", b"\xff", "it cannot be read: 'utf-8' codec"),
         ("loops.toml", None, "it cannot be read: No such file or directory."),
@@ -213,7 +213,5 @@ async def test_where_the_broker_fails_it_is_told_how_far_it_came(stage: Stage, f
 
     with pytest.raises(BrokerUnavailable) as error:
         await sync_file(file, app.tasks, connect)
-    assert error.value.__notes__ == [
-        "That was at the task 'report'; those before it are done: digest."
-    ]
+    assert error.value.__notes__ == ["That was at the task 'report'; completed before it: digest."]
     assert list(await keyed(app, "digest")) == ["user-42", "user-43"]

@@ -198,6 +198,6 @@ async def test_the_doctor_tells_of_a_schedule_that_was_set(stage: Stage) -> None
             "loop task",
             "warning",
             "goes by a schedule that anna@host has set: every 5m, where the code says: every 30s",
-            "Run `scheduler schedule clear` when the code's shall hold again.",
+            "Run `scheduler schedule clear` to return to the code's schedule.",
         )
     ]

@@ -597,7 +597,7 @@ async def test_a_queue_of_supervision_that_may_not_be_declared_is_told_within_tw
     ("error", "logged"),
     [
         (BrokerUnavailable("It went."), []),
-        (RuntimeError("A bug."), ["Looking after supervision failed"]),
+        (RuntimeError("A bug."), ["Watching supervision failed"]),
     ],
 )
 async def test_supervision_is_looked_after_though_that_failed_before(

@@ -170,7 +170,7 @@ async def test_calls_that_fail_are_in_the_verdict(shop: Stage, looks_before: boo
         told = re.sub(r"<[^>]+>", "", group)
         assert "RuntimeError: no provider takes '+49 2'" in told
         assert "3 parked. First seen" in told
-        assert "No success was heard of." in told
+        assert "No success found." in told
         await asyncio.sleep(960)  # they wait for an operator still
         page = await browser.see("/")
         assert "3 messages of send_sms are parked, and no run has succeeded since." in page
@@ -282,7 +282,7 @@ async def test_all_loops_of_a_filter_are_done_after_a_question(shop: Stage) -> N
         page = await browser.press("pause", filter="", loops=names, sure="yes")
         assert "import_orders: paused" in page
         assert "report: paused" in page
-        assert "1 more fit the filter since, and were left alone: send_sms.anna" in page
+        assert "1 more match the filter since, and were left alone: send_sms.anna" in page
         assert await shop.where(LoopId("send_sms", "anna")) is Where.WAITING
         undo = re.search(r'id="do/resume/[^>]*>(.*?)</form>', page, re.S)
         assert undo
@@ -385,7 +385,7 @@ async def test_a_schedule_is_set_after_a_question_and_cleared(shop: Stage) -> No
 async def test_seconds_that_stand_first_are_doubted_before_they_are_set(shop: Stage) -> None:
     async with browsing(shop) as browser:
         page = await browser.press("schedule-set", loop="report", cron="0 0 9 * * 1-5")
-        assert "If the first was meant to be, write 0 9 * * 1-5" in page
+        assert "If you meant the first one, write 0 9 * * 1-5" in page
         page = await browser.press("schedule-set", 400, loop="report", cron="0 9 * *")
         assert "Nothing was done." in page
         assert 'value="0 9 * *"' in page
@@ -441,7 +441,7 @@ async def test_a_loop_is_run_once_with_other_arguments(shop: Stage) -> None:
     await shop.seeding.seed()
     async with browsing(shop) as browser, shop.processor():
         assert "/loop/run?loop=weather" in await browser.see("/loop?name=weather")
-        assert 'placeholder="as the loop has it: "Oslo""' in await browser.see(
+        assert 'placeholder="default of the loop: "Oslo""' in await browser.see(
             "/loop/run?loop=weather"
         )
         assert "days" in await browser.press("run", 400, loop="weather", **{"arg.days": "x"})
@@ -492,7 +492,7 @@ async def test_tasks_tell_how_much_there_is_to_do(shop: Stage) -> None:
         await browser.see("/tasks")
         await asyncio.sleep(6)
         page = re.sub(r"<[^>]+>", "", await browser.see("/tasks"))
-    assert "1 message waits for its time, also to be tried again: 1 in timers of minutes." in page
+    assert "1 message waits for its time, including retries: 1 in timers of minutes." in page
     assert re.search(r"report\n1\n0\n\d+\n\d", page), page
 
 
@@ -538,7 +538,7 @@ async def test_what_is_parked_is_looked_at_in_groups_and_sent_back(shop: Stage) 
         shown = {"task": "send_sms", "reason": "exhausted", "kind": kind[1]}
         page = await browser.press("replay", back="/failed", count="4", until=until[1], **shown)
         assert page.count("replayed ") == 3
-        assert "3 of the 4 shown: the others had gone before." in page
+        assert "3 of the 4 shown; the rest were gone already." in page
         assert len(await shop.parked()) == 1
         assert "1 × send_sms" in page  # the page shows what is left
 
@@ -628,7 +628,7 @@ async def test_the_doctor_and_the_roll_call_are_asked_when_somebody_asks(shop: S
     async with browsing(shop) as browser, shop.supervised():
         assert "broker version" in await browser.press("examine", back="/doctor")
         page = await browser.press("roll-call", back="/processors")
-        assert "1 of 1 processors have answered" in page
+        assert "1 of 1 processors responded" in page
 
 
 async def test_what_runs_is_told_with_its_stack_and_ended(shop: Stage) -> None:
@@ -652,12 +652,12 @@ async def test_what_runs_is_told_with_its_stack_and_ended(shop: Stage) -> None:
         assert "await asyncio.sleep(3600)" in await browser.press(
             "running", back="/running", run=run
         )
-        assert "End this run?" in await browser.press("cancel", back="/running", run=run)
+        assert "Cancel this run?" in await browser.press("cancel", back="/running", run=run)
         assert not ended.is_set()
         page = await browser.press("cancel", back="/running", run=run, sure="yes")
         assert ended.is_set()
         assert f"{run}: cancelled" in page
-        assert "Nothing ran then." in page
+        assert "No runs." in page
 
 
 READ_ONLY = Visitor("eve", "read-only")

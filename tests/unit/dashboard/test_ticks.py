@@ -77,7 +77,7 @@ def test_of_a_tick_that_was_run_late_it_is_told_that_nobody_took_it() -> None:
 def test_of_ticks_that_one_late_run_stood_for_it_is_told_when_that_began() -> None:
     told = past(a_loop(ran(NOON - 2 * HOUR), ran(NOON, late=2 * SECOND)))
     assert told[1].what == "missed"
-    assert "Nobody ran it. The next run began 1\N{NO-BREAK SPACE}h later" in told[1].why
+    assert "It did not run. The next run began 1\N{NO-BREAK SPACE}h later" in told[1].why
 
 
 def test_a_tick_in_a_pause_is_told_with_who_paused_it_and_why() -> None:
@@ -117,7 +117,7 @@ def test_after_somebody_has_resumed_it_it_is_not_paused_any_more() -> None:
 def test_a_tick_during_a_long_run_is_told_with_how_long_that_took() -> None:
     told = past(a_loop(ran(NOON - 2 * HOUR, took=90 * MINUTE), ran(NOON)))
     took = "1\N{NO-BREAK SPACE}h\N{NO-BREAK SPACE}30\N{NO-BREAK SPACE}m"
-    assert told[1].why == f"Its run before was still going on: it took {took}."
+    assert told[1].why == f"The previous run was still in progress: it took {took}."
 
 
 def test_a_tick_that_is_due_is_told_with_how_the_loop_stands() -> None:

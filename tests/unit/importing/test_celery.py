@@ -52,7 +52,7 @@ def test_a_schedule_has_its_equal(schedule: str, expected: Cron | Every) -> None
     [
         ("solar('sunset', 52, 13)", "solar: nothing goes by the sun"),
         ("rrule('DAILY')", "rrule(...) is a schedule that is not known here"),
-        ("settings.EVERY", "what `settings.EVERY` is cannot be told without running it"),
+        ("settings.EVERY", "what `settings.EVERY` is cannot be known without running it"),
         ("int(os.environ['EVERY'])", "cannot be told without running it"),
         ("crontab(0, 0, '1')", "what is third, differs between releases of Celery"),
         ("crontab(hours=1)", "crontab takes no hours"),

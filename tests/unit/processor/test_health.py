@@ -209,7 +209,7 @@ def test_a_port_is_free_again_afterwards() -> None:
 
 def test_whoever_asks_a_port_where_nobody_answers_is_told() -> None:
     (port,) = free_ports(1)
-    assert health.ask(port) == (False, f"nobody answers at port {port}: Connection refused")
+    assert health.ask(port) == (False, f"no response at port {port}: Connection refused")
 
 
 def test_whoever_asks_somebody_else_is_told() -> None:

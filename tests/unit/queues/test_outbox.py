@@ -356,7 +356,7 @@ async def test_what_is_stored_and_cannot_be_sent_stays_and_holds_up_no_other(
 async def test_a_fallback_that_fails_is_told_with_what_it_was_needed_for(clock: LoopClock) -> None:
     office = Office(clock, SqliteStore("/nowhere/unsent.db", "shop"))
     office.suffers(connecting=[AWAY] * 20)
-    with pytest.raises(NotSent, match="refused.* Nor was it stored: OperationalError: unable"):
+    with pytest.raises(NotSent, match="refused.* Storing it failed, too: OperationalError: unable"):
         await office.outbox.send("sms", {}, BRIEF)
 
 

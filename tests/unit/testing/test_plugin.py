@@ -114,7 +114,7 @@ def test_a_project_without_an_app_is_told_what_to_define(tmp_path: Path) -> None
 
 def test_a_test_that_cannot_wait_is_told_so(tmp_path: Path) -> None:
     told = run_pytest(tmp_path, "def test_shop(scheduler_kit): ...\n", *ALONE)
-    assert "A test that takes scheduler_kit is an `async def`." in told
+    assert "A test with scheduler_kit must be an `async def`." in told
 
 
 def test_who_does_not_use_it_loads_next_to_nothing() -> None:

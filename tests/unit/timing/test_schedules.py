@@ -622,7 +622,7 @@ def test_arguments_become_a_schedule(arguments: dict[str, Any], schedule: Recurr
         ({"schedule": Every("1s"), "jitter": "1s"}, "jitter= cannot stand beside schedule="),
         (
             {"every": "1s", "jiter": "1s"},
-            "unknown option jiter=: beside every= stand catch_up, grace, jitter, mode, offset",
+            "unknown option jiter=; with every=, expected catch_up, grace, jitter, mode, offset",
         ),
         ({"schedule": "30s"}, "schedule: expected an Every or a Cron, got: '30s'"),
         ({"every": 30}, "every: expected a number and a unit"),
