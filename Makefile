@@ -23,11 +23,12 @@ test: .venv/dev ## run the tests on a real broker as well (ARGS="-k retry -n 0")
 mutants: .venv/dev ## change the code a little, many times: do tests notice? (ARGS="--all --sample 5")
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-check: .venv/dev ## lint, check the format, check the types
+check: .venv/dev ## lint code and prose, check the format, check the types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/mypy --strict tests/typing
+	@$(BIN)/python -m tests.prose
 
 model: .venv/dev ## take the epochs through all that can happen (ARGS="--small", ARGS="--show R4")
 	@$(BIN)/python -m tests.model $(ARGS)

@@ -1,5 +1,6 @@
-"""How Sphinx makes the site: `make docs`. Warnings are errors, broken links among them."""
+"""Configure Sphinx for `make docs`. Warnings are errors, broken links among them."""
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -13,6 +14,8 @@ from docs import facts, pictures  # noqa: E402
 
 with (HERE.parent / "pyproject.toml").open("rb") as file:
     _project = tomllib.load(file)["project"]
+
+INCLUDE = re.compile(r"```\{include\} (\S+)\n```")
 
 project = "scheduler"
 release = version = _project["version"]
@@ -46,11 +49,38 @@ pygments_style = "tango"
 
 def setup(app: Sphinx) -> None:
     app.connect("builder-inited", write_generated)
+    app.connect("build-finished", write_markdown)
 
 
 def write_generated(_: Sphinx) -> None:
-    """Before anything is read: what is told of the code is written from the code."""
+    """Write the pages that are made from the code, before any page is read."""
     generated = HERE / "generated"
     generated.mkdir(exist_ok=True)
     for name, text in {**facts.pages(), **pictures.drawn()}.items():
         (generated / name).write_text(text, encoding="utf-8")
+
+
+def write_markdown(app: Sphinx, error: Exception | None) -> None:
+    """Write a Markdown twin of each page, and `llms.txt` with their titles and first sentences."""
+    if error is not None or app.builder.name != "html":
+        return
+    out = Path(app.outdir)
+    lines = ["# scheduler", "", f"> {_project['description']}", "", "## Pages", ""]
+    for path in sorted(HERE.glob("**/*.md")):
+        if "generated" in path.parts:
+            continue
+        name = path.relative_to(HERE)
+        text = _with_includes(path)
+        (out / name).write_text(text, encoding="utf-8")
+        title, _, rest = text.removeprefix("# ").partition("\n")
+        first = re.search(r"^(?=[A-Z`])[^\n|].*?[.:](?=\s)", rest, re.DOTALL | re.MULTILINE)
+        says = " ".join(first[0].split()) if first else ""
+        lines.append(f"- [{title}]({name.as_posix()}): {says}")
+    (out / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _with_includes(path: Path) -> str:
+    def included(found: re.Match[str]) -> str:
+        return (path.parent / found[1]).read_text(encoding="utf-8")
+
+    return INCLUDE.sub(included, path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Pages of the reference and the runbooks that are written from the code, at each build."""
+"""Write pages of the reference and the runbooks from the code, at each build."""
 
 import ast
 import inspect
@@ -37,6 +37,7 @@ def pages() -> dict[str, str]:
         "commands.md": commands_page(),
         "queues.md": queues_page(),
         "events.md": events_page(),
+        "errors.md": errors_page(),
         "metrics.md": metrics_page(),
         "api.md": api_page(),
         "alerts.md": alerts_page(),
@@ -162,7 +163,8 @@ def named() -> dict[str, str]:
         found |= {of_timer(names, timer): says for timer in timers()}
     of_task = (Names.processor_queue, Names.failed_queue, Names.head)
     found |= {each(names, "TASK"): inspect.getdoc(each) or "" for each in of_task}
-    return {name: text for name, text in found.items() if isinstance(name, str)}
+    texts = {name: text.removeprefix("Return ") for name, text in found.items()}
+    return {name: f"{text[:1].upper()}{text[1:]}" for name, text in texts.items()}
 
 
 def rows(wanted: Topology) -> list[Row]:
@@ -195,6 +197,51 @@ def queues_page() -> str:
 
 def _arguments(row: Row) -> str:
     return ", ".join(f"`{name}: {value}`" for name, value in row.arguments.items())
+
+
+# Errors
+
+
+def errors_page() -> str:
+    """List the messages of all errors, class by class, as the package raises them."""
+    rows = [
+        [f"`{error}`", f"`{message}`", f"`{path.relative_to(ROOT).as_posix()}`"]
+        for path in sorted((ROOT / "scheduler").glob("**/*.py"))
+        for error, message in _raised(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    rows.sort(key=lambda row: row[:2])
+    return "\n\n".join([FROM_CODE, table(["error", "message", "raised in"], rows)]) + "\n"
+
+
+def _raised(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the errors of a module, each with its message; values are in braces."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[first, *_]) if _is_error_class(name):
+                if message := _message(first):
+                    yield name, message.replace("`", "'")
+            case _:
+                pass
+
+
+def _is_error_class(name: str) -> bool:
+    error = getattr(scheduler.errors, name, None)
+    return isinstance(error, type) and issubclass(error, scheduler.SchedulerError)
+
+
+def _message(node: ast.expr) -> str | None:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(
+                each.value
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                else "{...}"
+                for each in values
+            )
+        case _:
+            return None
 
 
 # Events and metrics

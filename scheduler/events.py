@@ -92,7 +92,7 @@ class EventStream:
 
     @contextmanager
     def listening(self, listener: Emit, *kinds: type[Event]) -> Generator[None]:
-        """Add a listener for the duration of the block."""
+        """Add a listener during the block."""
         self.listen(listener, *kinds)
         try:
             yield

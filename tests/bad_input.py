@@ -98,7 +98,7 @@ BAD = (
     Bad(
         "no headers",
         "undecodable",
-        "It is no call, and did not come the way of the loops' tokens",
+        "It is not a call, and did not arrive as a token",
         headers=dict.fromkeys(
             ("scheduler-version", "scheduler-namespace", "scheduler-task", "scheduler-sent-at-ms"),
             NO_HEADER,
@@ -113,7 +113,7 @@ BAD = (
     Bad(
         "both",
         "undecodable",
-        "It is no call, and did not come the way of the loops' tokens",
+        "It is not a call, and did not arrive as a token",
         headers={"scheduler-sent-at-ms": NO_HEADER, "scheduler-scheduled-at-ms": 5},
     ),
     Bad(

@@ -1,9 +1,12 @@
-"""Check that the pages a user reads keep the language rules of CONTRIBUTING.md."""
+"""Check that pages, texts and docstrings keep the language rules of CONTRIBUTING.md."""
 
+import ast
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import pytest
 
@@ -92,3 +95,96 @@ def test_the_sentences_of_a_page_are_short(page: str) -> None:
 def test_each_exception_is_needed() -> None:
     for page, phrase in ALLOWED:
         assert phrase in text_of(page)
+
+
+# The package: docstrings, errors, help, log lines and templates
+
+PACKAGE = sorted((ROOT / "scheduler").glob("**/*.py"))
+TEMPLATES = sorted((ROOT / "scheduler").glob("**/*.html"))
+BANNED_IN_CODE = re.compile(
+    r"\b(somebody|someone|nobody|whoever|anybody|everybody|told|in hand|anew|by and by|mend(s|ed)?"
+    r"|for ever|on the dot|meanwhile|anyhow|beside|go(es)? on|going on|gone on|stands? still"
+    r"|(takes?|taken|took) back|gives? back|given back|has to be said)\b",
+    re.IGNORECASE,
+)
+NOT_PROSE = re.compile(r"`[^`]*`|^ *\w+(, \w+)*:(?= )|^=[= ]+$|\{[^{}]*\}|<[^<>]*>", re.MULTILINE)
+NO_VERB = re.compile(
+    r"(What|Whatever|Whether|Who|Whom|Whose|Which|Where|When|Why|How|Have|Has|The|A|An|All|Each|Every"
+    r"|Those|These|That|This|Some\w*|No|Nobody|Nothing|One|It|Its|There|So|For|From|As|With|Inside"
+    r"|Until|Once|Always|Never)\b|\w+(s|ing|ed):? (?!of\b)",
+)
+STATEMENTS = {"SchedulerError", "NamedOutcome", "Event", "Exception"}
+"""Classes whose docstrings are sentences: the default message of an error, the text of an event."""
+RULE = re.compile(r"^(P0|C|R1|R3p?|R4|S1b?|S2)(, \w+)*: ")  # of `scheduler.protocol.epochs`
+VERBS = re.compile(r"(Pass|Process|Compress|Decompress|Feed|Seed) ")
+
+
+class Docstring(NamedTuple):
+    name: str
+    bases: frozenset[str]
+    text: str
+
+
+def docstrings(path: Path) -> Iterator[Docstring]:
+    """Yield the docstrings of a module, of its classes and of its functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            bases = node.bases if isinstance(node, ast.ClassDef) else []
+            names = frozenset(ast.unparse(base).rpartition(".")[2] for base in bases)
+            if text := ast.get_docstring(node):
+                yield Docstring(getattr(node, "name", path.stem), names, text)
+
+
+def strings(path: Path) -> Iterator[str]:
+    """Yield the texts of a module: docstrings, errors, help and log lines."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.value
+
+
+def statements() -> set[str]:
+    """Return the names of all classes that derive from `STATEMENTS`."""
+    found, before = set(STATEMENTS), set[str]()
+    while found != before:
+        before = set(found)
+        found |= {
+            each.name
+            for path in PACKAGE
+            for each in docstrings(path)
+            if each.bases & found or any(base.endswith("Error") for base in each.bases)
+        }
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", [*PACKAGE, *TEMPLATES], ids=lambda each: str(each.relative_to(ROOT))
+)
+def test_texts_of_the_package_use_plain_words(path: Path) -> None:
+    texts = strings(path) if path.suffix == ".py" else [path.read_text(encoding="utf-8")]
+    assert [
+        hit[0] for text in texts for hit in BANNED_IN_CODE.finditer(NOT_PROSE.sub("", text))
+    ] == []
+
+
+def test_docstrings_begin_with_a_verb_and_its_object() -> None:
+    exempt = statements()
+    wrong = [
+        f"{path.relative_to(ROOT)}: {each.name}: {first}"
+        for path in PACKAGE
+        for each in docstrings(path)
+        if each.name not in exempt
+        and (first := RULE.sub("", each.text.splitlines()[0]))
+        and (NO_VERB.match(first) or not first[0].isupper())
+        and not VERBS.match(first)
+    ]
+    assert wrong == []
+
+
+def test_subjects_of_commits_are_short() -> None:
+    git = ["git", "-C", str(ROOT), "log", "-50", "--no-merges", "--format=%s"]
+    log = subprocess.run(git, capture_output=True, text=True, check=False)  # none in an archive
+    assert [
+        subject
+        for subject in log.stdout.splitlines()
+        if len(subject) > 60 or not subject[0].isupper() or subject.endswith(".")
+    ] == []

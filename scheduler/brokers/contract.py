@@ -133,7 +133,7 @@ Since = datetime | int | None
 """Where to begin to read a stream."""
 
 Browsed = AbstractAsyncContextManager[AsyncIterator[Delivery]]
-"""Messages of a queue, unacked for the duration of a block."""
+"""Messages of a queue, unacked during a block."""
 
 
 class Consumer(Protocol):

@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, Listed] = {
     "init": Listed("starter", "Write a first app, its test, and a compose file with RabbitMQ."),
     "dev": Listed("processing", "Run everything in this process: no RabbitMQ is needed."),
     "seed": Listed("seeding", "Declare the queues, and start loops that have not been started."),
-    "run": Listed("processing", "Process: take messages and run tasks."),
+    "run": Listed("processing", "Take messages and run tasks."),
     "dashboard": Listed("dashboard", "Show what runs in a browser."),
     "status": Listed("status", "Show where each loop is, and the backlog of tasks."),
     "census": Listed("census", "Count loops by task and state, and their messages in each timer."),

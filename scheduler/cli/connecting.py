@@ -102,7 +102,7 @@ def why_silent(broker: Broker) -> str:
 
 @asynccontextmanager
 async def connected(app: Scheduler, rights: Rights | None = None) -> AsyncGenerator[Program]:
-    """Connect to the broker of the settings, for the duration of a command.
+    """Connect to the broker of the settings, during a command.
 
     Args:
         rights: the permissions that the command needs; default: those of a processor.

@@ -118,7 +118,7 @@ def run(
     log_format: LogFormat = None,
     as_json: Json = False,
 ) -> None:
-    """Process: take messages and run tasks.
+    """Take messages and run tasks.
 
     SIGTERM or Ctrl-C drains: it takes no more messages, and waits for current runs. A second signal
     stops at once.

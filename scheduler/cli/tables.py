@@ -41,7 +41,7 @@ STYLES: Mapping[str, str] = {
     **dict.fromkeys(("repaired", "warning"), ODD),
     **dict.fromkeys(("lost", "unseeded", "escalated", "parked", "PROBLEM"), BAD),
 }
-"""The colours of states on a terminal, besides their names."""
+"""The colors of states on a terminal, besides their names."""
 COLOURED = ("STATE", "LAST", "WHAT", "SEED")
 CUT = ("NOTE", "ERROR", "SCHEDULE")
 
@@ -206,7 +206,7 @@ def print_paragraph(text: str, mark: str = "", *, indent: int, broken: bool = Tr
 
 
 def console() -> Console:
-    """Return the console: without colour if output is piped, or NO_COLOR is set."""
+    """Return the console: without colors if output is piped, or NO_COLOR is set."""
     # Programs and grep read piped output: a line is a line.
     width = None if sys.stdout.isatty() else 1000
     return Console(width=width, highlight=False, markup=False)

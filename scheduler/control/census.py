@@ -113,7 +113,7 @@ class Census:
         return put
 
     def orphans(self) -> list[LoopId]:
-        """Return loops that this code does not have; a selection if there are very many."""
+        """Return loops that this code does not have; a selection if there are too many."""
         found = list[LoopId]()
         for task, count in self._listing.counts.items():
             own = LoopId(task)
@@ -256,7 +256,7 @@ class Figures:
         timers: the number of tokens in each timer of loops that has any.
         later: the number of calls in each timer of calls that has any.
         void: the least number of void tokens among these: they are dropped when they are due.
-        overdue: loops with overdue tokens; a selection if there are very many.
+        overdue: loops with overdue tokens; a selection if there are too many.
         doubled: loops with two lines of tokens.
     """
 

@@ -122,7 +122,7 @@ def is_same(one: Loop | Token, other: Listed | Token) -> bool:
 
 
 def was_done(loop: Loop, listed: Listed | None) -> bool:
-    """Return whether this very run has ended before: the same task, name, moment and arguments."""
+    """Return whether this run has ended before: the same task, name, moment and arguments."""
     return listed is not None and listed.is_done and is_same(loop, listed)
 
 

@@ -86,7 +86,7 @@ class Filter(TaskFilter):
     Attributes:
         state: a `Where`, or nothing.
         failing: "1": only those whose last run has failed.
-        late: "1": only those of which a run of the last day began very late.
+        late: "1": only those of which a run of the last day began seriously late.
         task: only those of this task.
     """
 

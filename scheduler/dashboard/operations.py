@@ -1,4 +1,4 @@
-"""Operations of visitors: their progress, results and undo."""
+"""Run operations of visitors: with progress, results and undo."""
 
 import asyncio
 import logging

@@ -58,7 +58,7 @@ class Standing:
         in_code: whether the app has it; else it is in the broker alone.
         schedule: as it was seeded.
         failures: how many of its last attempts have failed, in a row.
-        was_late: how late a run of the last day began, if that was very late.
+        was_late: how late a run of the last day began, if seriously so.
         task_pause: the entry that pauses its task, if the loop is not paused itself.
     """
 
@@ -272,7 +272,7 @@ class Verdict:
     """Summarize all loops: a sentence, the problems, and the number of loops in each state.
 
     Attributes:
-        late: the number of loops with a very late run in the last day.
+        late: the number of loops with a seriously late run in the last day.
         calls: the outcomes of calls, for tasks of which at least as many fail as succeed.
         failures: by task and error.
     """

@@ -106,7 +106,7 @@ class PastTick:
     """Describe a past time of a loop.
 
     Attributes:
-        what: in a word: an `Ending`, or "paused", "missed", "due", "unknown".
+        what: an `Ending`, or "paused", "missed", "due", "unknown".
         why: in a sentence, if it did not just run on time.
     """
 

@@ -21,7 +21,7 @@ S2    a processor that receives a token                  `is_behind`
 R3 and R3p ask the journal, after a barrier in it. The journal forgets: what waits longer than it
 remembers is noted in the roster (a checkpoint), and counts as heard wherever `heard` is asked for.
 
-`tests/model` checks these very functions in all orders in which processors, creators, supervision
+`tests/model` checks these functions in all orders in which processors, creators, supervision
 and the broker can take their steps.
 """
 

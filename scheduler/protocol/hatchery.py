@@ -38,7 +38,7 @@ from scheduler.timing.durations import MILLISECOND, SECOND, ZERO, milliseconds, 
 
 
 class Unit(NamedTuple):
-    """A digit of a delay.
+    """Define a digit of a delay.
 
     Attributes:
         length: of one.
@@ -69,7 +69,7 @@ UNITS = (
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer queue.
+    """Define a timer queue.
 
     Attributes:
         unit: the index of its unit in `UNITS`.
@@ -122,7 +122,7 @@ _UNITS_MS = [
 
 
 class Route(NamedTuple):
-    """The timers of a delay, and the rest of it.
+    """Split a delay into timers, and the rest.
 
     Attributes:
         digits: one for each of `UNITS`.

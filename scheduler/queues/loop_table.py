@@ -11,7 +11,7 @@ column                      holds
                             a range of hashes is a share of the loops
 ``entry``, ``state``        its entry in the roster, encoded, and the state that it tells
 ``known``                   the greatest epoch of all its entries
-``inherited``               whether only an earlier stream told of it
+``inherited``               whether only an earlier stream had it
 ``forget_ms``               when it may be forgotten; NULL: it is not gone
 ``put``                     its last put, as supervision heard it
 ``due_ms``                  its token is not overdue before; NULL: it has none
@@ -40,10 +40,10 @@ CREATE TABLE loops (
 ) WITHOUT ROWID;
 """
 _INDEX = """
-CREATE INDEX IF NOT EXISTS gone ON loops (forget_ms) WHERE forget_ms IS NOT NULL;
+CREATE INDEX IF NOT EXISTS forgettable ON loops (forget_ms) WHERE forget_ms IS NOT NULL;
 CREATE INDEX IF NOT EXISTS due ON loops (due_ms) WHERE due_ms IS NOT NULL;
 """
-_UNINDEX = "DROP INDEX IF EXISTS gone; DROP INDEX IF EXISTS due;"
+_UNINDEX = "DROP INDEX IF EXISTS forgettable; DROP INDEX IF EXISTS due;"
 _WRITE = """
 INSERT INTO loops (hash, task, key, entry, known, state, inherited, forget_ms, due_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -91,7 +91,7 @@ class LoopTable:
 
     @contextmanager
     def in_bulk(self) -> Generator[None]:
-        """Write very many rows at less cost, ordered only at the end."""
+        """Write many rows at less cost, ordered only at the end."""
         self._run(_UNINDEX)
         try:
             yield

@@ -97,7 +97,7 @@ class SendPolicy:
 
 
 class Lent(NamedTuple):
-    """A borrowed connection, valid in one event loop, or in all if `loop` is None."""
+    """Borrow a connection, valid in one event loop, or in all if `loop` is None."""
 
     broker: Broker
     clock: Clock
@@ -162,7 +162,7 @@ class Outbox:
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Broker]:
-        """Return the open connection; without one, open one for the duration of the block."""
+        """Return the open connection; without one, open one during the block."""
         if self.is_open:
             yield await self._current()
         else:

@@ -31,7 +31,7 @@ class NamedOutcome(Exception):
 
 
 class RetryLater(NamedOutcome):
-    """Retry the run later.
+    """The task asked to be tried again later.
 
     It counts as a failed attempt: when no retries are left, the run is escalated.
 
@@ -52,8 +52,8 @@ class RetryLater(NamedOutcome):
 
 
 class Reject(NamedOutcome):
-    """Reject the input: no retry can help, so it is parked at once."""
+    """The task rejected its input: no retry can help, so it is parked at once."""
 
 
 class StopLoop(NamedOutcome):
-    """Stop the loop: pause it."""
+    """The task asked for its loop to be paused."""

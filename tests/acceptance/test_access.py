@@ -288,7 +288,7 @@ def test_the_doctor_tells_the_rights_even_to_whom_has_none(
     nobody = users.add()
     done = scheduler("doctor", SCHEDULER_BROKER_URL=nobody)
     assert (done.code, done.err) == (1, "")
-    assert "not looked at, this user may not" in done.out
+    assert "not checked, permission denied" in done.out
     assert "PROBLEM  rights of this user: insufficient for `scheduler run`: " in done.out
     lines = [line.strip() for line in done.out.splitlines()]
     this, seed, processor, viewer = [

@@ -218,7 +218,7 @@ def test_an_alarm_does_not_keep_commands_from_looking(
             assert (doctor.code, found["messages"]) == (1, "problem")
             ps = shop("ps")
             told = f"processors were not asked: the broker blocks publishers (low on {why})"
-            assert (ps.code, ps.out) == (1, f"As far as is known: {told}.\n")
+            assert (ps.code, ps.out) == (1, f"Incomplete: {told}.\n")
         finally:
             node.ctl(limit, enough)
 

@@ -64,7 +64,7 @@ def test_what_was_declared_for_other_code_is_refused_until_it_is_migrated(
     assert shop("seed", "market.py").code == FINE
     send(tmp_path / "send.py", broker_url, namespace)
     told = "ordered= of the task 'sell' was changed", "`scheduler seed --migrate`"
-    refused(shop("seed", "market.py", ORDERED="yes"), *told, "left as it is")
+    refused(shop("seed", "market.py", ORDERED="yes"), *told, "Nothing was changed")
     refused(shop("run", "market.py", ORDERED="yes"), *told, "Nothing was started")
     found = shop("doctor", "market.py", ORDERED="yes")
     assert found.code == WRONG
@@ -87,7 +87,7 @@ def test_the_namespace_of_another_app_is_refused_until_it_is_taken_over(shop: Co
     ill = shop("doctor", "bazaar.py")
     assert ill.code == WRONG
     assert "PROBLEM  app: " in ill.out
-    assert "Prune nothing before" in " ".join(ill.out.split())
+    assert "Do not run --prune" in " ".join(ill.out.split())
     assert shop("seed", "moved.py", "--take-over").code == FINE
     assert shop("seed", "moved.py").code == FINE
     refused(shop("seed", "market.py"), "seeded from the module 'moved'")

@@ -67,7 +67,7 @@ COMMANDS = {
     "scheduled move": ("pay.order-7 --after 10m", MISUSE, "pay.order-7"),
     "scheduled cancel": ("pay.order-7", MISUSE, "pay.order-7"),
     "ps": ("", FINE, "Nothing runs."),
-    "cancel": ("report", WRONG, "No run 'report' is going on: nothing was done."),
+    "cancel": ("report", WRONG, "No run 'report' is running."),
     "history": ("", FINE, "report"),
     "failed list": ("", FINE, "ERROR"),
     "failed show": ("some-id", WRONG, "no parked message 'some-id'"),
@@ -82,7 +82,7 @@ COMMANDS = {
     "import celery": ("nowhere.py", MISUSE, "nowhere.py cannot be read: No such file"),
     "import crontab": ("nowhere", MISUSE, "nowhere cannot be read: No such file"),
     "import cronjob": ("nowhere.yaml", MISUSE, "nowhere.yaml cannot be read: No such file"),
-    "dashboard": ("--host 0.0.0.0", MISUSE, "Others than this machine reach"),
+    "dashboard": ("--host 0.0.0.0", MISUSE, "Other machines can reach"),
 }
 
 
@@ -550,7 +550,7 @@ def test_what_is_wrong_with_the_app_is_told(offline: CommandLine, app: str, told
         ("pause", {}, "The command needs the name of a LOOP"),
         ("cancel", {}, "needs the RUN, as `scheduler ps` names it"),
         ("pause report --all", {}, "Either a LOOP or --all, got both: report."),
-        ("resume report --now --after 2026-06-01", {}, "give --now or --after"),
+        ("resume report --now --after 2026-06-01", {}, "--now and --after"),
         ("resume report --after 0001-01-01", {}, "--after: "),
         ("resume report --after noon", {}, "--after: expected a moment such as 2026-06-01T"),
         ("pause apps/nowhere.py report", {}, "There is no file 'apps/nowhere.py'"),

@@ -221,7 +221,7 @@ def test_a_terminal_shows_as_much_of_an_id_as_a_verb_needs(desk: Desk):
 def test_an_id_that_several_begin_with_is_refused(desk: Desk):
     done = desk("purge", "--yes", "m")
     assert done.code == MISUSE
-    told = "Several IDs begin with 'm', such as " + ", ".join(map(desk.id_of, ["m1", "m2", "m3"]))
+    told = "Ambiguous ID prefix 'm': matches " + ", ".join(map(desk.id_of, ["m1", "m2", "m3"]))
     assert told in refused(done)
     assert desk.left == ["m1", "m2", "m3", "m4", "m5"]
 
@@ -336,8 +336,8 @@ MISUSES: list[tuple[list[str], str]] = [
     (["show"], "the ID of a message"),
     (["show", "a", "b"], "There is no module 'a'."),
     (["replay"], "the IDs of messages, --task, --reason or --all"),
-    (["replay", "m1", "--task", "sms"], "--all, --task and --reason go without IDs"),
-    (["purge", "m1", "--reason", "broken", "--yes"], "go without IDs"),
+    (["replay", "m1", "--task", "sms"], "--all, --task and --reason cannot be combined"),
+    (["purge", "m1", "--reason", "broken", "--yes"], "cannot be combined"),
     (["replay", "--all", "--rate", "fast"], 'such as "50/s" or "100/m", got \'fast\''),
     (
         ["replay", "--all", "--args", "[1]"],

@@ -108,8 +108,8 @@ def test_a_watch_shows_what_changes_until_it_is_interrupted(seeded: CommandLine)
     ("arguments", "told"),
     [
         (["--watch"], "--watch shows all loops in a terminal"),
-        (["--watch", "--json"], "leave out LOOP and --json"),
-        (["report", "--watch"], "leave out LOOP and --json"),
+        (["--watch", "--json"], "omit LOOP and --json"),
+        (["report", "--watch"], "omit LOOP and --json"),
     ],
 )
 def test_a_watch_is_of_all_loops_in_a_terminal(

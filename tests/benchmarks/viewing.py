@@ -44,7 +44,7 @@ APART_S = 1.5
 
 READ_BACK_WITHIN_S = 300
 STILL_READING = "Reading the journal back"
-UNKNOWN_YET = "Getting to know the loops"
+UNKNOWN_YET = "Loading the loops"
 
 
 class Answer(NamedTuple):

@@ -256,7 +256,7 @@ async def test_headers_arrive_as_they_were_sent(wire: Wire, broker: Broker, name
         ({"headers": {"a": float("nan")}}, "the number nan"),
         ({"headers": {"a": datetime(2026, 1, 1)}}, "moments have a time zone"),  # noqa: DTZ001
         ({"headers": {"n" * 256: 1}}, "256 bytes long"),
-        ({"headers": {"a": "\ud800"}}, "a character that is no text"),
+        ({"headers": {"a": "\ud800"}}, "a character that cannot be encoded"),
         ({"headers": {"a": json.loads("[" * 51 + "]" * 51)}}, "nested more than 50 deep"),
         ({"priority": 300}, "The priority 300"),
         ({"message_id": "m" * 256}, "message_id is 256 bytes long"),

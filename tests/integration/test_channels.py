@@ -205,7 +205,7 @@ async def test_a_connection_over_which_no_answer_comes_is_given_up(
                 "get": lambda: broker.get(queue),
                 "depth": lambda: broker.depth(queue),
             }
-            with pytest.raises(Unconfirmed, match="went before the answer came"):
+            with pytest.raises(Unconfirmed, match="was lost before the broker responded"):
                 await asked[waits]()
 
             async def is_back() -> bool:

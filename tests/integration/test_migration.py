@@ -149,7 +149,7 @@ async def test_a_journal_that_is_to_remember_otherwise_begins_anew(
     old, new = version(), version(settings={"journal_max_age": "2d"})
     await program_of(old.app, broker).seeding.seed()
     program = program_of(new.app, broker)
-    with pytest.raises(UsageError, match=r"SCHEDULER_JOURNAL_MAX_AGE.*begins a new journal"):
+    with pytest.raises(UsageError, match=r"SCHEDULER_JOURNAL_MAX_AGE.*starts a new journal"):
         await program.seeding.seed()
     await program.seeding.seed(migrate=True)
     (status,) = await program.survey.status()

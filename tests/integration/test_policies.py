@@ -258,7 +258,7 @@ async def the_policy_that_the_doctor_names_shields_from_all_others(node: Private
         fates = await scene.play(node, broker, ALL, expire=False)
         async with blanket(node, namespace, POLICIES["message-ttl"], kind="operator-policies"):
             (found,) = (await scene.findings(broker)).values()
-            assert "No policy shields from an operator policy" in found.advice
+            assert "No policy overrides an operator policy" in found.advice
     assert_like(fates, WELL)
 
 

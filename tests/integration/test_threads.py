@@ -24,7 +24,7 @@ async def test_a_run_that_outlasts_its_time_is_tried_again_after_it(blocking: Fi
     outputs = [blocking.output_of(process) for process in processes]
     steps = [(note["what"], note["attempt"]) for note in blocking.notes()]
     assert steps[:4] == [("start", 1), ("end", 1), ("start", 2), ("end", 2)]
-    assert any("its thread cannot be stopped" in output for output in outputs)
+    assert any("its thread cannot be interrupted" in output for output in outputs)
     assert any("it ran longer than its timeout of 0.3 s" in output for output in outputs)
 
 
@@ -51,7 +51,7 @@ async def test_a_process_ends_without_a_thread_that_outlasts_its_grace(
     doomed.terminate()
     output = blocking.output_of(doomed)
     assert doomed.returncode == 0
-    assert "left behind in its thread" in output
+    assert "abandoned: the thread outlived" in output
     blocking.start("run")
     await blocking.until(lambda: bool(blocking.notes("end")))
     first, again = blocking.notes("start")[:2]

@@ -104,9 +104,9 @@ async def test_a_certificate_of_a_stranger_is_refused(secured: Secured, required
 
 
 async def test_a_broker_that_a_stranger_vouches_for_is_not_trusted(secured: Secured) -> None:
-    with pytest.raises(UntrustedBroker, match="signed by nobody who is in"):
+    with pytest.raises(UntrustedBroker, match="not signed by an authority that is in"):
         await connected(secured.url, secured.stranger.tls(secured.client))
-    with pytest.raises(UntrustedBroker, match="signed by nobody who this machine trusts"):
+    with pytest.raises(UntrustedBroker, match="not signed by this machine trusts"):
         await connected(secured.url, Tls())
 
 
@@ -164,5 +164,5 @@ async def test_files_are_read_again_at_each_connect(
             await witness.until(Connected, 1)
             assert await broker.depth("no such queue") is None
     reasons = [each.reason for each in witness.events if isinstance(each, ConnectionRetried)]
-    assert "signed by nobody who is in" in reasons[0]
+    assert "not signed by an authority that is in" in reasons[0]
     assert f"SCHEDULER_TLS_CA_FILE: the file {str(trusted)!r} cannot be read" in reasons[-1]

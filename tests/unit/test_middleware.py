@@ -270,7 +270,7 @@ async def test_a_message_is_not_forgotten_in_silence(stage: Stage) -> None:
     async def forget(sending: Sending, send_next: SendNext) -> None: ...
 
     await stage.seed(post.app)
-    with pytest.raises(NotSent, match=r"The message for 'read' was not sent: .* await send_next"):
+    with pytest.raises(NotSent, match=r"The message for 'read' was not sent: .* Await send_next"):
         await post.task.send(1)
     assert await stage.waiting() == 0
 

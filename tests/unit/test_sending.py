@@ -190,7 +190,7 @@ def test_an_option_that_is_no_duration_is_refused(option: str) -> None:
         ({"priority": 99}, "The priority is a whole number from 0 to 31, got 99"),
         ({"priority": True}, "The priority is .*, got True"),
         ({"priority": -1}, "The priority is .*, got -1"),
-        ({"message_id": 7}, "The property message_id is of type int: it has to be a text"),
+        ({"message_id": 7}, "The property message_id is of type int, not str"),
         ({"correlation_id": "c" * 300}, "The property correlation_id is 300 bytes long"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -330,7 +330,7 @@ async def test_a_broker_that_accepts_and_says_nothing_is_told_within_the_deadlin
         async def task() -> None: ...
 
         began = asyncio.get_running_loop().time()
-        with pytest.raises(NotSent, match="did not answer when it was connected to"):
+        with pytest.raises(NotSent, match="did not respond while connecting"):
             await task.options(deadline="300ms").send()
         assert asyncio.get_running_loop().time() - began < 1
         hold.set()
@@ -444,7 +444,7 @@ async def test_many_have_one_time_and_no_id_that_was_given() -> None:
     _, ship = shop()
     with pytest.raises(UsageError, match="a delay or a moment, got both"):
         await ship.send_many(orders(1), delay="1s", at=START)
-    with pytest.raises(UsageError, match="take message_id= away"):
+    with pytest.raises(UsageError, match="omit message_id="):
         await ship.options(message_id="7").send_many(orders(2))
     with pytest.raises(UsageError, match="an aware datetime"):
         await ship.send_many(orders(1), at=NAIVE)

@@ -1,4 +1,4 @@
-"""Deliveries until they are settled, and consumers that outlive a channel the broker closes."""
+"""Hold deliveries until they are settled; reopen the channels of consumers."""
 
 import asyncio
 import itertools

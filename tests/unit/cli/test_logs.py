@@ -188,7 +188,7 @@ OF_RUNS: list[tuple[Event, int, str]] = [
     (
         HatchedEarly(*RUN, "expired", "shop.v1.hatchery.d", timedelta(hours=9)),
         WARNING,
-        "9h before its time, let go by shop.v1.hatchery.d too soon .*message-ttl.*: it waits on.*",
+        "9h before its time, released too early by .*message-ttl.*: it waits again.*",
     ),
     (
         HatchedEarly(*RUN, "early", "", timedelta(hours=9), is_repeated=True),

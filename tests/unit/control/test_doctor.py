@@ -249,7 +249,7 @@ async def test_a_broker_that_hands_on_nothing_is_a_problem_of_who_comes_to_it(st
             findings(app, broker), *(findings(app, stage.broker) for _ in range(3))
         )
     assert found["dead-lettering"].verdict == "problem"
-    assert found["dead-lettering"].detail == "what was due 10 s ago is not in its next queue"
+    assert found["dead-lettering"].detail == "a message due 10 s ago has not reached its next queue"
     assert "restart this node" in found["dead-lettering"].advice
     assert {each["dead-lettering"].verdict for each in others} == {"ok"}
     assert not [queue for queue in stage.server.queues if ".probe." in queue]
@@ -321,7 +321,7 @@ async def test_a_processor_that_does_not_answer_is_named(stage: Stage) -> None:
         found = await findings(app, stage.broker)
         assert found["processors"].verdict == "warning"
         assert re.fullmatch(r"of 2, no answer from \S+:\d+:\w{6}", found["processors"].detail)
-        assert "stand still" in found["processors"].advice
+        assert "are hung" in found["processors"].advice
 
 
 async def test_the_doctor_makes_nothing(app: Scheduler, broker: MemoryBroker):

@@ -129,7 +129,7 @@ async def test_a_whole_task_is_paused_and_resumed_by_its_name_unless_a_loop_has_
 
     await stage.seed(app)
     await bill.start("order-7", every="1h")
-    with pytest.raises(UnknownLoop, match=r"^'bill' is a task, and no loop: .* named bill\.KEY\.$"):
+    with pytest.raises(UnknownLoop, match=r"^'bill' is a task, not a loop: .* named bill\.KEY\.$"):
         await stage.loops.find("bill")
     with pytest.raises(UnknownLoop, match="no loop or task 'bil'; did you mean 'bill'"):
         await app.pause("bil")

@@ -67,7 +67,7 @@ def test_an_action_that_there_is_not_is_refused_with_the_nearest() -> None:
 def test_access_returns_a_visitor_or_nobody(told: object) -> None:
     assert visitor_of(ALICE) is ALICE
     assert visitor_of(None) is None
-    with pytest.raises(UsageError, match="Nobody was let in"):
+    with pytest.raises(UsageError, match="access denied"):
         visitor_of(told)
 
 

@@ -144,7 +144,7 @@ async def test_the_overview_says_in_a_sentence_how_it_is(shop: Stage) -> None:
         await asyncio.sleep(20)
         page = await browser.see("/")
         assert "Of 2 loops, 1 is unattended." in page
-        assert "No processor is there" in page
+        assert "No processor is running" in page
 
 
 @pytest.mark.parametrize("looks_before", [True, False])

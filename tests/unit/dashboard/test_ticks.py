@@ -71,7 +71,7 @@ def test_of_a_tick_that_was_run_late_it_is_told_that_nobody_took_it() -> None:
     late = past(a_loop(ran(NOON, late=5 * HOUR)), now=NOON + 6 * HOUR, back=7 * HOUR)[-1]
     assert late.what == "succeeded"
     assert "It began 5\N{NO-BREAK SPACE}h late" in late.why
-    assert "no processor was there" in late.why
+    assert "no processor was running" in late.why
 
 
 def test_of_ticks_that_one_late_run_stood_for_it_is_told_when_that_began() -> None:

@@ -82,7 +82,7 @@ async def test_a_token_that_came_as_a_call_is_parked_whatever_its_other_keys(
         await asyncio.sleep(15)
         (parked,) = await stage.parked()
         assert (parked.reason, parked.task) == ("undecodable", "work")
-        assert "did not come the way of the loops' tokens" in parked.error
+        assert "did not arrive as a token" in parked.error
         await goes_on(stage)
 
 

@@ -112,7 +112,7 @@ async def test_a_consumer_that_the_broker_does_not_know_is_told_soon(
 ) -> None:
     case.broker.consumers = {QUEUES[0]: 1} if gone else {QUEUES[0]: 1, QUEUES[1]: 0}
     await asyncio.sleep(5)
-    assert case.health.why_not_ready() == [f"nothing is delivered from {QUEUES[1]}"]
+    assert case.health.why_not_ready() == [f"no deliveries from {QUEUES[1]}"]
     case.broker.consumers = dict.fromkeys(QUEUES, 3)
     await asyncio.sleep(1)
     assert case.health.why_not_ready() == []
@@ -170,7 +170,7 @@ async def test_a_page_is_json_with_the_reason() -> None:
             ready = await asyncio.to_thread(ask, port, "/readyz")
     assert (lives.status, lives.json) == (200, {"live": True, "why": []})
     assert ready.status == 503
-    assert ready.json == {"ready": False, "why": [f"nothing is delivered from {QUEUES[0]}"]}
+    assert ready.json == {"ready": False, "why": [f"no deliveries from {QUEUES[0]}"]}
 
 
 def test_what_is_not_there_says_what_is() -> None:
@@ -216,7 +216,7 @@ def test_whoever_asks_somebody_else_is_told() -> None:
     (port,) = free_ports(1)
     with serving(port, {"/metrics": lambda environ, start: []}):
         lives, why = health.ask(port)
-    assert (lives, "not the health of a processor" in why) == (False, True)
+    assert (lives, "does not serve the health of a processor" in why) == (False, True)
 
 
 @pytest.mark.parametrize("why", [[], ["it is blocked"]])

@@ -193,7 +193,7 @@ def test_a_stack_that_is_long_keeps_its_innermost_calls() -> None:
     exec(compile(code, "deep.py", "exec"), scope)
     text = scope[f"{name}59"](lambda: of_thread(threading.get_ident(), {__file__}))
     assert len(text) <= LIMIT + 100
-    assert text.startswith("  (what comes before this is left out: ")
+    assert text.startswith("  (truncated: ")
 
 
 @pytest.mark.parametrize("fraction", [40, -0.1, float("nan"), "0.4", None])

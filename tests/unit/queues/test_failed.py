@@ -502,7 +502,7 @@ async def test_a_verb_says_how_many_somebody_else_has_taken(stage: Stage, slow: 
     def take_the_last(_: Parked) -> None:
         stage.server.queue(NAMES.failed).take()
 
-    with pytest.raises(NotAllSeen, match="^1 of the messages .* Somebody else") as told:
+    with pytest.raises(NotAllSeen, match="^1 of the parked messages .* Another reader") as told:
         await slow.purge(TASKS, EVERYTHING, tell=take_the_last)
     assert told.value.left == 1
 
@@ -528,7 +528,7 @@ async def test_an_id_is_meant_by_how_it_begins_if_no_other_does(stage: Stage, sl
     assert named == {first: first, second[:1]: second}
     stage.server.publish(Message(message_id=f"{second}0"), NAMES.failed, "task.gone")
     assert await slow.named(TASKS, [second]) == {second: second}
-    with pytest.raises(UsageError, match=rf"such as {second}, {second}0: write more"):
+    with pytest.raises(UsageError, match=rf"such as {second}, {second}0; use a longer"):
         await slow.named(TASKS, [second[:1]])
 
 

@@ -231,7 +231,7 @@ async def test_nothing_is_published_while_an_alarm_blocks_senders(
         ([Rejected("The queue is full.")] * 99, [], "The queue is full"),
         ([3600.0], [], "It did not confirm in time"),
         ([], [AWAY] * 99, "Cannot connect to amqp://nowhere/: refused"),
-        ([], [3600.0], "did not answer when it was connected to"),
+        ([], [3600.0], "did not respond while connecting"),
     ],
     ids=["blocked", "full", "silent", "away", "black hole"],
 )

@@ -93,7 +93,7 @@ async def test_of_what_follows_the_same_entry_the_first_is_accepted(
         by = roster if number % 2 else roster_of(NAMES, broker, clock)
         answers += [each is not None for each in await by.append([listed])]
     if entries[-1] == entries[-2]:
-        accepted = [True, True]  # it cannot be told from the one that was
+        accepted = [True, True]  # it cannot be known from the one that was
     assert answers == accepted
     listing = Listing()
     assert [listing.enter(listed) for listed in entries] == accepted or entries == [A, A]
@@ -347,7 +347,7 @@ async def test_an_entry_that_cannot_be_read_is_left_out_and_told(
     broker: FaultyBroker, roster: Roster, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await read_with(broker, roster, body) == {A.loop: A, B.loop: B}
-    assert "An entry of the roster is left out" in caplog.text
+    assert "Ignoring an invalid roster entry" in caplog.text
 
 
 async def test_what_an_entry_holds(broker: FaultyBroker, roster: Roster) -> None:
@@ -556,7 +556,7 @@ async def test_an_entry_of_a_snapshot_that_cannot_be_read_is_left_out(
     await roster.append([A])
     await broker.publish(message, exchange=NAMES.control, routing_key=NAMES.snapshots)
     assert await roster_of(NAMES, broker).read() == {A.loop: A}
-    assert caplog.text.count("An entry of the roster is left out") == 2
+    assert caplog.text.count("Ignoring an invalid roster entry") == 2
 
 
 @pytest.mark.usefixtures("_short")

@@ -397,7 +397,7 @@ def test_an_ordered_task_runs_one_message_at_a_time():
         ({"expired": "bin"}, "expired is 'park' or 'drop', got 'bin'"),
         ({"retry": 3}, r"retry is a Retry, such as Retry\(3\), got 3"),
         ({"rate": 50}, 'such as "50/s" or "100/m", got 50'),
-        ({"name": "_supervision"}, "cannot be named '_supervision': the scheduler has one"),
+        ({"name": "_supervision"}, "cannot be named '_supervision': the name is reserved"),
     ],
 )
 def test_a_bad_option_of_a_task_that_is_called_is_told(options: dict[str, Any], told: str):

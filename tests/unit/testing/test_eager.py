@@ -61,7 +61,7 @@ async def test_a_run_tells_how_far_it_is_though_nobody_can_ask() -> None:
     with eager(app):
         await work.send()
         for asking in (app.running(), app.cancel("work")):
-            with pytest.raises(UsageError, match="no processor to be asked"):
+            with pytest.raises(UsageError, match="no processor to ask"):
                 await asking
 
 

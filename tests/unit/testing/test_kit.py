@@ -344,8 +344,8 @@ async def test_what_did_not_run_as_often_is_told_with_what_ran_instead() -> None
         with pytest.raises(AssertionError) as none:
             kit.assert_ran(greet)
         assert str(none.value) == (
-            "greet was to run at least once, and ran 0 times until 2026-03-01 12:00:00.000. "
-            "What ran:\n    nothing"
+            "Expected greet to run at least once; it ran 0 times until 2026-03-01 12:00:00.000. "
+            "Runs:\n    nothing"
         )
         await greet.send()
         await fail.send()

@@ -619,7 +619,7 @@ def test_arguments_become_a_schedule(arguments: dict[str, Any], schedule: Recurr
         ({"every": "1s", "jitter": "1s", "tz": "UTC"}, "tz= goes with cron=, not with every="),
         ({"cron": "@daily", "mode": "fixed_rate"}, "mode= goes with every=, not with cron="),
         ({"cron": "@daily", "offset": "1m"}, "offset= goes with every=, not with cron="),
-        ({"schedule": Every("1s"), "jitter": "1s"}, "jitter= cannot stand beside schedule="),
+        ({"schedule": Every("1s"), "jitter": "1s"}, "jitter= cannot be combined with schedule="),
         (
             {"every": "1s", "jiter": "1s"},
             "unknown option jiter=; with every=, expected catch_up, grace, jitter, mode, offset",
