@@ -14,6 +14,7 @@ from pydantic import SecretStr
 import scheduler
 from docs import imports
 from docs.tables import table
+from scheduler import errors as error_tree
 from scheduler import events, metrics
 from scheduler.cli.commands import COMMANDS, loaded
 from scheduler.errors import default_message
@@ -225,7 +226,7 @@ def _raised(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _is_error_class(name: str) -> bool:
-    error = getattr(scheduler.errors, name, None)
+    error = getattr(error_tree, name, None)
     return isinstance(error, type) and issubclass(error, scheduler.SchedulerError)
 
 

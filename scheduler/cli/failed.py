@@ -35,7 +35,7 @@ from scheduler.cli.printing import (
     print_json_list,
     print_line,
 )
-from scheduler.cli.tables import Either, Table, print_table, shortened, working
+from scheduler.cli.tables import CellForms, Table, print_table, shortened, working
 from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
 from scheduler.program import Program
 from scheduler.protocol.topology import LOOP_KEY
@@ -346,7 +346,7 @@ def _table(rows: Spool, zones: Zones) -> Table[Row]:
     short = shortened(row["id"] for row in rows)
     return Table(
         {
-            "ID": lambda row: Either(row["id"], short[row["id"]]),
+            "ID": lambda row: CellForms(row["id"], short[row["id"]]),
             "TASK": lambda row: row["task"],
             "LOOP": lambda row: row["loop"] if _is_tick(row) else "-",
             "REASON": lambda row: row["reason"],

@@ -25,7 +25,7 @@ STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class OutputOptions:
     """Configure the output.
 
     Attributes:
@@ -77,7 +77,7 @@ def import_celery(
 
     Example: scheduler import celery shop/celery.py shop/tasks.py --out jobs.py
     """
-    _show(read_celery(dict(_texts(files)), tz=tz), Ways(out, force, namespace, as_json))
+    _show(read_celery(dict(_texts(files)), tz=tz), OutputOptions(out, force, namespace, as_json))
 
 
 @command(cli, "crontab", asks=False)
@@ -103,7 +103,7 @@ def import_crontab(
     Example: crontab -l | scheduler import crontab - --tz Europe/Berlin --out jobs.py
     """
     found = [read_crontab(text, file, tz=tz, users=users) for file, text in _texts(files)]
-    _show(_together(found), Ways(out, force, namespace, as_json))
+    _show(_together(found), OutputOptions(out, force, namespace, as_json))
 
 
 @command(cli, "cronjob", asks=False)
@@ -123,7 +123,7 @@ def import_cronjob(
     Example: kubectl get cronjobs -o yaml | scheduler import cronjob - --out jobs.py
     """
     found = [read_cronjobs(text, file, tz=tz) for file, text in _texts(files)]
-    _show(_together(found), Ways(out, force, namespace, as_json))
+    _show(_together(found), OutputOptions(out, force, namespace, as_json))
 
 
 def _together(found: Sequence[Found]) -> Found:
@@ -145,7 +145,7 @@ def _texts(files: list[str] | None) -> Iterator[tuple[str, str]]:
             raise UsageError(f"{file} cannot be read: it is not UTF-8 text.") from None
 
 
-def _show(found: Found, ways: Ways) -> None:
+def _show(found: Found, ways: OutputOptions) -> None:
     found = replace(found, namespace=_namespace(found, ways.namespace))
     if found.jobs:
         code = code_of(found)
@@ -178,7 +178,7 @@ def _write(code: str, path: Path, force: bool) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _plain(found: Found, code: str, ways: Ways) -> dict[str, object]:
+def _plain(found: Found, code: str, ways: OutputOptions) -> dict[str, object]:
     return {
         "loops": sum(job.schedule is not None for job in found.jobs),
         "tasks": sum(job.schedule is None for job in found.jobs),
@@ -188,7 +188,7 @@ def _plain(found: Found, code: str, ways: Ways) -> dict[str, object]:
     }
 
 
-def _tell(found: Found, ways: Ways) -> None:
+def _tell(found: Found, ways: OutputOptions) -> None:
     """Report the findings on stderr, as the code may go into a file.
 
     Raises:

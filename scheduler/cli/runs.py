@@ -17,7 +17,7 @@ from scheduler.cli.arguments import (
 from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import Row, local, print_json, print_line, rough
-from scheduler.cli.tables import Either, Table, print_table, shortened
+from scheduler.cli.tables import CellForms, Table, print_table, shortened
 from scheduler.control.cancellation import CancelReport
 from scheduler.protocol.messages import printable
 from scheduler.queues.running import Running, RunningRun
@@ -145,7 +145,7 @@ def _table(runs: Sequence[RunningRun]) -> Table[RunningRun]:
     short = shortened(run.id for run in runs if run.loop is None)
     return Table(
         {
-            "RUN": lambda run: Either(run.id, short.get(run.id, run.id)),
+            "RUN": lambda run: CellForms(run.id, short.get(run.id, run.id)),
             "TASK": lambda run: run.task,
             "ATTEMPT": lambda run: run.attempt,
             "SINCE": lambda run: local(run.started_at),
@@ -165,6 +165,6 @@ def _progress(run: RunningRun) -> str:
     return " ".join(filter(None, [f"{run.progress:.0%}", run.text]))
 
 
-def _note(run: RunningRun) -> Either:
+def _note(run: RunningRun) -> CellForms:
     cancelled = f"is cancelled by {run.cancelled_by}" if run.cancelled_by else ""
-    return Either(cancelled, cancelled or f"in {run.processor.rpartition(':')[0]}")
+    return CellForms(cancelled, cancelled or f"in {run.processor.rpartition(':')[0]}")

@@ -48,7 +48,7 @@ CUT = ("NOTE", "ERROR", "SCHEDULE")
 E = TypeVar("E")
 
 
-class Either(NamedTuple):
+class CellForms(NamedTuple):
     """Choose between a cell of a complete table, and one of a brief table."""
 
     whole: str
@@ -120,7 +120,7 @@ def _text(value: object, now: datetime | None) -> str:
     match value:
         case None:
             return ""
-        case Either():
+        case CellForms():
             return value.whole if now is None else value.brief
         case datetime():
             return exact(value, value.tzinfo) if now is None else relative(value, now)

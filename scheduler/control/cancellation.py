@@ -11,7 +11,7 @@ from datetime import timedelta
 from scheduler.control.reports import operator_here
 from scheduler.errors import NotRunning, UsageError
 from scheduler.protocol.tokens import Ending
-from scheduler.queues.running import Demand, Inquiry, Reply, Running, RunningRun, What
+from scheduler.queues.running import CancelState, Demand, Inquiry, Reply, Running, RunningRun
 
 LOST = "lost"
 WITHIN = timedelta(seconds=10)
@@ -100,10 +100,10 @@ class Cancellation:
 
 def _ending(replies: Collection[Reply | None]) -> str | None:
     """Return how the last of a run's processors has ended it; None: one has not."""
-    if any(reply is None or reply.what is What.CANCELLING for reply in replies):
+    if any(reply is None or reply.what is CancelState.CANCELLING for reply in replies):
         return None
     endings = [reply.ending for reply in replies if reply is not None and reply.ending]
-    return endings[-1] if endings else What.GONE.value
+    return endings[-1] if endings else CancelState.GONE.value
 
 
 def _found(running: Running, reference: str) -> list[RunningRun]:

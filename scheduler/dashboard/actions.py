@@ -12,7 +12,14 @@ from scheduler.control.loops import loops_of, orphans_of
 from scheduler.control.reports import Did, Report
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import right_of
-from scheduler.dashboard.answers import Look, Shown, look_at, roll_of, told_of, words_of
+from scheduler.dashboard.answers import (
+    Look,
+    ShownMessages,
+    description_of,
+    look_at,
+    roll_of,
+    words_of,
+)
 from scheduler.dashboard.forms import Form
 from scheduler.dashboard.operations import Operation, Work
 from scheduler.dashboard.site import Site
@@ -133,7 +140,7 @@ class Question:
     is_grave: bool = True
 
 
-class Begun(NamedTuple):
+class RequestedAction(NamedTuple):
     """Describe a submitted action in words, with its function, and the next page."""
 
     what: str
@@ -146,7 +153,7 @@ class Actions:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._acts: Mapping[str, Callable[[Form], Begun]] = {
+        self._acts: Mapping[str, Callable[[Form], RequestedAction]] = {
             **dict.fromkeys(LOOP_VERBS, self._on_loops),
             "run": self._run_beside,
             "send": self._send,
@@ -209,7 +216,7 @@ class Actions:
 
     # Loops
 
-    def _on_loops(self, form: Form) -> Begun:
+    def _on_loops(self, form: Form) -> RequestedAction:
         names, verb = form.loops(self._site.standings()), LOOP_VERBS[form.action]
         changes = form.changes(self._site.standings())
         reasons = {each.name: each.loop.reason for each in self._site.standings()}
@@ -238,7 +245,7 @@ class Actions:
 
         is_one = len(names) == 1
         what = "resume and run now:" if verb.name == "now" else verb.name
-        return Begun(
+        return RequestedAction(
             f"{what} {names[0] if is_one else counted(len(names), 'loop')}",
             self._with_reason(verb.name, names[0], work) if is_one else work,
             "/loops" if verb.ends else "",  # its page is gone with it
@@ -292,7 +299,7 @@ class Actions:
             is_grave=verb.ends,
         )
 
-    def _run_beside(self, form: Form) -> Begun:
+    def _run_beside(self, form: Form) -> RequestedAction:
         name = form.text("loop")
         if (found := self._site.standing(name)) is None:
             raise UsageError(f"There is no loop {name!r} any more.")
@@ -307,9 +314,9 @@ class Actions:
             report = await program.verbs.run_beside(await program.loops.find(name), args)
             operation.tell(f"{name}: {report.did.value} once, with {', '.join(args) or 'its own'}")
 
-        return Begun(f"run {name} once", work)
+        return RequestedAction(f"run {name} once", work)
 
-    def _send(self, form: Form) -> Begun:
+    def _send(self, form: Form) -> RequestedAction:
         name, app = form.text("task"), self._site.app
         if (spec := app.tasks.get(name)) is None or not spec.called:
             raise UsageError(f"{name!r} is no task that accepts calls.")
@@ -322,13 +329,13 @@ class Actions:
             id = await outbox.send(name, wire, posting)
             operation.tell(f"{id} sent, and confirmed by the broker")
 
-        return Begun(f"send {name}", work)
+        return RequestedAction(f"send {name}", work)
 
-    def _start(self, form: Form) -> Begun:
+    def _start(self, form: Form) -> RequestedAction:
         loop = form.loop(self._site.app)
         work = self._rescheduled(lambda program: program.seeding.start(loop))
         # The page of a loop that does not exist yet would not be found.
-        return Begun(f"start {loop}", work, f"/loops?{urlencode({'q': str(loop)})}")
+        return RequestedAction(f"start {loop}", work, f"/loops?{urlencode({'q': str(loop)})}")
 
     def _ask_of_start(self, form: Form) -> Question:
         loop = form.loop(self._site.app)
@@ -339,14 +346,14 @@ class Actions:
         arguments = f"arguments: {', '.join(loop.args) or 'none'}"
         return self._of_schedule(f"{verb} {loop}?", says, loop.schedule, arguments)
 
-    def _set_schedule(self, form: Form) -> Begun:
+    def _set_schedule(self, form: Form) -> RequestedAction:
         name, schedule = form.text("loop"), form.schedule()
 
         async def do(program: Program) -> Report:
             loop = await program.loops.find(name)
             return await program.verbs.set_schedule(loop, schedule, by=form.visitor.name)
 
-        return Begun(f"reschedule {name}", self._rescheduled(do, name))
+        return RequestedAction(f"reschedule {name}", self._rescheduled(do, name))
 
     def _ask_of_schedule(self, form: Form) -> Question:
         name, schedule = form.text("loop"), form.schedule()
@@ -358,13 +365,13 @@ class Actions:
         until_now = f"until now: {wording.schedule_in_words(found.schedule)}"
         return self._of_schedule(f"Reschedule {name}?", says, schedule, until_now)
 
-    def _clear_schedule(self, form: Form) -> Begun:
+    def _clear_schedule(self, form: Form) -> RequestedAction:
         name = form.text("loop")
 
         async def do(program: Program) -> Report:
             return await program.verbs.clear_schedule(await program.loops.find(name))
 
-        return Begun(f"clear the schedule of {name}", self._rescheduled(do, name))
+        return RequestedAction(f"clear the schedule of {name}", self._rescheduled(do, name))
 
     def _rescheduled(self, do: Callable[[Program], Awaitable[Report]], name: str = "") -> Work:
         undo = self._earlier_schedule(name)
@@ -400,19 +407,23 @@ class Actions:
 
     # Parked messages
 
-    def _replay(self, form: Form) -> Begun:
+    def _replay(self, form: Form) -> RequestedAction:
         which = form.messages()
         replay = partial(FailedQueues.replay, rate=form.rate())
-        return Begun(f"replay {told_of(which)}", self._on_parked(which, replay, "replayed", form))
+        return RequestedAction(
+            f"replay {description_of(which)}", self._on_parked(which, replay, "replayed", form)
+        )
 
-    def _edit(self, form: Form) -> Begun:
+    def _edit(self, form: Form) -> RequestedAction:
         which, args = form.messages(), form.args()
         self._check(form.text("task"), args)  # before typed input could be lost
         replay = partial(FailedQueues.replay, args=args, check=self._check)
         work = self._on_parked(which, replay, "replayed", form)
-        return Begun(f"replay {told_of(which)} with other arguments", work, "/failed")
+        return RequestedAction(
+            f"replay {description_of(which)} with other arguments", work, "/failed"
+        )
 
-    def _purge(self, form: Form) -> Begun:
+    def _purge(self, form: Form) -> RequestedAction:
         which = form.messages()
         work = self._on_parked(which, FailedQueues.purge, "deleted", form)
 
@@ -420,7 +431,7 @@ class Actions:
             await operation.hold(self._site.clock.now())
             await work(operation)
 
-        return Begun(f"delete {told_of(which)}", wait_and_purge)
+        return RequestedAction(f"delete {description_of(which)}", wait_and_purge)
 
     def _ask_of_purge(self, form: Form) -> Question:
         which, count = form.messages(), form.text("count") or "1"
@@ -432,7 +443,7 @@ class Actions:
         return Question(f"{what}?", says, about[:MOST_TOLD], len(about), what)
 
     def _on_parked(
-        self, which: Shown, verb: Callable[..., Awaitable[object]], done: str, form: Form
+        self, which: ShownMessages, verb: Callable[..., Awaitable[object]], done: str, form: Form
     ) -> Work:
         app, count = self._site.app, form.text("count")
         tasks = [which.task] if which.task in app.tasks else [*app.tasks]
@@ -467,7 +478,7 @@ class Actions:
         except InvalidArguments as error:
             raise UsageError(f"{error} The message stays parked, as it was.") from None
 
-    def _look(self, form: Form) -> Begun:
+    def _look(self, form: Form) -> RequestedAction:
         site, task = self._site, form.text("task")
 
         async def work(operation: Operation) -> None:
@@ -475,7 +486,7 @@ class Actions:
             more = "" if look.is_whole else ", and there are more"
             operation.tell(f"{counted(look.count, 'message')} in {len(look.groups)} groups{more}")
 
-        return Begun("look at what is parked", work)
+        return RequestedAction("look at what is parked", work)
 
     async def _look_again(self, task: str) -> Look:
         site = self._site
@@ -487,7 +498,7 @@ class Actions:
 
     # The broker and its processors
 
-    def _examine(self, _: Form) -> Begun:
+    def _examine(self, _: Form) -> RequestedAction:
         site = self._site
 
         async def work(operation: Operation) -> None:
@@ -496,9 +507,9 @@ class Actions:
             wrong = sum(finding.verdict != "ok" for finding in findings)
             operation.tell(f"{len(findings)} checks, {wrong} need attention")
 
-        return Begun("examine the broker", work)
+        return RequestedAction("examine the broker", work)
 
-    def _call_the_roll(self, _: Form) -> Begun:
+    def _call_the_roll(self, _: Form) -> RequestedAction:
         site = self._site
 
         async def work(operation: Operation) -> None:
@@ -511,9 +522,9 @@ class Actions:
             site.roll = roll_of(answers, running, site.clock.now())
             operation.tell(f"{len(answers.said)} of {answers.expected} processors responded")
 
-        return Begun("call the roll", work)
+        return RequestedAction("call the roll", work)
 
-    def _ask_what_runs(self, form: Form) -> Begun:
+    def _ask_what_runs(self, form: Form) -> RequestedAction:
         site, stack_of = self._site, form.text("run") or None
 
         async def work(operation: Operation) -> None:
@@ -522,9 +533,9 @@ class Actions:
             more = f", and {running.more} more" if running.more else ""
             operation.tell(f"{counted(len(running.runs), 'run')}{more}")
 
-        return Begun("ask for the current runs", work)
+        return RequestedAction("ask for the current runs", work)
 
-    def _cancel(self, form: Form) -> Begun:
+    def _cancel(self, form: Form) -> RequestedAction:
         site, run, by = self._site, form.text("run"), form.visitor.name
         if not run:
             raise UsageError("No run was named.")
@@ -535,7 +546,7 @@ class Actions:
             operation.tell(f"{report.run.id}: {ending}")
             site.running = site.clock.now(), await site.program.cancellation.running()
 
-        return Begun(f"cancel the run {run}", work)
+        return RequestedAction(f"cancel the run {run}", work)
 
     def _ask_of_cancel(self, form: Form) -> Question:
         says = "It is not retried; a loop continues with its next tick. Its effects so far remain."

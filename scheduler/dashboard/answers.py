@@ -20,7 +20,7 @@ MOST_LOOKED_AT = 10_000
 
 
 @dataclass(frozen=True)
-class Shown(Selection):
+class ShownMessages(Selection):
     """Select parked messages as they were shown: none that was parked since.
 
     Attributes:
@@ -100,7 +100,7 @@ async def look_at(
     return Look(now, found, is_whole)
 
 
-def told_of(which: Selection) -> str:
+def description_of(which: Selection) -> str:
     if which.ids is not None:
         return next(iter(which.ids)) if len(which.ids) == 1 else f"{len(which.ids)} messages"
     return "all that is parked" + "".join(f", {each}" for each in words_of(which))

@@ -14,7 +14,7 @@ from starlette.datastructures import FormData
 from scheduler.control.keyed import checked_key
 from scheduler.control.where import Where
 from scheduler.dashboard.access import Visitor
-from scheduler.dashboard.answers import Shown, words_of
+from scheduler.dashboard.answers import ShownMessages, words_of
 from scheduler.dashboard.standing import Standing
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.queues.failed import Parked
@@ -209,9 +209,9 @@ class Form:
         chosen = Filter.of(dict(parse_qsl(self.text("filter"))))
         return [each.name for each in chosen.choose(standings)]
 
-    def messages(self) -> Shown:
+    def messages(self) -> ShownMessages:
         ids, until = self.texts("id"), self.text("until")
-        which = Shown(
+        which = ShownMessages(
             ids=frozenset(ids) if ids else None,
             reason=self.text("reason") or None,
             task=self.text("task") or None,

@@ -19,7 +19,7 @@ from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token, decode
 from scheduler.queues.failed import Parked, is_record, read_parked
-from scheduler.queues.history import Summary, Totals, told_by, totals_of
+from scheduler.queues.history import Summary, Totals, decoded_batch, totals_of
 from scheduler.queues.journal import JournalEntry, entry_of_record, entry_of_token, with_progress_of
 from scheduler.queues.listing import Listed, Listing
 from scheduler.tasks.tasks import SUPERVISION
@@ -194,7 +194,7 @@ class Picture:
     def hear_of_calls(self, message: Message) -> None:
         """Note a new message of the history of calls; ignore older ones."""
         assert message.offset is not None
-        told = [each for each in told_by(message) if isinstance(each, Summary)]
+        told = [each for each in decoded_batch(message) if isinstance(each, Summary)]
         if told and message.offset not in self._summaries:
             self._summaries[message.offset] = told
             self.version += 1

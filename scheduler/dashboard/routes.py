@@ -47,7 +47,7 @@ LOCAL_ONLY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CachedPage:
     """Cache a page as it was rendered last, for all visitors of the same.
 
     Attributes:
@@ -79,7 +79,7 @@ class Routes:
         self._documents = Documents(site)
         self._actions = Actions(site)
         self._refusal = refusal
-        self._seen: dict[tuple[Any, ...], Seen] = {}
+        self._seen: dict[tuple[Any, ...], CachedPage] = {}
 
     def app(self) -> Starlette:
         to_visitors = self._to_visitors
@@ -167,7 +167,7 @@ class Routes:
         common_to_all = self._documents.for_all(request, visitor, query)
         rendered = self._documents.rendered(page.template, common_to_all | context)
         self._seen = {k: v for k, v in self._seen.items() if now - v.at < STILL_S}
-        self._seen[key] = Seen(now, *versions, rendered)
+        self._seen[key] = CachedPage(now, *versions, rendered)
         return rendered
 
     async def _live(self, request: Request, visitor: Visitor) -> Response:

@@ -182,13 +182,13 @@ class History:
         async with aclosing(self._broker.read(self._names.history, since=since)) as messages:
             async for message in messages:
                 if text in message.body:
-                    for told in told_by(message):
+                    for told in decoded_batch(message):
                         # A stream is read from the beginning of a chunk, which may be earlier.
                         if since is None or _ended_at(told) >= since:
                             yield told
 
 
-def told_by(message: Message) -> Iterator[Summary | Attempt]:
+def decoded_batch(message: Message) -> Iterator[Summary | Attempt]:
     """Decode a message of the stream; an unreadable one counts as empty."""
     with suppress(Undecodable):
         batch = parsed(_BATCH, message.body, "history")

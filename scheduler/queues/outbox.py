@@ -96,7 +96,7 @@ class SendPolicy:
     retry: Retry = field(default_factory=lambda: Retry(sys.maxsize))
 
 
-class Lent(NamedTuple):
+class BorrowedConnection(NamedTuple):
     """Borrow a connection, valid in one event loop, or in all if `loop` is None."""
 
     broker: Broker
@@ -136,7 +136,7 @@ class Outbox:
         self._fallback = fallback
         self._policy = policy
         self._resending: dict[Broker, asyncio.Task[None]] = {}
-        self._lent: list[Lent] = []
+        self._lent: list[BorrowedConnection] = []
         self._broker: Broker | None = None
         self._opened: AsyncExitStack | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -145,7 +145,9 @@ class Outbox:
 
     def use(self, broker: Broker, clock: Clock, *, everywhere: bool = False) -> None:
         """Send over a borrowed connection in this event loop, or in all."""
-        self._lent.append(Lent(broker, clock, None if everywhere else asyncio.get_running_loop()))
+        self._lent.append(
+            BorrowedConnection(broker, clock, None if everywhere else asyncio.get_running_loop())
+        )
         self._resend_over(broker)
 
     def release(self, broker: Broker) -> None:
@@ -201,7 +203,7 @@ class Outbox:
             await opened.aclose()
 
     @property
-    def _lent_here(self) -> Lent | None:
+    def _lent_here(self) -> BorrowedConnection | None:
         # A connection belongs to the event loop that opened it.
         loop = asyncio.get_running_loop()
         return next((lent for lent in reversed(self._lent) if lent.loop in (loop, None)), None)

@@ -123,7 +123,7 @@ class Demand(NamedTuple):
     escalate: bool = False
 
 
-class What(StrEnum):
+class CancelState(StrEnum):
     """Name the states of a cancelled run."""
 
     CANCELLING = "cancelling"
@@ -139,7 +139,7 @@ class Reply:
         ending: how it has ended: an `Ending`, or lost, or returned.
     """
 
-    what: What
+    what: CancelState
     ending: str | None = None
 
 
@@ -167,7 +167,7 @@ class Runs(Protocol):
 class _Replies(Question[Reply]):
     def note(self, processor: str, answer: Reply) -> None:
         """Note a reply; once a run has ended, a late "cancelling" is ignored."""
-        if answer.what is not What.CANCELLING or processor not in self.said:
+        if answer.what is not CancelState.CANCELLING or processor not in self.said:
             super().note(processor, answer)
 
 
@@ -242,7 +242,7 @@ class Inquiry:
 
             def have_all_ended() -> bool:
                 replies = [question.said.get(processor) for processor in processors]
-                return all(reply and reply.what is not What.CANCELLING for reply in replies)
+                return all(reply and reply.what is not CancelState.CANCELLING for reply in replies)
 
             await self._roll_call.say(CANCEL, question.id, body)
             await question.until(have_all_ended, timeout)
@@ -267,12 +267,12 @@ class Inquiry:
         if self._roll_call.processor not in asked.processors:
             return
 
-        def reply(what: What, ending: str | None = None) -> None:
+        def reply(what: CancelState, ending: str | None = None) -> None:
             async def said() -> Mapping[str, Any]:
                 return {"what": what.value, "ending": ending}
 
             self._roll_call.answer(CANCEL_ANSWER, message.correlation_id or "", said())
 
         demand = Demand(one_line(asked.by), asked.escalate)
-        found = runs.cancel(asked.run, demand, partial(reply, What.ENDED))
-        reply(What.CANCELLING if found else What.GONE)
+        found = runs.cancel(asked.run, demand, partial(reply, CancelState.ENDED))
+        reply(CancelState.CANCELLING if found else CancelState.GONE)

@@ -29,7 +29,7 @@ class Progress(NamedTuple):
     text: str = ""
 
 
-def _tell_nobody(fraction: float, text: str) -> None:
+def _ignore_progress(fraction: float, text: str) -> None:
     """Ignore the progress of a run outside of a processor."""
 
 
@@ -72,7 +72,7 @@ class Context(Generic[State]):
     state: State
     _extend: Callable[[timedelta], datetime] = field(repr=False)
     _hand_on: Callable[[Any], None] = field(repr=False)
-    _note_progress: Callable[[float, str], None] = field(default=_tell_nobody, repr=False)
+    _note_progress: Callable[[float, str], None] = field(default=_ignore_progress, repr=False)
 
     def carry(self, value: Any) -> None:
         """Carry a value to the next run, if this one returns: a failed run changes nothing.

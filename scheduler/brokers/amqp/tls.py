@@ -123,7 +123,7 @@ def refusal(error: ssl.SSLError, address: str, tls: Tls) -> BrokerError:
             ", or write amqp:// if the connection need not be encrypted."
         )
     if "ALERT" in reason and any(word in reason for word in ABOUT_OUR_CERTIFICATE):
-        return AccessRefused(_told_of_ours(words_of(error), address, tls))
+        return AccessRefused(_rejected_certificate(words_of(error), address, tls))
     return BrokerUnavailable(f"The TLS handshake with {address} failed: {words_of(error)}.")
 
 
@@ -147,7 +147,7 @@ def _doubt(error: ssl.SSLCertVerificationError, tls: Tls) -> str:
             )
 
 
-def _told_of_ours(said: str, address: str, tls: Tls) -> str:
+def _rejected_certificate(said: str, address: str, tls: Tls) -> str:
     if tls.cert_file is None:
         return (
             f"{address} asks for a client certificate ({said}): set {CERT} and {KEY} to one that "

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from scheduler.protocol.messages import Message
-from scheduler.queues.running import MOST_TOLD, Demand, Inquiry, Reply, RunningRun, What
+from scheduler.queues.running import MOST_TOLD, CancelState, Demand, Inquiry, Reply, RunningRun
 from tests.unit.queues.conftest import NAMES, Hand, Room, took
 
 NOON = datetime(2026, 6, 15, 12, tzinfo=UTC)
@@ -108,14 +108,14 @@ async def test_who_has_the_run_is_asked_and_tells_how_it_ended(
     assert (has.demands, has_not.demands, asking.done()) == ([(RUN.id, ADA)], [], False)
     (end,) = has.ends
     end("cancelled")
-    assert await asking == {processor: Reply(What.ENDED, "cancelled")}
+    assert await asking == {processor: Reply(CancelState.ENDED, "cancelled")}
     assert took() < 1.1
 
 
 async def test_a_run_that_does_not_end_is_waited_for_so_long(room: Room, inquiry: Inquiry) -> None:
     processor = await seat(room, Runs([RUN]))
     replies = await inquiry.cancel(RUN.id, ADA, [processor], timeout=3 * SECOND)
-    assert replies == {processor: Reply(What.CANCELLING)}
+    assert replies == {processor: Reply(CancelState.CANCELLING)}
     assert took() == pytest.approx(3)
 
 
@@ -133,7 +133,7 @@ async def test_that_it_is_being_ended_is_no_news_once_it_has_ended(
     await room.broker.publish(
         cancelling, exchange=NAMES.control, routing_key=NAMES.roll_call, timeout=SECOND
     )
-    assert await asking == {processor: Reply(What.ENDED, "cancelled")}
+    assert await asking == {processor: Reply(CancelState.ENDED, "cancelled")}
 
 
 # What travels
