@@ -355,7 +355,7 @@ def test_at_the_second_signal_a_processor_gives_back_what_it_runs(seeded: Comman
         processor.signal(signal.SIGINT)
         done = processor.end()
     assert done.code == FINE
-    assert "stopped by SIGINT, 1 message given back" in done.err
+    assert "stopped by SIGINT, 1 message requeued" in done.err
     assert "got input" not in done.err
     assert "Traceback" not in done.err
     assert states(seeded("status", "--json"))["wait_for_input"] == "ready"

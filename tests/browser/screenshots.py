@@ -60,8 +60,8 @@ def prepare(browser: Browser, dashboard: Dashboard, warm: float) -> None:
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#doing")).to_contain_text("paused")
     for path, button in (
-        ("/failed", "Look at them"),
-        ("/running", "Ask what runs"),
+        ("/failed", "Show messages"),
+        ("/running", "Refresh"),
         ("/doctor", "Examine"),
         ("/processors", "Call the roll"),
     ):

@@ -210,7 +210,7 @@ def test_replay_one_with_other_arguments_one_as_it_is_and_delete_the_others(
     page = visitor.open("/failed?task=bill")
     parked(ward, page, "bill", 4)
     ids = [each.id for each in ward.parked("bill")]
-    button(page, "Look at them").click()
+    button(page, "Show messages").click()
     page.get_by_text("The messages").click()
     page.get_by_role("link", name=ids[0]).click()
     page.get_by_role("link", name="Show them").click()

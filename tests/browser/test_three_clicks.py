@@ -83,7 +83,7 @@ def test_which_pod_runs_what_now(finger: Finger, ward: Ward) -> None:
     finger.click(page.get_by_role("navigation").get_by_role("link", name="Running"))
     # What is due, and how long it may take, is there already: the journal tells.
     expect(page.locator("#due tr", has_text="dialysis")).to_be_visible(timeout=WITHIN_MS)
-    finger.click(page.get_by_role("button", name="Ask what runs"))
+    finger.click(page.get_by_role("button", name="Refresh"))
     run = page.locator("#runs tr", has_text="dialysis")
     expect(run).to_contain_text(name, timeout=WITHIN_MS)
     assert page.locator("#due tr", has_text="dialysis").count() == 0
@@ -102,7 +102,7 @@ def test_all_that_failed_with_one_error_is_replayed_after_a_fix(finger: Finger, 
     expect(tile).to_contain_text(re.compile("[4-9]"), timeout=WITHIN_MS)  # the scanner has one
     ward.mended = True
     finger.click(tile.get_by_role("link"))
-    finger.click(page.get_by_role("button", name="Look at them"))
+    finger.click(page.get_by_role("button", name="Show messages"))
     group = page.locator("article", has_text="no address")
     finger.click(group.get_by_role("button", name="Replay all 2"))
     expect(page.locator("#doing")).to_contain_text("replayed", timeout=WITHIN_MS)

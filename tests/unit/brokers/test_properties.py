@@ -126,8 +126,8 @@ def test_a_message_goes_by_its_routing_key_alone() -> None:
     ("changes", "why"),
     [
         ({"message_id": "m" * 256}, "The property message_id is 256 bytes long"),
-        ({"priority": 300}, "The priority 300 is none"),
-        ({"priority": -1}, "The priority -1 is none"),
+        ({"priority": 300}, "The priority 300 is invalid"),
+        ({"priority": -1}, "The priority -1 is invalid"),
         ({"timestamp": SENT.replace(tzinfo=None)}, "The property timestamp"),
         ({"headers": {"a": {1}}}, "The header 'a' holds a value of type set"),
     ],

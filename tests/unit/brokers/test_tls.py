@@ -111,7 +111,7 @@ SHOWN = Tls(cert_file=Path("me.pem"))
             AccessRefused,
             "asks for a client certificate",
         ),
-        ("TLSV1_ALERT_UNKNOWN_CA", SHOWN, AccessRefused, "rejected the client, 'me.pem' (unkn"),
+        ("TLSV1_ALERT_UNKNOWN_CA", SHOWN, AccessRefused, "rejected the client certificate, "),
         ("SSLV3_ALERT_CERTIFICATE_EXPIRED", SHOWN, AccessRefused, "'me.pem' (certificate expired)"),
         ("WRONG_VERSION_NUMBER", Tls(), BrokerUnavailable, "does not speak TLS"),
         ("TLSV1_ALERT_PROTOCOL_VERSION", SHOWN, BrokerUnavailable, "failed: protocol version."),

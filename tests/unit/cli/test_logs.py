@@ -113,7 +113,7 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
     (
         ProcessorStopped(1, "SIGINT"),
         INFO,
-        "stopped by SIGINT, 1 message given back",
+        "stopped by SIGINT, 1 message requeued",
     ),
     (ProcessorStopped(2), INFO, "stopped, 2 messages requeued"),
     (
@@ -193,7 +193,7 @@ OF_RUNS: list[tuple[Event, int, str]] = [
     (
         HatchedEarly(*RUN, "early", "", timedelta(hours=9), is_repeated=True),
         DEBUG,
-        "9h before its time, bypassed its timers: it waits on.*",
+        "9h before its time, bypassed its timers: it waits again.*",
     ),
     (
         TokenSuperseded(*RUN, "void"),

@@ -129,7 +129,7 @@ async def test_a_file_may_be_json_and_a_task_without_loops_has_its_own_stopped(
         ),
         (
             '[digest]\nevery="1h"',
-            ", [digest]: a task has tables of keyed loops, such as [digest.user",
+            ", [digest]: expected tables of keyed loops, such as [digest.user",
         ),
         ("digest = 1", ", [digest]: expected tables of keyed loops, got: 1."),
         ('[digest.u.1]\nevery="1h"', """Quote a key with a '.': [digest."u.1"]."""),

@@ -197,7 +197,7 @@ async def test_the_doctor_tells_of_a_schedule_that_was_set(stage: Stage) -> None
         Finding(
             "loop task",
             "warning",
-            "goes by a schedule that anna@host has set: every 5m, where the code says: every 30s",
+            "schedule overridden by anna@host: every 5m (code: every 30s)",
             "Run `scheduler schedule clear` to return to the code's schedule.",
         )
     ]

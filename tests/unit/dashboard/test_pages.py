@@ -371,7 +371,7 @@ async def test_a_schedule_is_set_after_a_question_and_cleared(shop: Stage) -> No
         page = await browser.see("/loop?name=report")
         assert "set by alice in place of the code's: every 10s" in page
         page = await browser.press("schedule-clear", loop="report")
-        assert "report: rescheduled; it goes by: every 10s" in page
+        assert "report: rescheduled; schedule: every 10s" in page
         assert (await shop.listing())[REPORT].override is None
         undo = re.search(r'id="do/schedule-set/[^>]*>(.*?)</form>', page, re.S)
         assert undo

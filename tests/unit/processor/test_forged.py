@@ -126,7 +126,7 @@ async def test_a_token_of_one_loop_does_not_come_by_the_key_of_another(stage: St
         await asyncio.sleep(1)
         (parked,) = await stage.parked()
         assert parked.reason == "undecodable"
-        assert f"came by '{KEY}.other'" in parked.error
+        assert f"arrived by '{KEY}.other'" in parked.error
         await goes_on(stage)
 
 
@@ -139,7 +139,7 @@ async def test_a_token_does_not_come_to_another_task(stage: Stage) -> None:
         await stage.publish(await forged(stage, epoch=1), KEY)
         await asyncio.sleep(1)
         (parked,) = await stage.parked()
-        assert f"came by '{KEY}' to 'work'" in parked.error
+        assert f"arrived by '{KEY}' to 'work'" in parked.error
         await goes_on(stage)
 
 

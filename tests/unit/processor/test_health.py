@@ -124,7 +124,7 @@ async def test_a_broker_that_does_not_answer_is_told(case: Case) -> None:
     assert case.health.why_not_ready() == []
     await asyncio.sleep(2)
     (why,) = case.health.why_not_ready()
-    assert "does not answer" in why
+    assert "does not respond" in why
     assert case.health.why_not_live() == []
     case.broker.answers.set()
     await asyncio.sleep(0)

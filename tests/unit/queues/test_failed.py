@@ -516,7 +516,9 @@ async def test_a_verb_that_loses_its_connection_says_how_many_are_left(
     async with FaultyBroker(stage.server) as broker:
         broker.on("publish", where=lambda call: call.message.message_id == "2").then(cut)
         failed = failed_of(NAMES, broker, stage.clock)
-        with pytest.raises(NotAllSeen, match="^3 of the messages .* Run the command again") as told:
+        with pytest.raises(
+            NotAllSeen, match="^3 of the parked messages .* Run the command again"
+        ) as told:
             await failed.replay(TASKS, EVERYTHING)
     assert told.value.left == 3
     assert {each.message.message_id for each in await slow.browse(TASKS)} == set("234")
@@ -528,7 +530,7 @@ async def test_an_id_is_meant_by_how_it_begins_if_no_other_does(stage: Stage, sl
     assert named == {first: first, second[:1]: second}
     stage.server.publish(Message(message_id=f"{second}0"), NAMES.failed, "task.gone")
     assert await slow.named(TASKS, [second]) == {second: second}
-    with pytest.raises(UsageError, match=rf"such as {second}, {second}0; use a longer"):
+    with pytest.raises(UsageError, match=rf"matches {second}, {second}0; use a longer"):
         await slow.named(TASKS, [second[:1]])
 
 

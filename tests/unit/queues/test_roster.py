@@ -543,7 +543,7 @@ async def test_a_snapshot_that_cannot_be_read_is_none(
     await appended(roster, range(1, 5))
     await broker.publish(message, exchange=NAMES.control, routing_key=NAMES.snapshots)
     assert await measured(broker, clock) == (all_at(4), 20)
-    assert "No snapshot of the roster can be read" in caplog.text
+    assert "The snapshot of the roster cannot be read" in caplog.text
     await compacted(roster)
     assert await measured(broker, clock) == (all_at(4), 1)
 
@@ -566,7 +566,7 @@ async def test_without_a_place_for_snapshots_all_is_read(
     await appended(roster, range(1, 5))
     await broker.delete(NAMES.snapshots)
     assert {each.epoch for each in (await compacted(roster)).values()} == {4}
-    assert caplog.text.count("No snapshot of the roster can be written") == 1
+    assert caplog.text.count("The snapshot of the roster cannot be written") == 1
     assert len(caplog.records) == 1
     assert await measured(broker, clock) == (all_at(4), 20)
 

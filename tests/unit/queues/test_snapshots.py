@@ -135,7 +135,7 @@ async def test_a_snapshot_that_cannot_be_written_is_no_reason_to_fail(
 ) -> None:
     broker.on("publish", key=NAMES.snapshots).fails(error)
     await snapshots.append(snapshot(1))
-    assert "No snapshot of the roster can be written" in caplog.text
+    assert "The snapshot of the roster cannot be written" in caplog.text
     assert await latest(snapshots) is None
 
 

@@ -103,7 +103,7 @@ def test_a_test_runs_in_virtual_time_whatever_runs_the_others(
 def test_a_failure_is_shown_where_it_is(tmp_path: Path) -> None:
     test = "async def test_shop(scheduler_kit):\n    scheduler_kit.assert_ran('greet')\n"
     told = run_pytest(tmp_path, test, *ALONE)
-    error = "AssertionError: greet was to run at least once, and ran 0 times"
+    error = "AssertionError: Expected greet to run at least once; it ran 0 times"
     assert f">       scheduler_kit.assert_ran('greet')\nE       {error}" in told, told
 
 
