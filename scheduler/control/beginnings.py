@@ -42,7 +42,6 @@ Change = Callable[[Token], Token]
 
 
 def unchanged(token: Token) -> Token:
-    """Return the token as it is."""
     return token
 
 

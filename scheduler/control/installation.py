@@ -105,11 +105,11 @@ class Installation:
             return
         if not self._is_ours(imprint):
             raise UsageError(
-                f"The namespace {self._app.namespace!r} in {self._broker.address} is that of "
-                f"another app: it was seeded from the module {imprint.app!r}, and this one is in "
-                f"{self._app.module!r}, or has none of its tasks. Nothing was started or changed. "
-                "Give this app a namespace "
-                'of its own, Scheduler("..."); or, if it is the same app that has moved, run '
+                f"The namespace {self._app.namespace!r} in {self._broker.address} belongs "
+                f"to another app: it was seeded from the module {imprint.app!r}, and this one is "
+                f"in {self._app.module!r}, or has none of its tasks. Nothing was started or "
+                "changed. Give this app its own namespace, "
+                'Scheduler("..."); or, if it is the same app that has moved, run '
                 "`scheduler seed --take-over` once."
             )
         of_tasks = set(map(self._app.names.processor_queue, tasks))

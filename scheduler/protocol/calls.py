@@ -124,7 +124,6 @@ def new_call(
     correlation_id: str | None = None,
     headers: Mapping[str, Any] | None = None,
 ) -> Message:
-    """Return the message of a new call."""
     ours: dict[str, Any] = {
         "version": FORMAT_VERSION,
         "namespace": namespace,

@@ -90,7 +90,6 @@ class Harm:
 
 
 def harms(declared: Iterable[Queue | Exchange], policies: Sequence[Policy]) -> list[Harm]:
-    """Return the policies that harm queues and exchanges."""
     found = dict[tuple[str, bool], Harm]()
     for each in declared:
         for policy in _effective(each, policies):

@@ -225,7 +225,6 @@ class Totals:
     last_succeeded_at: datetime | None = None
 
     def add(self, summary: Summary) -> None:
-        """Add a summary."""
         for name in COUNTED:
             setattr(self, name, getattr(self, name) + getattr(summary, name))
         self.late_p99 = max(self.late_p99, timedelta(milliseconds=summary.late_p99_ms))

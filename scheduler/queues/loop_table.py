@@ -127,7 +127,6 @@ class LoopTable:
         return self._loops("forget_ms < ?", moment_ms)
 
     def loops(self) -> list[LoopId]:
-        """Return all loops."""
         return self._loops("1")
 
     def of_task(self, task: str, most: int) -> list[LoopId]:

@@ -142,7 +142,6 @@ class Question(Generic[A]):
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note(self, processor: str, answer: A) -> None:
-        """Note an answer."""
         self.said[processor] = answer
         self._news.set()
 
