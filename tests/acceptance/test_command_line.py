@@ -414,7 +414,7 @@ def test_dev_needs_no_broker(offline: CommandLine):
     assert "ValueError: sold out" in done.err
     assert "the loop is paused" in done.err
     # One that has left the broker early may be in hand.
-    assert re.search("stopped, [01] messages? given back", done.err.splitlines()[-1])
+    assert re.search("stopped, [01] messages? requeued", done.err.splitlines()[-1])
 
 
 # Failures

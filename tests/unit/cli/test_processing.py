@@ -40,4 +40,4 @@ def test_what_a_task_of_a_run_raises_ends_that_run_only(tmp_path: Path, error: s
     failed = rf"report #1  failed in \d+ ms, attempt 1: RuntimeError: the task raised {error}"
     assert re.search(failed, done.stderr)
     assert f"an asyncio task raised {error}: the processor continues" in done.stderr
-    assert re.search(r"stopped, \d messages? given back\n$", done.stderr)
+    assert re.search(r"stopped, \d messages? requeued\n$", done.stderr)

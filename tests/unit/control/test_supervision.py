@@ -44,7 +44,7 @@ PERIOD = 600.0
 UNTIL_FOUND = 5 + ROUND + 2  # overdue, by the next round, with the time for it
 LONG = (
     "The stream 'test.v1.journal' could not be read to its end in time: it holds too much. "
-    "It is read on."
+    "Reading continues."
 )
 
 

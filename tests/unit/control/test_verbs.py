@@ -504,7 +504,9 @@ async def test_who_is_overtaken_again_and_again_is_told(stage: Stage) -> None:
 
         slower.on("publish", where=is_entry).first(be_overtaken)
         program = program_of(stage.app, slower, stage.clock)
-        with pytest.raises(Overtaken, match="task: other programs changed it first, 10 times in a row"):
+        with pytest.raises(
+            Overtaken, match="task: other programs changed it first, 10 times in a row"
+        ):
             await program.verbs.pause(the_loop(stage))
     assert (await stage.listing())[TASK].entry.state is LoopState.ACTIVE
 

@@ -77,7 +77,7 @@ def test_of_a_tick_that_was_run_late_it_is_told_that_nobody_took_it() -> None:
 def test_of_ticks_that_one_late_run_stood_for_it_is_told_when_that_began() -> None:
     told = past(a_loop(ran(NOON - 2 * HOUR), ran(NOON, late=2 * SECOND)))
     assert told[1].what == "missed"
-    assert "It did not run. The next run began 1\N{NO-BREAK SPACE}h later" in told[1].why
+    assert "It did not run. The next run, 1\N{NO-BREAK SPACE}h later" in told[1].why
 
 
 def test_a_tick_in_a_pause_is_told_with_who_paused_it_and_why() -> None:

@@ -233,7 +233,7 @@ def test_a_token_of_another_namespace_is_refused():
 
 
 def test_a_message_that_is_no_token_at_all_is_refused():
-    with pytest.raises(Undecodable, match="no token: its type is None, not 'scheduler.token'"):
+    with pytest.raises(Undecodable, match="Not a token: its type is None, not 'scheduler.token'"):
         decode(replace(on_the_wire(), type=None), "shop")
 
 

@@ -166,7 +166,7 @@ async def test_there_are_no_loops() -> None:
     @app.task
     async def poll() -> None: ...
 
-    with eager(app), pytest.raises(UsageError, match="^Inside eager.. what is sent runs in place"):
+    with eager(app), pytest.raises(UsageError, match="^Inside eager.. messages run in place"):
         await poll.start("berlin", every="1m")
 
 
