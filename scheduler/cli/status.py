@@ -92,7 +92,7 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Loops of an app, and what waits for its tasks, at a moment."""
+    """Hold the loops of an app, and the backlog of its tasks, at a moment."""
 
     page: Page
     tasks: Sequence[Backlog]
@@ -121,7 +121,7 @@ def _show_all(app: Scheduler, choice: Choice, as_json: bool) -> bool:
 
 
 async def overview_of(program: Program, choice: Choice, counts: Counts | None = None) -> Overview:
-    """Read how an app stands; what was counted before is not counted again."""
+    """Read the state of an app; earlier counts are reused."""
     page, tasks = await asyncio.gather(program.survey.page(choice), program.survey.backlogs())
     if counts is None:
         elsewhere = sum(status.where is not Where.WAITING for status in page.loops)
@@ -132,12 +132,12 @@ async def overview_of(program: Program, choice: Choice, counts: Counts | None = 
 
 
 def lines_of(app: Scheduler, overview: Overview, width: int | None) -> Iterator[Text]:
-    """Lay out an overview in a terminal that is so wide; None: elsewhere."""
+    """Format an overview for a terminal of this width; None: elsewhere."""
     page = overview.page
     if page.loops:
         yield from OF_LOOPS.lines(page.loops, width)
     elif page.total:
-        yield Text(f"No loop fits, of {page.total}.")
+        yield Text(f"No loop matches, of {page.total}.")
     else:
         yield Text(f"{no_loops(app.namespace)}.")
     if page.more:
@@ -329,7 +329,7 @@ def _watch(
     span = parse_duration(interval, "--interval")
     if span < LEAST:
         raise UsageError(f"--interval is at least 1s, got {interval!r}.")
-    with suppress(KeyboardInterrupt):  # as one ends it
+    with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end
         asyncio.run(Screen(app_with_tasks(reference), choice, span).run())
     return True
 

@@ -37,8 +37,8 @@ LONG_MS = LONG // timedelta(milliseconds=1)
 MOST_PUTS = 20_000
 """Loops whose last puts are in memory."""
 
-BREATHE_EVERY = 50  # loops that are looked at
-MOST_OVERDUE = 20_000  # loops that are looked at in a round
+BREATHE_EVERY = 50  # loops that are checked
+MOST_OVERDUE = 20_000  # loops that are checked in a round
 MOST_BEHIND = 100  # of them, those of a task whose queue is not empty
 MOST_ORPHANS = 300  # of a task
 LOOKED_AT_AGAIN = timedelta(seconds=1)
@@ -46,7 +46,7 @@ LOOKED_AT_AGAIN = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A loop whose token should have come.
+    """Describe a loop with an overdue token.
 
     Attributes:
         served_until: the latest due time of its task's loops whose runs had begun a round ago.
@@ -133,12 +133,12 @@ class Census:
     async def overdue(
         self, now: datetime, tolerance: timedelta, depths: Mapping[str, Depth | None]
     ) -> list[Overdue]:
-        """Return the loops whose tokens should have come.
+        """Return the loops with overdue tokens.
 
-        The table tells when each may be overdue at the earliest: only those are looked at. Behind
+        Only loops that the table marks as possibly overdue are checked. Behind
         a backlog, a token that is overdue is ready, unless those that were due later had been
         served a round ago. It may be on its way even so, and much of what is repaired wrongly
-        would make the backlog longer: so only a few of them are looked at.
+        would make the backlog longer: so only a few of them are checked.
 
         Args:
             now: until when puts were heard.

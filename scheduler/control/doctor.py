@@ -297,8 +297,8 @@ class Doctor:
                 yield finding
             if (finding := _check_schedule(status.loop)) is not None:
                 yield finding
-        others = f", {page.more} others are not overdue" if page.more else ""
-        yield Finding("loops", "ok", f"{len(page.loops)} looked at{others}")
+        others = f", {page.more} more are not overdue" if page.more else ""
+        yield Finding("loops", "ok", f"{len(page.loops)} checked{others}")
         if await self._installation.other_app() is not None:
             return  # otherwise the advice would be to prune all of its loops
         for orphan in orphans_of(self._app, await self._survey.listing()):

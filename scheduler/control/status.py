@@ -81,7 +81,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which loops to show.
+    """Choose the loops to show.
 
     Attributes:
         task: of this task; empty: of all.
@@ -102,10 +102,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some loops of a namespace.
+    """Hold some loops of a namespace.
 
     Attributes:
-        more: how many others were chosen that were not looked at.
+        more: how many other chosen loops were not checked.
         total: how many loops there are in all.
     """
 

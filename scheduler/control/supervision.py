@@ -1,9 +1,9 @@
 """Supervise loops: find lost and doubled ones, and repair them.
 
-It is itself a loop, so that one processor at a time does it. Its queue has one consumer at a time
+Supervision is itself a loop, so that one processor at a time does it. Its queue has one consumer at a time
 (single active consumer), which keeps the census of the journal from round to round. Each round is
 announced over the stream of the roll call. A processor that has heard of none for longer than a
-round takes looks whether the loop is still there.
+round takes checks whether the loop is still there.
 
 ======================  ========================================================================
 the loop                what supervision does
@@ -79,7 +79,7 @@ from scheduler.timing.moments import LATEST_MS, moment_of
 
 ROUND = "scheduler.supervision"
 """The type of the message that announces a round."""
-REMEMBERED = 300  # troubles: what a token can carry is limited
+REMEMBERED = 300  # troubles: a token can carry a limited number
 NOTED_AT_ONCE = 50  # loops that are noted in the roster
 
 ROUNDS_AFTER_RECONNECT_S = (0.5, 3.0, 7.0, 12.0, 20.0)
@@ -276,7 +276,7 @@ class Supervisor:
     async def _places(
         self, overdue: Sequence[Overdue], depths: Mapping[str, Depth | None], now: datetime
     ) -> Mapping[LoopId, Where]:
-        """Return where overdue loops are, having asked all processors."""
+        """Return where overdue loops are, after asking all processors."""
         by_loop, places = {each.loop.id: each for each in overdue}, dict[LoopId, Where]()
         for some in in_parts({loop: self._listing.known(loop) for loop in by_loop}):
             answers = await self._survey.answers(some)
@@ -350,9 +350,9 @@ class Supervisor:
         return replace(listed, checkpoint=checkpoint)
 
     async def _watch_supervision(self) -> None:
-        """Look whether the supervision loop is there, whenever no round was heard of for a while.
+        """Check whether the supervision loop exists, if no round was announced for a while.
 
-        To look, each processor would read all that was put since the last round.
+        Each check makes the processor read all puts since the last round.
         """
         interval = self._app.settings.supervision_interval.total_seconds()
         while True:

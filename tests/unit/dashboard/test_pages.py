@@ -369,7 +369,7 @@ async def test_a_schedule_is_set_after_a_question_and_cleared(shop: Stage) -> No
         assert override.by == "alice"
         await asyncio.sleep(1)
         page = await browser.see("/loop?name=report")
-        assert "set by alice (code: every 10s)" in page
+        assert "set by alice (code: every 10s, from the end of a run)" in page
         page = await browser.press("schedule-clear", loop="report")
         assert "report: rescheduled; schedule: every 10s" in page
         assert (await shop.listing())[REPORT].override is None
