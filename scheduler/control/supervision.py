@@ -1,9 +1,9 @@
 """Supervise loops: find lost and doubled ones, and repair them.
 
-Supervision is itself a loop, so that one processor at a time does it. Its queue has one consumer at a time
-(single active consumer), which keeps the census of the journal from round to round. Each round is
-announced over the stream of the roll call. A processor that has heard of none for longer than a
-round takes checks whether the loop is still there.
+Supervision is itself a loop, so that one processor at a time does it. Its queue has one consumer at
+a time (single active consumer), which keeps the census of the journal from round to round. Each
+round is announced over the stream of the roll call. A processor that has heard of none for longer
+than a round takes checks whether the loop is still there.
 
 ======================  ========================================================================
 the loop                what supervision does
