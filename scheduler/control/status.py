@@ -229,7 +229,7 @@ class Survey:
         return None if listed is None else loop_of_entry(self._app, listed)
 
     async def _overdue_of_all(self) -> list[LoopId]:
-        """Return loops whose token should have come, not all where there are very many."""
+        """Return loops whose token should have come, not all if there are too many."""
         census, now = Census(self._space), self._clock.now()
         try:
             await census.read_on(LOOK_BACK, is_exact=self._is_exact)
