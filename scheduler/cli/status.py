@@ -63,7 +63,7 @@ def status(
         Where | None, typer.Option(help="Only loops in this state.", show_default="any")
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="At most so many loops; those that are overdue come first.")
+        int, typer.Option(min=1, help="The maximum number of loops; overdue ones come first.")
     ] = Choice().limit,
     as_json: Json = False,
 ) -> bool:
