@@ -388,14 +388,17 @@ class Outbox:
         try:
             return await self._insist(unsent, posting)
         except NotSent as error:
-            if self._fallback is None:
-                raise
             not_sent = error
+        again = f"Send it again with the same id ({unsent.id}) if running it twice does no harm."
+        if self._fallback is None:
+            raise NotSent(f"{not_sent} {again}")
         try:
             given_up = replace(unsent, stored_at=self.clock.now())
             await asyncio.to_thread(self._fallback.keep, given_up)
         except Exception as error:
-            raise NotSent(f"{not_sent} Storing it failed, too: {summary_of(error)}.") from error
+            raise NotSent(
+                f"{not_sent} Storing it failed, too: {summary_of(error)}. {again}"
+            ) from error
         self._emit(MessageStored(unsent.id, unsent.target, str(not_sent)))
         return not_sent
 
@@ -420,8 +423,7 @@ class Outbox:
             await asyncio.sleep(pause)
         raise NotSent(
             f"The message for {unsent.target!r} was not confirmed within "
-            f"{deadline.total_seconds():g} s: {reason} Send it again with the same message id "
-            f"({unsent.id}) if running it twice does no harm."
+            f"{deadline.total_seconds():g} s: {reason}"
         )
 
     async def _publish(self, broker: Broker, unsent: Unsent, timeout: timedelta) -> None:

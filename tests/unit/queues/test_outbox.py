@@ -250,7 +250,7 @@ async def test_after_the_deadline_it_is_told_that_nothing_is_certain(
     message = str(caught.value)
     assert message.startswith("The message for 'sms' was not confirmed within 10 s: ")
     assert told in message
-    assert "Send it again with the same message id (id) if running it twice" in message
+    assert "Send it again with the same id (id) if running it twice" in message
     assert all(call.timeout <= timedelta(seconds=10) for b in office.opened for call in tries(b))
     office.moods.clear()
     office.connecting.clear()
