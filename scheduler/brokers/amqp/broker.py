@@ -164,10 +164,10 @@ class AmqpBroker:
             async with asyncio.timeout(timeout.total_seconds()):
                 await self._publish(session, message, exchange, routing_key, key, lane)
         except TimeoutError:
+            alarm = ": a memory or disk alarm blocks it" if self.is_blocked else ""
             raise ConfirmationTimeout(
                 f"{self.address} did not confirm a message within "
-                f"{timeout.total_seconds():g} s: it may be blocked by a memory or disk alarm. The "
-                "message may or may not be queued."
+                f"{timeout.total_seconds():.3g} s{alarm}. The message may or may not be queued."
             ) from None
 
     async def get(self, queue: str) -> Delivery | None:
