@@ -73,7 +73,7 @@ async def limited(
             if done:
                 return answer.result()
             left = LIMIT.get() if is_long and not _is_stalled(broker) else left - pause
-        raise unanswered(broker)
+        raise await unanswered(broker)
     finally:
         answer.cancel()
         await asyncio.wait([answer], timeout=LEAVING.total_seconds())
@@ -83,20 +83,27 @@ def _is_stalled(broker: Broker) -> bool:
     return broker.is_blocked or not broker.connected or broker.silence > LOOK_EVERY
 
 
-def unanswered(broker: Broker) -> BrokerUnavailable:
+async def unanswered(broker: Broker) -> BrokerUnavailable:
     """Make the error of a command whose limit is over."""
     return BrokerUnavailable(
         f"{broker.address} has not responded within {format_duration(LIMIT.get())}: "
-        f"{why_silent(broker)}."
+        f"{await why_late(broker)}."
     )
 
 
-def why_silent(broker: Broker) -> str:
-    """Return why a broker may not respond."""
+async def why_late(broker: Broker) -> str:
+    """Say why a broker has not responded everything yet."""
     if not broker.connected:
         return "there is no connection to it"
-    if broker.is_blocked:
-        return "a memory or disk alarm blocks it (see `rabbitmqctl status`)"
+    alarm = "a memory or disk alarm blocks it" if broker.is_blocked else ""
+    if not alarm and broker.silence <= LOOK_EVERY:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVING.total_seconds()):
+                if not (low := await broker.alarm()):
+                    return "it responds, but not to all of it in time; raise --timeout"
+                alarm = f"it is {low}, and blocks publishers"
+    if alarm:
+        return f"{alarm} (see `rabbitmqctl status`)"
     return "it is connected, and silent; check its nodes, or raise --timeout"
 
 
@@ -112,7 +119,7 @@ async def connected(app: Scheduler, rights: Rights | None = None) -> AsyncGenera
         async with asyncio.timeout(LIMIT.get().total_seconds()):
             await stack.enter_async_context(broker)
     except TimeoutError:
-        raise unanswered(broker) from None
+        raise await unanswered(broker) from None
     try:
         with explaining_refusals(broker, rights or rights_to_process(app.names)):
             yield Program(app, broker, SystemClock())

@@ -17,14 +17,17 @@ from scheduler.cli.arguments import (
     new_group,
     tasks_to_complete,
 )
-from scheduler.cli.connecting import require_remote
+from scheduler.cli.connecting import ask, require_remote
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import print_json, print_line
-from scheduler.errors import NotSent, UsageError
+from scheduler.control.reports import Did
+from scheduler.errors import UsageError
+from scheduler.program import Program
+from scheduler.queues.outbox import Posting
 from scheduler.queues.unsent import MessageId
 from scheduler.sending import CallTask
 from scheduler.spelling import no_such
-from scheduler.timing.durations import format_duration, parse_duration
+from scheduler.timing.durations import ZERO, parse_duration
 
 cli = new_group()
 
@@ -77,28 +80,24 @@ def send(
     moment = None if at is None else moment_of("--at", at)
     span = None if delay is None else parse_duration(delay, "--in")
 
-    async def sent() -> tuple[str, str]:
-        # A fallback takes additional time.
-        seconds = None if app.fallback else LIMIT.get().total_seconds()
-        async with asyncio.timeout(seconds) as limit, app:
-            sender = called.options(deadline=LIMIT.get())
-            if unique is not None:
-                done = await called.once(unique, at=moment, after=span, args=arguments)
-                return f"{name}.{unique}", done.value
-            limit.reschedule(None)  # sending has the same deadline, and says why it was missed
-            if moment is not None:
-                return _told(await sender.send_at(moment, **arguments))
-            if span is not None:
-                return _told(await sender.send_later(span, **arguments))
-            return _told(await sender.send(**arguments))
+    async def once(program: Program) -> Did:
+        with app.lending(program.broker, program.clock):
+            return await called.once(unique or "", at=moment, after=span, args=arguments)
 
-    try:
-        id, outcome = asyncio.run(sent())
-    except TimeoutError:
-        raise NotSent(
-            f"The broker has not responded within {format_duration(LIMIT.get())}: the call may "
-            "have been sent, or not. Check the broker's nodes, or raise --timeout."
-        ) from None
+    async def posted() -> MessageId:
+        # Over no connection that is opened before: a fallback needs none.
+        spec, deadline = called.spec, LIMIT.get()
+        posting = Posting(span or ZERO, moment, delay or at, spec.expires, deadline=deadline)
+        try:
+            return await app.outbox.send(name, spec.arguments.dump(arguments), posting)
+        finally:
+            await app.outbox.close()
+
+    if unique is not None:
+        id, outcome = f"{name}.{unique}", ask(app, once).value
+    else:
+        id = asyncio.run(posted())
+        outcome = "stored: it is sent once the broker can be reached" if id.stored else "sent"
     if as_json:
         print_json({"task": name, "id": id, "outcome": outcome})
     else:
@@ -113,7 +112,3 @@ def _sender_of(app: Scheduler, name: str) -> CallTask[..., ..., Any]:
             f"{name!r} gets no calls: it is a loop. To run it now: `scheduler trigger`."
         )
     raise UsageError(no_such("task", name, app.senders))
-
-
-def _told(id: MessageId) -> tuple[str, str]:
-    return id, "stored: it is sent once the broker can be reached" if id.stored else "sent"

@@ -17,7 +17,7 @@ from rich.text import Text
 from scheduler.app import Scheduler
 from scheduler.brokers.contract import cancelled
 from scheduler.cli.arguments import AppArgument, Json, OneLoop, app_and_loop, command, new_group
-from scheduler.cli.connecting import ask, connected, limited, why_silent
+from scheduler.cli.connecting import ask, connected, limited, why_late
 from scheduler.cli.loading import app_with_tasks, ready_app
 from scheduler.cli.printing import Row, local, no_loops, print_json, relative, rough, seconds
 from scheduler.cli.tables import BAD, STYLES, Table, console, print_lines, width
@@ -361,8 +361,8 @@ class Screen:
             while not taking.done():
                 await asyncio.wait([taking], timeout=self._interval.total_seconds())
                 if not taking.done():
-                    broker = program.broker
-                    self._trouble = f"{broker.address} has not responded yet: {why_silent(broker)}"
+                    broker, why = program.broker, await why_late(program.broker)
+                    self._trouble = f"{broker.address} has not responded yet: {why}"
                 live.update(self._shown(), refresh=True)
             taking.result()
         finally:
