@@ -1,6 +1,7 @@
 """One-off messages of this package, to one task."""
 
 import asyncio
+import os
 import sys
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,7 +23,7 @@ settings: dict[str, Any] = {
 app = Scheduler(NAME, Settings(**settings))
 
 
-@app.task(concurrency=2000)
+@app.task(concurrency=2000, history="FLEET_HISTORY" in os.environ)
 async def note(number: int, due: float) -> None:
     ran(number, due)
 
