@@ -6,13 +6,14 @@ and in runs of each.
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import log2
 from typing import NamedTuple
 
 from scheduler.brokers.contract import Depth
+from scheduler.control.leftovers import Leftover
 from scheduler.control.status import RECENT
 from scheduler.errors import MessageError
 from scheduler.protocol.epochs import LoopState
@@ -155,6 +156,7 @@ class Picture:
         heard_back_to: the journal has been read from here on; None: not at all yet.
         is_reading_back: whether it is being read further back.
         depths: the last known depths of queues.
+        leftovers: the tasks in the broker that the code does not have.
         parked: parked messages, by task and kind of error.
         calls_succeeded_at: when a call of each task succeeded last, to ten seconds.
     """
@@ -165,6 +167,7 @@ class Picture:
         self.entries: list[JournalEntry] = []
         self.listing = Listing()
         self.depths: dict[str, Depth | None] = {}
+        self.leftovers: Sequence[Leftover] = ()
         self.parked: dict[tuple[str, str], ParkedGroup] = {}
         self.calls_succeeded_at: dict[str, datetime] = {}
         self.version = 0
@@ -190,6 +193,12 @@ class Picture:
         self.be(False, now)
         self.trouble = trouble
         self.version += 1
+
+    def leave(self, leftovers: Sequence[Leftover]) -> None:
+        """Take note of the tasks that the code does not have."""
+        if leftovers != self.leftovers:
+            self.leftovers = leftovers
+            self.version += 1
 
     def hear_of_calls(self, message: Message) -> None:
         """Note a new message of the history of calls; ignore older ones."""

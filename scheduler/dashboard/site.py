@@ -22,6 +22,7 @@ from scheduler.dashboard.standing import (
     Verdict,
     Workload,
     failures_of,
+    leftovers_in_words,
     pauses_in_words,
     standings_of,
     verdict_of,
@@ -42,6 +43,7 @@ PLANS_HOLD = timedelta(seconds=30)
 MANY = 2_000  # loops, from which judging all of them is slow
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 VIEWED = timedelta(seconds=30)
+LOOK_EVERY = timedelta(seconds=10)
 TASKS = "/tasks"
 DATA = ("args", "carry")
 
@@ -55,12 +57,12 @@ class _Judgement:
         self.standings = standings_of(app, picture, now)
         self._heard_back_to = picture.heard_back_to
         self._calls = picture.calls(now)
-        self._pauses = pauses_in_words(app, picture)
+        self._notes = [*pauses_in_words(app, picture), *leftovers_in_words(picture)]
         self._failures = partial(failures_of, self.standings, picture, app.names, now)
 
     @cached_property
     def verdict(self) -> Verdict:
-        return verdict_of(self.standings, self._calls, self._failures(), self._pauses)
+        return verdict_of(self.standings, self._calls, self._failures(), self._notes)
 
     @cached_property
     def workloads(self) -> dict[str, Workload]:
@@ -178,7 +180,16 @@ class Site:
             self._program = Program(self.app, broker, self.clock)
             has_calls = any(task.called for task in self.app.tasks.values())
             feed = Feed(broker, names, self.clock, picture, self.shown, has_calls=has_calls)
-            await feed.run()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(feed.run(), name="feed of the dashboard")
+                group.create_task(self._look_for_leftovers(self._program), name="leftovers")
+
+    async def _look_for_leftovers(self, program: Program) -> None:
+        while True:
+            if self.is_viewed():
+                with suppress(BrokerError):  # the picture tells that it is away
+                    self.picture.leave(await program.leftovers.found())
+            await asyncio.sleep(LOOK_EVERY.total_seconds())
 
     def view(self, path: str = "") -> None:
         """Note that a visitor looks, and at which page."""

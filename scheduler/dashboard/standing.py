@@ -147,6 +147,15 @@ def pauses_in_words(app: App, picture: Picture) -> list[str]:
     return sentences
 
 
+def leftovers_in_words(picture: Picture) -> list[str]:
+    """Tell of each task that the code does not have."""
+    return [
+        f"The broker has a task that the code does not have: {each}. `scheduler seed --prune` "
+        "parks what waits."
+        for each in picture.leftovers
+    ]
+
+
 def _failures(loop: LoopPicture) -> int:
     count = 0
     for run in reversed(loop.runs):
@@ -293,14 +302,14 @@ def verdict_of(
     standings: Sequence[Standing],
     calls: Mapping[str, Totals] = MappingProxyType({}),
     failures: Sequence[Failure] = (),
-    pauses: Iterable[str] = (),
+    notes: Iterable[str] = (),
 ) -> Verdict:
     """Judge loops and calls.
 
     Args:
         calls: the recent outcomes of each task's calls.
         failures: by task and error.
-        pauses: a sentence on each task that is paused.
+        notes: sentences on tasks that are paused, or that the code does not have.
     """
     troubles = list(_troubles(standings))
     counts = Counter(standing.state for standing in standings)
@@ -321,7 +330,7 @@ def verdict_of(
             "run has succeeded since."
             for task, count in parked.items()
         ),
-        *pauses,
+        *notes,
     ]
     return Verdict(" ".join(sentences), troubles, counts, late, failing, failures)
 

@@ -29,7 +29,7 @@ from scheduler.errors import AccessRefused
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
-from tests.stage import Stage, new_app
+from tests.stage import Stage, an_app, new_app
 
 HOST = "http://localhost:8088"
 OF_ONE = (
@@ -216,6 +216,14 @@ async def test_a_task_is_paused_and_resumed_with_its_calls_and_loops(shop: Stage
         await asyncio.sleep(10)
         assert "no credit" not in await browser.see("/tasks")
         assert await shop.where(LoopId("send_sms", "daily")) is Where.WAITING
+
+
+async def test_a_task_that_the_code_does_not_have_is_told(shop: Stage) -> None:
+    await shop.app.senders["send_sms"].send("+1")
+    await shop.seed(an_app(shop.app.namespace, ["render"]))
+    async with browsing(shop) as browser:
+        told = "a task that the code does not have: send_sms (1 ready, 0 parked, 0 processors)"
+        assert told in await browser.see("/")
 
 
 async def test_a_loop_that_has_failed_is_found_from_the_overview(shop: Stage) -> None:
