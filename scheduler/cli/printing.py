@@ -87,5 +87,11 @@ def seconds(span: timedelta) -> str:
     return f"{span.total_seconds():.3f} s"
 
 
+LEFTOVERS = (
+    "tasks in the broker, and not in this code: {} (`scheduler seed --prune` parks what waits, and "
+    "removes their queues, a failed queue once it is empty)"
+)
+
+
 def no_loops(namespace: str) -> str:
     return f"The app of namespace {namespace!r} has no loops"

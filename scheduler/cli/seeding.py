@@ -13,10 +13,11 @@ from scheduler.cli.arguments import AppArgument, DryRun, Json, command, new_grou
 from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
 from scheduler.cli.loops import row_of_report
-from scheduler.cli.printing import local, no_loops, print_json, print_line
+from scheduler.cli.printing import LEFTOVERS, local, no_loops, print_json, print_line
 from scheduler.cli.tables import Table, Work, console, show, working
 from scheduler.cli.upcoming import meaning_of, schedule_of, warn_of_doubts
 from scheduler.control.doctor import require_fit
+from scheduler.control.leftovers import Leftover
 from scheduler.control.reports import Report
 from scheduler.events import Emit, Event, LoopSeeded, QueueDeclared
 from scheduler.program import Program
@@ -68,19 +69,21 @@ def seed(
     app = ready_app(reference)
     warn_of_doubts(app.loops.values())
 
-    async def seeded(program: Program) -> list[Report]:
+    async def seeded(program: Program) -> tuple[list[Report], list[Leftover]]:
         require_fit(program.broker)
         if dry_run:
-            return await program.seeding.plan(prune=prune, paused=paused)
-        return await program.seeding.seed(
-            prune=prune, migrate=migrate, take_over=take_over, paused=paused
-        )
+            reports = await program.seeding.plan(prune=prune, paused=paused)
+        else:
+            reports = await program.seeding.seed(
+                prune=prune, migrate=migrate, take_over=take_over, paused=paused
+            )
+        return reports, await program.leftovers.found()
 
     with (
         working("seeding queues and loops", counted=not dry_run, as_json=as_json) as work,
         app.events.listening(_count_of(app, work), QueueDeclared, LoopSeeded),
     ):
-        reports = ask(app, seeded, rights_to_seed(app.names, app.topology()), is_long=True)
+        reports, left = ask(app, seeded, rights_to_seed(app.names, app.topology()), is_long=True)
     if reports or as_json:
         show(reports, OF_REPORTS, as_json)
         schedules = [] if as_json else [report.loop.schedule for report in reports]
@@ -90,6 +93,8 @@ def seed(
         are = "would be" if dry_run else "are"
         told = no_loops(app.namespace)
         print_line(f"{told}; the queues of its tasks {are} declared: {', '.join(app.tasks)}.")
+    if left and not as_json:
+        print_line(LEFTOVERS.format(", ".join(map(str, left))))
 
 
 def _count_of(app: Scheduler, work: Work) -> Emit:

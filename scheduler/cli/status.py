@@ -19,7 +19,16 @@ from scheduler.brokers.contract import cancelled
 from scheduler.cli.arguments import AppArgument, Json, OneLoop, app_and_loop, command, new_group
 from scheduler.cli.connecting import ask, connected, limited, why_late
 from scheduler.cli.loading import app_with_tasks, ready_app
-from scheduler.cli.printing import Row, local, no_loops, print_json, relative, rough, seconds
+from scheduler.cli.printing import (
+    LEFTOVERS,
+    Row,
+    local,
+    no_loops,
+    print_json,
+    relative,
+    rough,
+    seconds,
+)
 from scheduler.cli.tables import BAD, STYLES, Table, console, print_lines, width
 from scheduler.cli.upcoming import origin_of, row_of_loop, schedule_of
 from scheduler.control.status import Backlog, Choice, Counts, Page, Status
@@ -224,8 +233,7 @@ def _of_counts(counts: Counts) -> Iterator[str]:
         "{} void tokens: they wait in the broker until they are due, and never run": counts.void,
         "{} delayed: they wait in the broker for their time": counts.delayed,
         "in the broker, but not in this code: {} (`scheduler seed --prune` removes them)": few,
-        "tasks in the broker, but not in this code: {} (`scheduler seed --prune` parks their "
-        "messages, and removes their queues)": ", ".join(map(str, counts.leftovers)),
+        LEFTOVERS: ", ".join(map(str, counts.leftovers)),
     }
     if any(lines.values()):
         yield ""

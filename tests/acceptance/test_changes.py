@@ -95,7 +95,8 @@ def test_the_namespace_of_another_app_is_refused_until_it_is_taken_over(shop: Co
 
 def test_a_prune_that_is_only_tried_says_what_it_would_remove(shop: CommandLine) -> None:
     assert shop("seed", "market.py").code == FINE
-    assert shop("seed", "bazaar.py", "--take-over").code == FINE
+    seeded = shop("seed", "bazaar.py", "--take-over")
+    assert (seeded.code, "not in this code: report (" in seeded.out) == (FINE, True)
     tried = shop("seed", "bazaar.py", "--prune", "--dry-run", "--json")
     assert {row["loop"]: row["did"] for row in tried.json} == {
         "bill": "unchanged",
@@ -103,3 +104,4 @@ def test_a_prune_that_is_only_tried_says_what_it_would_remove(shop: CommandLine)
     }
     done = shop("seed", "bazaar.py", "--prune", "--json")
     assert {row["loop"]: row["did"] for row in done.json}["report"] == "removed"
+    assert "not in this code" not in shop("seed", "bazaar.py").out
