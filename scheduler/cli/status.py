@@ -368,9 +368,9 @@ class Screen:
         try:
             while not taking.done():
                 await asyncio.wait([taking], timeout=self._interval.total_seconds())
+                why = "" if taking.done() else await why_late(program.broker)
                 if not taking.done():
-                    broker, why = program.broker, await why_late(program.broker)
-                    self._trouble = f"{broker.address} has not responded yet: {why}"
+                    self._trouble = f"{program.broker.address} has not responded yet: {why}"
                 live.update(self._shown(), refresh=True)
             taking.result()
         finally:

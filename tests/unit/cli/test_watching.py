@@ -71,7 +71,17 @@ async def test_a_broker_that_does_not_answer_is_told_while_it_is_waited_for(stag
     assert shown.lines[0].endswith("every 1 s until Ctrl-C")
 
 
-async def test_a_round_that_takes_longer_than_the_limit_is_given_up(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("takes", "alarm", "why"),
+    [
+        (0, "", "it responds, but not to all"),
+        (0, "low on disk", "it is low on disk, and blocks publishers"),
+        (60, "", "it is connected, and silent"),
+    ],
+)
+async def test_a_round_that_takes_longer_than_the_limit_is_given_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, takes: int, alarm: str, why: str
+) -> None:
     app = an_app("test", ["report"])
     await stage.seed(app)
     screen, shown = Screen(app, Choice(), SECOND), Shown()
@@ -80,8 +90,10 @@ async def test_a_round_that_takes_longer_than_the_limit_is_given_up(stage: Stage
         program = program_of(app, broker, stage.clock)
         await screen.show_next(program, shown.live)
         hangs = broker.on("read").first(lambda _: asyncio.sleep(60))
+        monkeypatch.setattr(broker, "alarm", lambda: asyncio.sleep(takes, alarm))
         await screen.show_next(program, shown.live)
-        assert "memory:// has not responded within 3s: it responds, but not to all" in shown.lines[0]
+        assert f"memory:// has not responded within 3s: {why}" in shown.lines[0]
+        monkeypatch.undo()
         await hangs.cease()
         await screen.show_next(program, shown.live)
         assert shown.lines[0].endswith("every 1 s until Ctrl-C")
