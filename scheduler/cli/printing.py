@@ -88,8 +88,8 @@ def seconds(span: timedelta) -> str:
 
 
 LEFTOVERS = (
-    "tasks in the broker, and not in this code: {} (`scheduler seed --prune` parks what waits, and "
-    "removes their queues, a failed queue once it is empty)"
+    "tasks in the broker, but not in this code: {} (`scheduler seed --prune` parks their "
+    "messages, and removes their queues)"
 )
 
 
