@@ -22,7 +22,7 @@ class Source:
 
     @property
     def module(self) -> str:
-        """What it is imported as; empty: it cannot be."""
+        """Return the name that it is imported by; empty: it cannot be imported."""
         path = PurePath(self.file)
         if path.suffix != ".py" or not path.stem.isidentifier():
             return ""

@@ -166,7 +166,7 @@ def compact_json(value: Any) -> bytes:
         return _COMPACT.encode(value).encode()
 
 
-def parsed_json(body: bytes) -> Any:
+def parsed_json(body: bytes | str) -> Any:
     """Parse a JSON body.
 
     Raises:

@@ -34,7 +34,6 @@ from itertools import islice
 from typing import Annotated, Any, ClassVar, TypeVar, overload
 
 from pydantic import ConfigDict, TypeAdapter
-from pydantic_core import from_json
 
 from scheduler.errors import MessageError, ScheduleError, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState, Position, accepted, learned
@@ -288,8 +287,8 @@ def _row_in(line: bytes) -> Row | None:
     Only the members of the row are read: decoding all of an entry takes thirty times as long.
     """
     try:
-        return _row_of(from_json(line), line.decode())
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return _row_of(parsed_json(line), line.decode())
+    except (KeyError, TypeError, ValueError, AttributeError, Undecodable) as error:
         with _left_out_if_bad():
             raise Undecodable(f"{shown(line)} is no entry: {error!r}") from None
     return None
@@ -385,7 +384,9 @@ class Listing(Mapping[LoopId, Listed]):
         """Return the latest entry of a loop; None: unknown."""
         if (listed := self._decoded.get(key)) is not None:
             return listed
-        if (entry := self.table.entry(key)) is None or (told := entry_of(from_json(entry))) is None:
+        if (entry := self.table.entry(key)) is None or (
+            told := entry_of(parsed_json(entry))
+        ) is None:
             return default
         self._decoded[key] = told
         return told
