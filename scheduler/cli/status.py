@@ -69,7 +69,8 @@ def status(
     task: Annotated[str, typer.Option(help="Only the loops of this task.")] = "",
     key: Annotated[str, typer.Option(help="Only loops whose key fits, such as 'customer-*'.")] = "",
     state: Annotated[
-        Where | None, typer.Option(help="Only loops in this state.", show_default="any")
+        Where | None,
+        typer.Option(metavar="STATE", help=f"Only loops in this state: one of {', '.join(Where)}."),
     ] = None,
     limit: Annotated[
         int, typer.Option(min=1, help="The maximum number of loops; overdue ones come first.")

@@ -238,7 +238,7 @@ def test_an_alarm_does_not_keep_commands_from_looking(
             while not (status := shop("status", "--json")).json["alarm"]:
                 time.sleep(0.5)
             assert (status.code, status.json["alarm"]) == (1, f"low on {why}")
-            assert f"blocks publishers, as it is low on {why}" in shop("status").out
+            assert f"blocks publishers (low on {why})" in shop("status").out
             for command, done in at_once(shop, LOOKS):
                 assert done.code == 0, (command, done.err)
             doctor = shop("doctor", "--json")
@@ -260,12 +260,12 @@ def test_a_watch_ends_or_says_that_the_broker_does_not_answer(
         watching.until("until Ctrl-C")
         node.freeze()
         try:
-            watching.until("has not answered")
+            watching.until("has not responded")
             began = time.monotonic()
             with on_node.terminal(*command) as terminal:
                 done = terminal.end()
             assert (done.code, done.out.count("\n")) == (1, 1)
-            assert "has not answered within 3s" in done.out
+            assert "has not responded within 3s" in done.out
             assert time.monotonic() - began < 20
         finally:
             node.thaw()

@@ -116,7 +116,7 @@ def test_a_reason_that_there_is_not_is_answered_with_those_that_there_are(
         ("@app.task(subscribe=[('a', 'b', 'topik')])\nasync def t(): ...", "did you mean 'topic'"),
         ("@app.task(executor='gpu')\ndef t(): ...", "'thread' or 'process'"),
         ("@app.task\ndef t():\n    yield", "is a generator"),
-        ("class A:\n    @app.task\n    async def t(self): ...", "self"),
+        ("class A:\n    @app.task\n    async def t(self): ...", "is a method"),
     ],
 )
 def test_what_is_registered_wrong_is_told_before_anything_runs(

@@ -23,7 +23,7 @@ async def billing(
     """An app with one task, seeded."""
     app = scene.release()
 
-    @app.task(concurrency=AT_ONCE, **options)
+    @app.task(**({} if "ordered" in options else {"concurrency": AT_ONCE}), **options)
     async def bill(ctx: Context, order: int = -1) -> None:
         await scene.diary.write(ctx, order, takes=takes)
 
