@@ -211,7 +211,7 @@ def test_replay_one_with_other_arguments_one_as_it_is_and_delete_the_others(
     parked(ward, page, "bill", 4)
     ids = [each.id for each in ward.parked("bill")]
     button(page, "Show messages").click()
-    page.get_by_text("The messages").click()
+    page.get_by_text("The messages", exact=True).click()
     page.get_by_role("link", name=ids[0]).click()
     page.get_by_role("link", name="Show them").click()
     for typed, told in (('{"to": 7', "JSON object"), ('{"to": 7}', "stays parked")):
