@@ -28,9 +28,8 @@ from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import milliseconds_since_epoch
 
 FIRST_PAUSE = timedelta(milliseconds=50)
-LONGEST_READING = timedelta(minutes=2)
 CLOCKS_DIFFER_BY = timedelta(minutes=1)  # an epoch is the time at which it began
-SHARED = timedelta(minutes=10)  # short reads are shared by all callers
+SHARED = timedelta(minutes=10)  # shorter reads do not wait for longer ones
 MOST_REMEMBERED = 100_000
 """Loops whose last settled position is known: supervision finds what this misses."""
 R = TypeVar("R")
@@ -284,17 +283,15 @@ class Recognition:
         return *(max(each, born) for each in look_backs(first.schedule, self._clock)), born
 
     async def _heard_since(self, delivery: Delivery, loop: LoopId, since: datetime | None) -> Heard:
+        journal = self.space.journal
         if since is not None and self._clock.now() - since <= SHARED:
             with suppress(StreamTooLong):
-                return await self.space.journal.heard_of(loop, since=since)
-        heard, part = Heard(), since
-        while True:
-            try:
-                await self.space.journal.hear({loop: heard}, since=part, within=LONGEST_READING)
-                return heard
-            except StreamTooLong as error:
-                part = part if error.reached is None else error.reached
-                self._emit(TokenDelayed(delivery.routing_key, f"{error} Reading continues."))
+                return await journal.heard_of(loop, since=since)
+        return await journal.heard_for_long(
+            loop,
+            since=since,
+            tell=lambda reason: self._emit(TokenDelayed(delivery.routing_key, reason)),
+        )
 
     async def _unless_interrupted(self, delivery: Delivery, ask: Callable[[], Awaitable[R]]) -> R:
         """Retry a request as long as the delivery may run here."""

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import MessageError
+from scheduler.errors import MessageError, StreamTooLong
 from scheduler.protocol.epochs import Position, Verb, adopted
 from scheduler.protocol.messages import MOST_COUNTED, Message
 from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, claims_of, decode
@@ -30,6 +30,7 @@ NEAR, FAR = 2, 30  # periods
 MARGIN = timedelta(minutes=2)
 BREATHE_EVERY = 200  # messages
 WITHIN = timedelta(seconds=20)
+LONGEST_READING = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ class Journal:
         self._broker = broker
         self._names = names
         self._shared = Gathering(self._heard_of_all)
+        self._shared_for_long = Gathering(self._heard_however_long)
 
     async def entries(
         self, *, since: datetime | None = None, loop: str | None = None
@@ -173,6 +175,34 @@ class Journal:
 
     async def _heard_of_all(self, asked: list[tuple[LoopId, datetime]]) -> dict[LoopId, Heard]:
         return await self.heard([loop for loop, _ in asked], since=min(since for _, since in asked))
+
+    async def heard_for_long(
+        self, loop: LoopId, *, since: datetime | None, tell: Callable[[str], object]
+    ) -> Heard:
+        """Return the puts of a loop, however long that takes; concurrent callers share a reading.
+
+        Each reading of its own would take as long, and many at once keep a connection from all
+        that else comes over it.
+
+        Args:
+            tell: called with the reason, whenever the reading takes long.
+        """
+        return (await self._shared_for_long.ask((loop, since, tell)))[loop]
+
+    async def _heard_however_long(
+        self, asked: list[tuple[LoopId, datetime | None, Callable[[str], object]]]
+    ) -> dict[LoopId, Heard]:
+        heard = {loop: Heard() for loop, _, _ in asked}
+        known = [since for _, since, _ in asked if since is not None]
+        part: datetime | int | None = min(known) if len(known) == len(asked) else None
+        while True:
+            try:
+                await self.hear(heard, since=part, within=LONGEST_READING)
+                return heard
+            except StreamTooLong as error:
+                part = part if error.reached is None else error.reached
+                for _, _, tell in asked:
+                    tell(f"{error} Reading continues.")
 
     async def heard(
         self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta = WITHIN

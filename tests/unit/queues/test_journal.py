@@ -28,7 +28,7 @@ from scheduler.timing.clock import LoopClock
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch
 from scheduler.timing.schedules import Recurring
 from tests.faulty import Call, FaultyBroker
-from tests.stage import START, Stage, journal_of, new_app, seconds_of
+from tests.stage import START, Stage, journal_of, new_app, seconds_of, timers_of
 
 TASK = LoopId("task")
 EVERY_HOUR, EVERY_MINUTE = Every("1h"), Every("1m")
@@ -480,3 +480,24 @@ async def test_a_lines_last_token_is_looked_for_nearby_first(
 ) -> None:
     now, minute = START - MARGIN, timedelta(minutes=1)
     assert look_backs(schedule, clock) == (now - near * minute, now - far * minute)
+
+
+async def test_who_asks_of_a_long_journal_at_once_shares_a_reading_that_goes_on(
+    stage: Stage,
+) -> None:
+    app = new_app()
+    await stage.seed(app)
+    loops = [LoopId("task", f"k{number}") for number in range(20)]
+    timers = timers_of(app.names, stage.broker, stage.clock)
+    for number, loop in enumerate(loops):
+        await timers.tell(replace(token(seq=number), loop=loop))
+    broker, told = FaultyBroker(stage.server), list[str]()
+    reads = broker.on("read", ".journal").first(lambda call: asyncio.sleep(20))
+    async with broker:
+        journal = journal_of(app.names, broker)
+        asking = (journal.heard_for_long(loop, since=None, tell=told.append) for loop in loops)
+        heard = await asyncio.gather(*asking)
+    assert [each.furthest[5].seq for each in heard] == list(range(20))
+    assert len(reads.met) < 2 * len(loops)  # on its own, each would read all of them
+    assert len(told) > len(loops)  # each is told, more than once
+    assert all(each.endswith("Reading continues.") for each in told)
