@@ -16,7 +16,7 @@ from itertools import islice
 from scheduler.brokers.contract import Depth
 from scheduler.control.loops import is_orphan, loop_of_entry
 from scheduler.control.where import TOLERANCE, due_at_of, put_of
-from scheduler.errors import MessageError
+from scheduler.errors import MessageError, StreamTooLong
 from scheduler.protocol.epochs import LoopState, Verb, is_doubled
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
@@ -84,17 +84,21 @@ class Census:
         Args:
             look_back: how far back the first reading begins.
             is_exact: whether to read up to the last put that was confirmed before. Otherwise
-            nothing is
-                written, and in a cluster, the newest puts may be missing.
+                nothing is written, and in a cluster, the newest puts may be missing.
 
         Raises:
             QueueNotFound: there is no journal.
-            BrokerUnavailable: it could not be read to its end. The next reading continues where
-            this
-                one ended.
+            BrokerUnavailable: it could not be read to its end. The next reading continues from
+                there.
         """
         since = self._clock.now() - look_back if self._reached is None else self._reached
         self._reached = await self._journal.read_on(self._hear_once, since=since, is_exact=is_exact)
+
+    async def look(self) -> None:
+        """Read the puts of the last minutes, however long that takes, and write nothing."""
+        while True:
+            with suppress(StreamTooLong):  # the next reading continues
+                return await self.read_on(RECENT, is_exact=False)
 
     def put_of(self, loop: LoopId) -> Put | None:
         """Return the last put of a loop in its latest epoch; None: none was heard."""
@@ -278,7 +282,7 @@ async def count(namespace: Namespace) -> Figures:
     """
     app, census = namespace.app, Census(namespace)
     listing, now = await namespace.roster.look(), namespace.clock.now()
-    await census.read_on(RECENT, is_exact=False)
+    await census.look()
     overdue = await census.overdue(now, TOLERANCE, {})
     loops = dict[str, dict[LoopState, int]]()
     for (task, state), number in listing.table.counts(without_key=WHOLE).items():

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 
 from scheduler.brokers.contract import Depth
-from scheduler.control.census import LOOK_BACK, Census
+from scheduler.control.census import Census
 from scheduler.control.leftovers import Leftover
 from scheduler.control.loops import (
     as_listed,
@@ -232,7 +232,7 @@ class Survey:
         """Return loops whose token should have come, not all if there are too many."""
         census, now = Census(self._space), self._clock.now()
         try:
-            await census.read_on(LOOK_BACK, is_exact=self._is_exact)
+            await census.look()
         except QueueNotFound:
             return []
         return [each.loop.id for each in await census.overdue(now, TOLERANCE, {})]

@@ -204,7 +204,7 @@ class Million:
         running = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "scheduler", name, "--timeout", "10m", f"{__file__}:app"),
             *others,
-            env=os.environ,
+            env=dict(os.environ),
             stdout=subprocess.DEVNULL,
         )
         code = await running.wait()
