@@ -97,8 +97,9 @@ def loops_of(app: App, listing: Listing) -> list[Loop]:
 
 def orphans_of(app: App, listing: Listing) -> list[Loop]:
     """Return the listed loops, and the pauses of whole tasks, that this code does not have."""
-    there = *listing.there, *listing.pauses
-    return [_orphan(each) for each in there if is_orphan(app, each)]
+    found = filter(None, map(listing.get, listing.table.others(app.tasks)))
+    there = sorted(found, key=lambda listed: (listed.entry.life, listed.loop))
+    return [_orphan(each) for each in (*there, *listing.pauses) if is_orphan(app, each)]
 
 
 def _orphan(listed: Listed) -> Loop:

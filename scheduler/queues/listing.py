@@ -588,7 +588,7 @@ class Listing(Mapping[LoopId, Listed]):
     @property
     def pauses(self) -> list[Listed]:
         """Return the entries that pause whole tasks."""
-        return [each for each in self.values() if each.is_of_task and not each.is_gone]
+        return [each for each in self._of_tasks.values() if not each.is_gone]
 
     def _begin(self, listed: Listed) -> None:
         loop, before = listed.loop, self.get(listed.loop)

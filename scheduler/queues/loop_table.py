@@ -27,7 +27,7 @@ from zlib import crc32
 
 from scheduler.errors import NoSpace
 from scheduler.protocol.epochs import LoopState
-from scheduler.protocol.tokens import NO_KEYS, LoopId
+from scheduler.protocol.tokens import NO_KEYS, WHOLE, LoopId
 
 CACHE_KB = 64_000
 SETTINGS = f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KB};"
@@ -132,6 +132,12 @@ class LoopTable:
     def of_task(self, task: str, most: int) -> list[LoopId]:
         """Return some of the loops of a task that are not gone."""
         return self._loops(f"task = ? AND state != '{LoopState.GONE}' LIMIT ?", task, most)
+
+    def others(self, tasks: Collection[str]) -> list[LoopId]:
+        """Return the loops that are not gone, but for the keyed ones of these tasks."""
+        names = ", ".join("?" * len(tasks))
+        condition = f"(task NOT IN ({names}) OR key = '') AND key != ? AND state != ?"
+        return self._loops(condition, *tasks, WHOLE, LoopState.GONE)
 
     def keyed(
         self, tasks: Collection[str], key: str, state: LoopState | None, *, most: int
