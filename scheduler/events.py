@@ -583,10 +583,8 @@ class HatchedEarly(RunEvent):
 
     Attributes:
         reason: how it left its timer. expired: the timer expired it too soon (a policy's
-        message-ttl,
-            or clocks that differ); maxlen: its timer was full (a policy's max-length); unrouted:
-            its
-            timer had no queue for it; early: it did not pass the timers.
+            message-ttl, or clocks that differ); maxlen: its timer was full (a policy's max-length);
+            unrouted: its timer had no queue for it; early: it did not pass the timers.
         queue: the timer that it left; empty: none.
         early: how long before its time it came.
         is_repeated: whether a message of this task came early for this reason a short time ago.

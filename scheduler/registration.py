@@ -197,16 +197,14 @@ class Registration:
             concurrency: the maximum number of concurrent runs of this task on one processor.
             executor: "process" runs a blocking function in a process, not in a thread.
             subscribe: pairs of another application's exchange and a binding key: its messages come
-            to
-                this task too, whole, in the one parameter that the function then has. With the
+                to this task too, whole, in the one parameter that the function then has. With the
                 exchange's type as a third, the exchange is declared here.
             rate: how many runs one processor starts in a time, such as "50/s"; the others wait in
                 the queue, they do not fail.
             ordered: run one message at a time over all processors, in order; a retry blocks those
                 behind it.
             expires: how old a message may get to be run: a call, after its time; a message of
-            another
-                application, after its timestamp, if it has one.
+                another application, after its timestamp, if it has one.
             expired: park or drop a message that is too old; events report both.
             history: record each attempt in `scheduler history`, not only failed ones.
             aliases: former names of the task: it takes the messages that wait for them, are parked

@@ -66,22 +66,19 @@ class Sender(Generic[Q]):
 
         Args:
             priority: higher ones go first, if the queue has priorities: 0 to 5 on classic queues,
-            where
-                the default is 0; 0 to 31 on quorum queues from RabbitMQ 4.3 on, where the default
-                is 4;
-                before, in RabbitMQ 4, two classes, up to 4 and above.
+                where the default is 0; 0 to 31 on quorum queues from RabbitMQ 4.3 on, where the
+                default is 4; before, in RabbitMQ 4, two classes, up to 4 and above.
             expires: how long after its time the message may still run, such as "1h".
             correlation_id: travels with the message.
             message_id: identifies the message; a new UUID by default.
             headers: travel with the message.
             deadline: how long to wait for the confirmation; as the settings say by default.
             retry_sending: how often to retry under flow control, within the deadline, and after
-            which
-                waits; as the settings say by default. After a lost connection there is no wait.
+                which waits; as the settings say by default. After a lost connection there is no
+                wait.
             unique: a call with the same arguments is not repeated while it waits or runs, nor for
                 so long after its time. It is a named one-off then (`once`), which costs more, and
-                takes
-                no priority or headers; `send` returns its name.
+                takes no priority or headers; `send` returns its name.
 
         Raises:
             UsageError: one of them cannot travel in a message.

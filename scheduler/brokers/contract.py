@@ -267,10 +267,8 @@ class Broker(Protocol):
 
         Args:
             since: skip messages from before this moment, by the broker's clock, but for some that
-            came
-                shortly before; or begin at this offset. A shorter stream was recreated, and is read
-                from
-                its first message on. None: all of it.
+                came shortly before; or begin at this offset. A shorter stream was recreated, and is
+                read from its first message on. None: all of it.
             timeout: for the whole read, including the caller's work between messages; None: none.
 
         Raises:

@@ -209,7 +209,7 @@ def app_and_one(reference: str | None, name: str | None, what: str) -> tuple[str
     """Split APP from the argument behind it, which is required."""
     reference, name = app_and_loop(reference, name)
     if name is None:
-        load_app(reference)  # which may not be there: that is told first
+        load_app(reference)  # a missing app is the first thing to report
         raise UsageError(f"The command needs {what}: see --help.")
     return reference, name
 

@@ -137,8 +137,7 @@ class Beginnings:
 
         Returns:
             The epochs that began. For the other loops, the verb has no effect, or another creator
-            was
-            first: see the roster.
+            was first: see the roster.
 
         Raises:
             QueueNotFound: nothing was seeded.

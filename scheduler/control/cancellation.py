@@ -25,12 +25,10 @@ class CancelReport:
     Attributes:
         run: as it was found.
         ending: how it has ended: "cancelled", or "escalated" if requested; like any other run, if
-        it
-            suppressed the cancellation; "lost": its processor has died, or lost its message, so
-            that
-            it is run again, unless it was settled before; "returned": its processor stops, and has
-            requeued it; "gone": it had just ended. None: it is still running, and the wait timed
-            out.
+            it suppressed the cancellation; "lost": its processor has died, or lost its message, so
+            that it is run again, unless it was settled before; "returned": its processor stops, and
+            has requeued it; "gone": it had just ended. None: it is still running, and the wait
+            timed out.
         as_asked: whether it has ended as requested.
     """
 
@@ -70,8 +68,7 @@ class Cancellation:
 
         Args:
             run: the ID of a one-off call's message, or a unique prefix of it; `loop#seq`; or the
-            name of
-                a loop.
+                name of a loop.
             escalate: whether it then counts as failed for the last time.
             by: who asks for it; default: the user of this machine.
 

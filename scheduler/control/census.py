@@ -139,21 +139,21 @@ class Census:
     ) -> list[Overdue]:
         """Return the loops with overdue tokens.
 
-        Only loops that the table marks as possibly overdue are checked. Behind
-        a backlog, a token that is overdue is ready, unless those that were due later had been
-        served a round ago. It may be on its way even so, and much of what is repaired wrongly
-        would make the backlog longer: so only a few of them are checked.
+        Only loops that the table marks as possibly overdue are checked. Behind a backlog, an
+        overdue token is ready, unless tokens that were due later had been served a round ago. Even
+        then it may be on its way, and many wrong repairs would make the backlog longer: so only a
+        few of them are checked.
 
         Args:
             now: until when puts were heard.
             tolerance: how long after its time a token may be on its way.
             depths: of the queues of tasks, as far as they are known.
         """
-        overdue, looked_at = list[Overdue](), 0
+        overdue = list[Overdue]()
         before, self._served_before = self._served_before, dict(self._served)
-        for loop_id in self._may_be_overdue(now - tolerance, depths, before):
-            looked_at += 1
-            if looked_at % BREATHE_EVERY == 0:
+        found = self._may_be_overdue(now - tolerance, depths, before)
+        for number, loop_id in enumerate(found, 1):
+            if number % BREATHE_EVERY == 0:
                 await asyncio.sleep(0)
             listed = self._listing.get(loop_id)
             loop = None if listed is None else loop_of_entry(self._app, listed)

@@ -102,8 +102,7 @@ class Verbs:
 
         Args:
             after: continue as after a run at this moment: the next nominal time is the first one
-            after
-                it. `catch_up` decides about ticks that have been due since.
+                after it. `catch_up` decides about ticks that have been due since.
 
         Raises:
             UsageError: `at_once` and `after` do not apply to a whole task.

@@ -39,7 +39,7 @@ PACE_S = 1.0
 STILL_S = 15.0
 LONGEST_VISIT_S = 600.0  # then access is checked again
 UNBUFFERED = {**HEADERS, "X-Accel-Buffering": "no"}  # nginx would buffer updates
-NOBODY = "You have no access to this dashboard. "
+NO_ACCESS = "You have no access to this dashboard. "
 LOCAL_ONLY = (
     "Without access=, only this machine has access, directly and under its own name. Give "
     "scheduler.dashboard.dashboard(app, access=...) a function that returns visitors."
@@ -115,7 +115,7 @@ class Routes:
             told = self._site.access(request)
             visitor = visitor_of(await told if isawaitable(told) else told)
             if visitor is None:
-                return PlainTextResponse(NOBODY + self._refusal, 403)
+                return PlainTextResponse(NO_ACCESS + self._refusal, 403)
             self._site.view()
             return await answer(request, visitor)
 

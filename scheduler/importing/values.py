@@ -159,8 +159,7 @@ class Table:
     Attributes:
         missing: unknown parts.
         settings: "conf" for those of Celery, each of which has several names; "config" for those of
-        a
-            framework.
+            a framework.
     """
 
     entries: Scope

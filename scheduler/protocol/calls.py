@@ -258,8 +258,7 @@ def decode_call(
 
     Args:
         expires: how long after its timestamp a message of another application may run; one without
-        a
-            timestamp, or replayed by an operator, always may.
+            a timestamp, or replayed by an operator, always may.
 
     Raises:
         Undecodable: it claims to be a call of this package but is not, or its retry headers are

@@ -272,8 +272,7 @@ def awaited(
 
     Args:
         came_back: whether the token was delivered before. The broker may have requeued it without
-        the
-            processor noticing: then the older run is of the token's own epoch.
+            the processor noticing: then the older run is of the token's own epoch.
     """
     late = set(unaware(epoch, answers))
     before = epoch + came_back
@@ -342,8 +341,7 @@ def is_behind(token: Position, settled: Position | None) -> bool:
 
     Args:
         settled: the position of the last token of the loop that this processor settled: whose run
-        it
-            ended, or that it exchanged (R4), and whose successor was confirmed.
+            it ended, or that it exchanged (R4), and whose successor was confirmed.
     """
     return (
         settled is not None and token.epoch == settled.epoch and token.progress <= settled.progress

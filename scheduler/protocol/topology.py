@@ -405,12 +405,10 @@ def topology(
         alone: the tasks whose messages all go to one processor at a time.
         ordered: the tasks whose messages are run one at a time, in order.
         called: the tasks that get one-off messages; any of them needs the timers of calls. The
-        timers
-            of tokens always exist.
+            timers of tokens always exist.
         queue_type: quorum queues are replicated and dead-letter at least once, classic ones not.
             The timers of calls and the failed queues are always quorum queues: supervision replaces
-            a
-            lost token, but a lost message would go unnoticed.
+            a lost token, but a lost message would go unnoticed.
         retention: how much the journal remembers.
     """
     build = _Builder(Names(namespace), queue_type, retention, alone, ordered, called)

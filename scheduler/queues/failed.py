@@ -298,8 +298,7 @@ class FailedQueues:
 
     Args:
         aliases: old names of tasks, and their current names: messages parked under an old name
-        belong
-            to the current task.
+            belong to the current task.
     """
 
     def __init__(

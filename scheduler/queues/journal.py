@@ -181,8 +181,7 @@ class Journal:
     ) -> Heard:
         """Return the puts of a loop, however long that takes; concurrent callers share a reading.
 
-        Each reading of its own would take as long, and many at once keep a connection from all
-        that else comes over it.
+        Separate readings of the same entries would block everything else on the connection.
 
         Args:
             tell: called with the reason, whenever the reading takes long.

@@ -45,8 +45,7 @@ class Roster:
     Attributes:
         listing: the entries so far.
         inherits: whether the listing keeps entries of a stream that was recreated: for those who
-        follow
-            the roster, or restore it.
+            follow the roster, or restore it.
     """
 
     def __init__(

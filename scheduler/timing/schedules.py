@@ -59,8 +59,8 @@ class Every:
         offset: fixed rate only: moves the grid; less than the period.
         jitter: each run starts up to this much late; see `jittered`.
         catch_up: what to do about missed ticks. "latest": run once for all of them. "skip": run
-        only
-            if the latest is not later than `grace`. "all": run each, in order (fixed rate only).
+            only if the latest is not later than `grace`. "all": run each, in order (fixed rate
+            only).
         grace: how late a run may start, for catch_up="skip".
 
     Durations are text such as "30s" or timedeltas, in whole milliseconds; they are stored as
