@@ -7,7 +7,7 @@ memory, the others in the table of the roster's listing.
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,12 +15,13 @@ from itertools import islice
 
 from scheduler.brokers.contract import Depth
 from scheduler.control.loops import is_orphan, loop_of_entry
+from scheduler.control.memory import Tally, last_memory, tally_of
 from scheduler.control.where import TOLERANCE, due_at_of, put_of
 from scheduler.errors import MessageError, StreamTooLong
 from scheduler.protocol.epochs import LoopState, Verb, is_doubled
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import WHOLE, LoopId
+from scheduler.protocol.tokens import LoopId
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.journal import Put
 from scheduler.queues.listing import LONG, Listed
@@ -32,7 +33,8 @@ from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 LOOK_BACK = timedelta(minutes=5)
 """A token that waits longer than `LONG` is in the roster, so no more is read at first."""
 RECENT = timedelta(minutes=2)
-"""How far back a count reads: longer waits are in the roster."""
+"""A count reads at least so far back."""
+CLOCKS_DIFFER = timedelta(seconds=5)
 LONG_MS = LONG // timedelta(milliseconds=1)
 MOST_PUTS = 20_000
 """Loops whose last puts are in memory."""
@@ -79,10 +81,10 @@ class Census:
         self.long = dict[LoopId, Message]()
 
     async def read_on(self, look_back: timedelta = LOOK_BACK, *, is_exact: bool = True) -> None:
-        """Read the puts since the last reading.
+        """Read the puts since the last reading, or those whose progress the roster lacks.
 
         Args:
-            look_back: how far back the first reading begins.
+            look_back: the first reading begins at least so far back.
             is_exact: whether to read up to the last put that was confirmed before. Otherwise
                 nothing is written, and in a cluster, the newest puts may be missing.
 
@@ -91,11 +93,16 @@ class Census:
             BrokerUnavailable: it could not be read to its end. The next reading continues from
                 there.
         """
-        since = self._clock.now() - look_back if self._reached is None else self._reached
+        since: datetime | int | None = self._reached
+        if since is None:
+            since = self._clock.now() - look_back
+            noted_until = self._listing.noted_until
+            if noted_until is not None:
+                since = min(since, noted_until - CLOCKS_DIFFER)
         self._reached = await self._journal.read_on(self._hear_once, since=since, is_exact=is_exact)
 
     async def look(self) -> None:
-        """Read the puts of the last minutes, however long that takes, and write nothing."""
+        """Read the puts that the roster lacks, however long that takes, and write nothing."""
         while True:
             with suppress(StreamTooLong):  # the next reading continues
                 return await self.read_on(RECENT, is_exact=False)
@@ -119,8 +126,8 @@ class Census:
     def orphans(self) -> list[LoopId]:
         """Return loops that this code does not have; a selection if there are too many."""
         found = list[LoopId]()
-        for task, count in self._listing.counts.items():
-            own = LoopId(task)
+        for task in self._listing.counts:
+            own, count = LoopId(task), self._listing.count_of(task)
             if task in self._app.tasks or own == SUPERVISION:
                 listed = self._listing.get(own)
                 if listed is not None and not listed.is_gone and is_orphan(self._app, listed):
@@ -215,7 +222,9 @@ class Census:
         if before is None or put.position >= before.position:
             self._remember(loop, put)
             now_ms = milliseconds_since_epoch(self._clock.now())
-            if not put.first and (put.rests or put.due_at_ms - now_ms >= LONG_MS):
+            # Heard late, a put has waited for longer than it still will.
+            put_ms = put.started_at_ms + put.duration_ms if put.by_run else now_ms
+            if not put.first and (put.rests or put.due_at_ms - put_ms >= LONG_MS):
                 self.long[loop] = message
 
     def forget(self, loop: LoopId) -> None:
@@ -255,50 +264,49 @@ class Figures:
     """Count the loops and waiting messages of a namespace.
 
     Attributes:
-        loops: the number of each task's loops in each state; gone ones are kept for a day.
-        paused: the tasks that are paused as a whole.
+        at: when the loops were counted.
+        tally: the loops, as the last round of supervision counted them, or this program.
+        ready: the number of messages in the queue of each task that has any.
         timers: the number of tokens in each timer of loops that has any.
         later: the number of calls in each timer of calls that has any.
         void: the least number of void tokens among these: they are dropped when they are due.
-        overdue: loops with overdue tokens; a selection if there are too many.
-        doubled: loops with two lines of tokens.
     """
 
-    loops: Mapping[str, Mapping[LoopState, int]]
-    paused: Sequence[str]
+    at: datetime
+    tally: Tally
+    ready: Mapping[str, int]
     timers: Mapping[str, int]
     later: Mapping[str, int]
     void: int
-    overdue: Sequence[LoopId]
-    doubled: Sequence[LoopId]
 
 
 async def count(namespace: Namespace) -> Figures:
     """Count loops and their waiting messages, without writing anything.
 
+    Supervision has counted the loops. If its last round is long ago, they are counted here, and for
+    that the whole roster is read.
+
     Raises:
         QueueNotFound: nothing was seeded.
         BrokerUnavailable: a stream could not be read to its end.
     """
-    app, census = namespace.app, Census(namespace)
-    listing, now = await namespace.roster.look(), namespace.clock.now()
-    await census.look()
-    overdue = await census.overdue(now, TOLERANCE, {})
-    loops = dict[str, dict[LoopState, int]]()
-    for (task, state), number in listing.table.counts(without_key=WHOLE).items():
-        loops.setdefault(task, {})[state] = number
+    app, memory = namespace.app, await last_memory(namespace)
+    tally, at = memory.tally, moment_of(memory.counted_at_ms)
+    if not memory.counted_at_ms:
+        tally, at = await _tally(namespace), namespace.clock.now()
+    ready = await _filled(namespace, {task: app.names.processor_queue(task) for task in app.tasks})
     waiting = await _filled(namespace, {each.name: app.names.timer(each) for each in timers()})
     later = await _filled(namespace, {each.name: app.names.later_timer(each) for each in timers()})
-    active = sum(states.get(LoopState.ACTIVE, 0) for states in loops.values())
-    return Figures(
-        loops,
-        [task for task in loops if listing.pause_of(task) is not None],
-        waiting,
-        later,
-        max(sum(waiting.values()) - active, 0),
-        [each.loop.id for each in overdue],
-        list(census.doubled),
-    )
+    active = sum(states.get(LoopState.ACTIVE, 0) for states in tally.loops.values())
+    return Figures(at, tally, ready, waiting, later, max(sum(waiting.values()) - active, 0))
+
+
+async def _tally(namespace: Namespace) -> Tally:
+    listing, now = await namespace.roster.look(), namespace.clock.now()
+    census = Census(namespace)
+    await census.look()
+    overdue = await census.overdue(now, TOLERANCE, {})
+    return tally_of(listing, [each.loop.id for each in overdue], list(census.doubled))
 
 
 async def _filled(namespace: Namespace, queues: Mapping[str, str]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 
 from scheduler.brokers.contract import Depth
-from scheduler.control.census import Census
+from scheduler.control.census import CLOCKS_DIFFER, Census
 from scheduler.control.leftovers import Leftover
 from scheduler.control.loops import (
     as_listed,
@@ -33,15 +33,14 @@ from scheduler.tasks.tasks import TaskSpec
 
 RECENT = timedelta(minutes=15)
 JOURNAL_TIMEOUT = timedelta(seconds=10)
-CLOCKS_DIFFER = timedelta(seconds=5)
-# The last put of a loop counts, wherever it is found: most are found near, with little reading.
 LOOK_BACKS = (
     timedelta(seconds=10),
-    timedelta(minutes=1),
+    timedelta(minutes=2),
     timedelta(minutes=10),
     timedelta(hours=2),
     timedelta(days=1),
 )
+"""The last put of a loop counts, wherever it is found: most are found near, with little reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +316,12 @@ class Survey:
     def _checkpoint(self, listed: Listed | None, since: datetime | None) -> Token | None:
         """Return the token that waited when it was noted, if it had no successor until then."""
         checkpoint = None if listed is None else listed.checkpoint
-        if checkpoint is None or (since is not None and checkpoint.until < since):
+        if checkpoint is None:
+            return None
+        until, noted_until = checkpoint.until, self._roster.listing.noted_until
+        if noted_until is not None:
+            until = max(until, noted_until - CLOCKS_DIFFER)
+        if since is not None and until < since:
             return None
         try:
             return checkpoint.token(self._app.namespace)

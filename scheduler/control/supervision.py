@@ -37,21 +37,26 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from scheduler.brokers.contract import Depth, cancelled
 from scheduler.control.beginnings import Beginnings, Wanted, in_parts
 from scheduler.control.census import Census, Overdue
 from scheduler.control.first_tokens import triggered
 from scheduler.control.installation import Installation
 from scheduler.control.loops import loop_of_entry
+from scheduler.control.memory import Memory, memory_of, tally_of
 from scheduler.control.removal import Endings
 from scheduler.control.reports import Did, Report
 from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey, held_in
 from scheduler.control.timer_watch import IN_TIME, TimerWatch
 from scheduler.control.where import TOLERANCE, Where, where
-from scheduler.errors import AccessRefused, BrokerError, MessageError, QueueNotFound
+from scheduler.errors import (
+    AccessRefused,
+    BrokerError,
+    MessageError,
+    QueueNotFound,
+    StreamTooLong,
+)
 from scheduler.events import (
     CensusTaken,
     Connected,
@@ -75,12 +80,14 @@ from scheduler.tasks.loops import Loop
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.backoff import dice
 from scheduler.timing.durations import SECOND
-from scheduler.timing.moments import LATEST_MS, moment_of
+from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
 
 ROUND = "scheduler.supervision"
 """The type of the message that announces a round."""
-REMEMBERED = 300  # troubles: a token can carry a limited number
+REMEMBERED = 100  # troubles: a token can carry a limited number
 NOTED_AT_ONCE = 50  # loops that are noted in the roster
+
+MARKED_EVERY = timedelta(seconds=30)
 
 ROUNDS_AFTER_RECONNECT_S = (0.5, 3.0, 7.0, 12.0, 20.0)
 UNSETTLED = 30 * SECOND
@@ -94,22 +101,6 @@ ADVICE = {
     "orphan": "It is not in the code: `scheduler seed --prune` removes it.",
     "unattended": "It is due, and no processor consumes from its queue: start one for its task.",
 }
-
-
-class Memory(BaseModel):
-    """Carry state from one round to the next, whichever processor runs it.
-
-    Attributes:
-        reported: loops whose trouble was reported.
-        stuck: timers of calls that were reported.
-        policies: policies that change the queues, as reported.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    reported: Mapping[str, str] = {}
-    stuck: Sequence[str] = []
-    policies: Sequence[str] = []
 
 
 class Supervisor:
@@ -150,7 +141,7 @@ class Supervisor:
 
         async def supervise(ctx: Context) -> None:
             try:
-                ctx.carry((await self.round(_memory(ctx.carried))).model_dump())
+                ctx.carry((await self.round(memory_of(ctx.carried))).model_dump())
                 await self._roll_call.say(ROUND, "", {})
             except BrokerError as error:
                 self._app.events.emit(SupervisionDelayed(str(error)))
@@ -186,7 +177,7 @@ class Supervisor:
         began = self._clock.now()
         await self._declare_missing()
         known_at = self._clock.now()  # the census may miss later puts
-        await self._census.read_on()
+        await self._read_on()
         orphans = self._census.orphans()
         depths = await self._survey.depths(self._app.tasks.keys() & self._listing.counts.keys())
         overdue = await self._census.overdue(known_at, self._tolerance, depths)
@@ -202,6 +193,8 @@ class Supervisor:
         lateness = await self._timer_watch.of_tokens() if lost else IN_TIME
         if lateness.is_draining:  # so many are due at once that the broker is behind
             lost = [each for each in lost if self._clock.now() - each.due_at > LONGEST_DRAINING]
+        late = [each.loop.id for each in overdue if places[each.loop.id] is not Where.RUNNING]
+        tally = tally_of(self._listing, late, list(self._census.doubled))
         await self._beginnings.repair([each.loop for each in lost], "lost")
         stuck = await self._mend_timers(lateness.stuck, memory.stuck)
         if doubled := self._census.doubled:
@@ -210,6 +203,7 @@ class Supervisor:
             await self._beginnings.repair(list(filter(None, seen)), "doubled", epochs=doubled)
             doubled.clear()
         await self._note()
+        await self._mark(known_at)
         troubles = {
             **{str(loop): "orphan" for loop in orphans},
             **{
@@ -223,10 +217,13 @@ class Supervisor:
                 task, _, key = name.partition(".")
                 self._app.events.emit(LoopReported(LoopId(task, key), trouble, ADVICE[trouble]))
         took = self._clock.now() - began
-        count = self._listing.counts.total() - len(orphans) - (SUPERVISION in self._listing)
+        there = sum(map(self._listing.count_of, self._listing.counts))
+        count = there - len(orphans) - (SUPERVISION in self._listing)
         self._app.events.emit(CensusTaken(count, count, took))
         await self._roster.compact()
         return Memory(
+            tally=tally,
+            counted_at_ms=milliseconds_since_epoch(known_at),
             reported=dict(list(troubles.items())[:REMEMBERED]),
             stuck=stuck,
             policies=await self._report_policies(memory.policies),
@@ -317,6 +314,13 @@ class Supervisor:
                 emit(TimerStuck(queue, cause, was_recreated=False))
         return list(of_calls)
 
+    async def _read_on(self) -> None:
+        try:
+            await self._census.read_on()
+        except StreamTooLong:  # the next round continues; what was heard need not be kept
+            await self._note()
+            raise
+
     async def _note(self) -> None:
         """Note in the roster the progress of loops that wait for long, and the ends of loops."""
         messages = list(self._census.long.values())
@@ -330,6 +334,12 @@ class Supervisor:
             if entries:
                 await self._roster.note(entries)
         self._census.long.clear()
+
+    async def _mark(self, known_at: datetime) -> None:
+        """Mark in the roster until when all progress is noted, if the last mark is older."""
+        before = self._listing.noted_until
+        if before is None or known_at - before >= MARKED_EVERY:
+            await self._roster.mark(known_at)
 
     def _decoded(self, messages: Iterable[Message]) -> Iterator[Token]:
         for message in messages:
@@ -404,9 +414,3 @@ class Supervisor:
             self._app.events.emit(SupervisionDelayed(str(error)))
         except Exception:
             logging.getLogger(__name__).exception("Watching supervision failed")
-
-
-def _memory(carried: Any) -> Memory:
-    with suppress(ValidationError):  # of another version, for example: start afresh
-        return Memory.model_validate(carried or {})
-    return Memory()

@@ -3,7 +3,9 @@
 An entry counts if it follows the loop's latest one (`epochs.accepted`). Another one of the same
 epoch and creator is a note: only its later checkpoint counts.
 
-A message of the roster is a JSON object that holds many: ``{"entries": [...]}``. Each is an object:
+A message of the roster is a JSON object that holds many: ``{"entries": [...]}``. With the member
+``noted_until_ms``, the messages before it have the progress of all loops that wait for long, as far
+as it was put before that moment. Each entry is an object:
 
 ====================  ============================================================
 ``task``, ``key``     its loop; one of the key ``*`` pauses a whole task until it is gone
@@ -25,7 +27,7 @@ A message of the roster is a JSON object that holds many: ``{"entries": [...]}``
 """
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -232,11 +234,21 @@ class _Minimum:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
-    entries: list[Any]
+class Batch:
+    """Hold the entries of a message, not decoded.
+
+    Attributes:
+        noted_until: all progress that was put before is in the messages before this one; None: that
+            is unknown.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
+    entries: Sequence[Any]
+    noted_until: Moment | None = None
 
 
-_LISTED, _MINIMUM, _BATCH = TypeAdapter(Listed), TypeAdapter(_Minimum), TypeAdapter(_Batch)
+_LISTED, _MINIMUM, _BATCH = TypeAdapter(Listed), TypeAdapter(_Minimum), TypeAdapter(Batch)
 
 
 def encoded(listed: Listed) -> str:
@@ -263,14 +275,20 @@ def messages_of(entries: Iterable[Listed]) -> Iterator[Message]:
 
 def entries_of(message: Message) -> Iterator[Listed]:
     """Decode the entries of a message; skip unreadable ones, with a warning."""
-    return filter(None, map(entry_of, parts_of(message)))
+    return filter(None, map(entry_of, batch_in(message).entries))
 
 
-def parts_of(message: Message) -> list[Any]:
+def batch_in(message: Message) -> Batch:
     """Return the entries of a message, not decoded; none, with a warning, if it is invalid."""
     with _left_out_if_bad():
-        return validated(_BATCH, parsed_json(message.body), "roster message").entries
-    return []
+        return validated(_BATCH, parsed_json(message.body), "roster message")
+    return Batch(())
+
+
+def mark_of(noted_until: datetime) -> Message:
+    """Return a message that marks until when all progress is in the messages before it."""
+    body = _BATCH.dump_json(Batch((), noted_until), by_alias=True)
+    return Message(body, content_type="application/json", type=ENTRY_TYPE)
 
 
 def entry_of(part: Any) -> Listed | None:
@@ -354,13 +372,16 @@ class Listing(Mapping[LoopId, Listed]):
     Attributes:
         forgotten: the greatest epoch of the loops that it has forgotten.
         reached: the message of the stream up to which all is judged; None: none.
-        counts: the number of loops of each task that are not gone.
+        noted_until: it has the progress of all loops that wait for long, as far as it was put
+            before; None: unknown.
+        counts: the number of loops of each task in each state.
     """
 
     def __init__(self) -> None:
         self.forgotten = 0
+        self.noted_until: datetime | None = None
         self.reached: Bookmark | None = None
-        self.counts = Counter[str]()
+        self.counts = defaultdict[str, Counter[LoopState]](Counter)
         self.table = LoopTable()
         self._count = 0
         self._decoded = Recent[Listed](MOST_DECODED)
@@ -445,6 +466,7 @@ class Listing(Mapping[LoopId, Listed]):
         """
         try:
             row = _row_of(part, _json(part))
+            state = LoopState(row.state)
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
         loop = row.loop
@@ -455,7 +477,7 @@ class Listing(Mapping[LoopId, Listed]):
         self.table.write([row])
         self._epochs.pop(loop, None)
         self._count += 1
-        self.counts[loop.task] += row.state != LoopState.GONE
+        self.counts[loop.task][state] += 1
         return loop
 
     def _told(self, loop: LoopId) -> Listed | None:
@@ -519,15 +541,20 @@ class Listing(Mapping[LoopId, Listed]):
         self._epochs.clear()
         counts = self.table.counts()
         self._count = sum(counts.values())
-        self.counts = Counter[str]()
+        self.counts.clear()
         for (task, state), count in counts.items():
-            if state is not LoopState.GONE:
-                self.counts[task] += count
-        wholes = [LoopId(task, WHOLE) for task, _ in counts]
+            self.counts[task][state] += count
+        wholes = [LoopId(task, WHOLE) for task in self.counts]
         self._of_tasks = {
             loop.task: listed for loop in wholes if (listed := self.get(loop)) is not None
         }
-        self.counts.subtract(task for task, each in self._of_tasks.items() if not each.is_gone)
+        for task, listed in self._of_tasks.items():
+            self.counts[task][listed.entry.state] -= 1
+
+    def count_of(self, task: str) -> int:
+        """Return the number of loops of a task that are not gone."""
+        of_task = self.counts[task]
+        return of_task.total() - of_task[LoopState.GONE]
 
     def is_told(self, loop: LoopId, offset: int) -> bool:
         """Return whether a snapshot covers a loop's entry in a message of the stream."""
@@ -547,6 +574,7 @@ class Listing(Mapping[LoopId, Listed]):
     def clear(self) -> None:
         """Remove all entries; keep the epochs that were learned."""
         self.table.clear()
+        self.noted_until = None
         self.begin_anew()
 
     def forget(self, before: datetime) -> None:
@@ -558,6 +586,7 @@ class Listing(Mapping[LoopId, Listed]):
             self.forgotten = learned(self.forgotten, self.table.known(loop) or 0)
             self.table.delete(loop)
             self._count -= 1
+            self.counts[loop.task][LoopState.GONE] -= not loop.is_whole
             for memory in (self._decoded, self._epochs, self._learned):
                 memory.pop(loop, None)
             if loop.is_whole:
@@ -600,5 +629,7 @@ class Listing(Mapping[LoopId, Listed]):
         if listed.is_of_task:
             self._of_tasks[loop.task] = listed
         else:
-            was_there = before is not None and not before.is_gone
-            self.counts[loop.task] += (not listed.is_gone) - was_there
+            of_task = self.counts[loop.task]
+            of_task[listed.entry.state] += 1
+            if before is not None:
+                of_task[before.entry.state] -= 1

@@ -157,15 +157,9 @@ class LoopTable:
         (found,) = self._execute(f"SELECT count(*) FROM loops WHERE {condition}", values)
         return found[0]
 
-    def counts(self, *, without_key: str = "") -> dict[tuple[str, LoopState], int]:
-        """Return how many loops each task has in each state.
-
-        Args:
-            without_key: loops of this key are left out; empty: none are.
-        """
-        condition = "key != ?" if without_key else "? = ''"
-        query = f"SELECT task, state, count(*) FROM loops WHERE {condition} GROUP BY task, state"
-        found = self._execute(query, (without_key,))
+    def counts(self) -> dict[tuple[str, LoopState], int]:
+        """Return how many loops each task has in each state, pauses of whole tasks included."""
+        found = self._execute("SELECT task, state, count(*) FROM loops GROUP BY task, state")
         return {(task, LoopState(state)): number for task, state, number in found}
 
     def share(self, number: int, shares: int) -> list[tuple[str, bool]]:

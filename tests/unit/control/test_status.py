@@ -187,6 +187,25 @@ async def test_where_the_journal_has_forgotten_a_loop_its_checkpoint_tells(
     assert found.due_at == START + timedelta(days=14)
 
 
+async def test_what_supervision_has_noted_is_not_read_again(stage: Stage) -> None:
+    app = new_app()
+
+    @app.periodic(every="1h")
+    async def task(ctx: Context) -> None: ...
+
+    await stage.seed(app)
+    broker = FaultyBroker(stage.server)
+    readings = broker.on("read", ".journal", where=lambda call: call.position == 0)
+    async with stage.supervised():
+        await asyncio.sleep(3600 + 60)
+    await asyncio.sleep(3600 + 1800)
+    await stage.program.roster.mark(stage.clock.now())
+    async with broker:
+        (found,) = await program_of(app, broker, stage.clock).survey.status()
+    assert (found.where, found.seq, found.last is not None) == (Where.UNATTENDED, 1, True)
+    assert readings.met == []
+
+
 @pytest.mark.parametrize("repaired", [False, True])
 async def test_a_paused_loop_is_where_the_journal_says_it_had_come_to(
     stage: Stage, repaired: bool

@@ -12,7 +12,9 @@ import pytest
 from scheduler import Context, Every, Scheduler, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control import supervision
-from scheduler.control.supervision import NOTED_AT_ONCE, Memory
+from scheduler.control.census import count
+from scheduler.control.memory import ROUNDS, Memory, memory_of
+from scheduler.control.supervision import NOTED_AT_ONCE
 from scheduler.control.where import Where
 from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected
 from scheduler.events import (
@@ -629,9 +631,27 @@ async def test_what_another_version_remembered_is_forgotten(stage: Stage, carrie
     await stage.crowd([replace(token, carry=carried)])
     async with stage.supervised():
         await asyncio.sleep(ROUND + 1)
-        assert (await stage.token(SUPERVISION)).carry == Memory().model_dump()
+        memory = memory_of((await stage.token(SUPERVISION)).carry)
+        assert (memory.reported, memory.tally.overdue) == (Memory().reported, 0)
     assert [census.counted for census in of(CensusTaken, stage.events)] == [1]
     assert of(SupervisionDelayed, stage.events) == []
+
+
+async def test_loops_are_counted_as_the_last_round_found_them_if_that_was_recent(
+    stage: Stage,
+) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    async with stage.supervised():
+        await asyncio.sleep(ROUND + 2)
+        await stage.verbs.pause(app.loop("task"))
+        counted = (await count(stage.program)).tally.loops
+        await asyncio.sleep(ROUND)
+        paused = (await count(stage.program)).tally.loops
+    assert (counted["task"], paused["task"]) == ({LoopState.ACTIVE: 1}, {LoopState.PAUSED: 1})
+    await stage.verbs.resume(app.loop("task"))
+    await asyncio.sleep(ROUNDS * ROUND)
+    assert (await count(stage.program)).tally.loops["task"] == counted["task"]
 
 
 # After a reconnect
