@@ -184,8 +184,8 @@ def _here(moment: datetime | None, status: Status) -> datetime | None:
 
 
 def _note_on_calls(backlog: Backlog) -> str:
-    """Return the pause of a task, and its most frequent error of the last 15 minutes."""
-    notes = list[str]()
+    """Return the pause of a task, its delay, and its most frequent error of the last 15 minutes."""
+    notes = ["behind: start more processors"] if backlog.is_behind else list[str]()
     if (pause := backlog.pause) is not None:
         notes.append(f"paused: {pause.reason}, since {exact(pause.since)} by {pause.by}")
     if (commonest := backlog.recent.commonest) is not None:
@@ -213,6 +213,7 @@ OF_TASKS = Table[Backlog](
     {
         "TASK": lambda each: each.task,
         "READY": lambda each: "unseeded" if each.ready is None else each.ready,
+        "OLDEST": lambda each: each.oldest,
         "PROCESSORS": lambda each: each.processors,
         "PARKED": lambda each: each.parked,
         "STARTED": lambda each: each.recent.started,
@@ -220,7 +221,7 @@ OF_TASKS = Table[Backlog](
         "LATE": lambda each: each.recent.late_p99 if each.recent.started else None,
         "NOTE": _note_on_calls,
     },
-    brief=("TASK", "READY", "PARKED", "STARTED", "FAILED", "NOTE"),
+    brief=("TASK", "READY", "OLDEST", "PARKED", "STARTED", "FAILED", "NOTE"),
 )
 
 

@@ -41,7 +41,7 @@ from scheduler.queues.namespace import Namespace
 from scheduler.spelling import counted
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App, served
-from scheduler.timing.durations import format_duration
+from scheduler.timing.durations import ZERO, format_duration
 from scheduler.timing.schedules import describe
 
 PROBED_FOR_S = 10
@@ -328,6 +328,15 @@ class Doctor:
             yield _judge_calls(task, totals)
         if not failing and any(task.called for task in self._app.tasks.values()):
             yield Finding("calls", "ok", "none failed in the last 15 minutes")
+        for each in await self._survey.backlogs():
+            if each.is_behind:
+                yield Finding(
+                    f"calls of {each.task}",
+                    "warning",
+                    f"{counted(each.ready or 0, 'message')} ready, the oldest for "
+                    f"{format_duration(each.oldest or ZERO)}",
+                    "Start more processors, or raise the concurrency of the task.",
+                )
 
     async def _check_leftovers(self) -> AsyncIterator[Finding]:
         if await self._installation.other_app() is not None:

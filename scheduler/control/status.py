@@ -22,7 +22,7 @@ from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LastRun, LoopId, Token
 from scheduler.queues.concurrency import side_by_side
-from scheduler.queues.history import Summary, Totals, totals_of
+from scheduler.queues.history import BEHIND, Summary, Totals, totals_of
 from scheduler.queues.journal import with_progress_of
 from scheduler.queues.listing import Listed, Listing
 from scheduler.queues.namespace import Namespace
@@ -122,6 +122,8 @@ class Backlog:
         parked: wait for an operator.
         recent: the outcomes of its calls in the last quarter of an hour.
         pause: None: processors take its messages.
+        oldest: how long the oldest message has been ready; None: none is, or no call has started
+            lately.
     """
 
     task: str
@@ -130,11 +132,17 @@ class Backlog:
     parked: int
     recent: Totals = field(default_factory=Totals)
     pause: Pause | None = None
+    oldest: timedelta | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether its messages wait for longer than they should."""
+        return self.pause is None and self.oldest is not None and self.oldest > BEHIND
 
     @property
     def is_fine(self) -> bool:
-        """Return whether it was seeded, and its calls do not fail."""
-        return self.ready is not None and not self.recent.is_failing
+        """Return whether it was seeded, and its calls neither fail nor wait for long."""
+        return self.ready is not None and not (self.recent.is_failing or self.is_behind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,14 +357,16 @@ class Survey:
         names = [name for task in called for name in task.names]
         parked = await side_by_side(self._broker.depth, list(map(self._names.failed_queue, names)))
         ready, failed = await self.depths(names), dict(zip(names, parked, strict=True))
+        now = self._clock.now()
         return [
             Backlog(
                 task.name,
                 None if (own := ready[task.name]) is None else _total(ready, task),
                 own.consumers if own else 0,
                 _total(failed, task),
-                recent.get(task.name, Totals()),
+                totals := recent.get(task.name, Totals()),
                 pauses.get(task.name),
+                totals.oldest(now) if _total(ready, task) else None,
             )
             for task in called
         ]

@@ -21,6 +21,7 @@ from scheduler.dashboard.standing import (
     Standing,
     Verdict,
     Workload,
+    delays_in_words,
     failures_of,
     leftovers_in_words,
     pauses_in_words,
@@ -57,12 +58,13 @@ class _Judgement:
         self.standings = standings_of(app, picture, now)
         self._heard_back_to = picture.heard_back_to
         self._calls = picture.calls(now)
+        self._delays = delays_in_words(app, picture, now)
         self._notes = [*pauses_in_words(app, picture), *leftovers_in_words(picture)]
         self._failures = partial(failures_of, self.standings, picture, app.names, now)
 
     @cached_property
     def verdict(self) -> Verdict:
-        return verdict_of(self.standings, self._calls, self._failures(), self._notes)
+        return verdict_of(self.standings, self._calls, self._failures(), self._delays, self._notes)
 
     @cached_property
     def workloads(self) -> dict[str, Workload]:

@@ -15,11 +15,12 @@ from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import Ending
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import kind_of
-from scheduler.queues.history import Totals
+from scheduler.queues.history import BEHIND, Totals
 from scheduler.queues.listing import Listed
 from scheduler.spelling import counted, listed
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import DEFAULT_TASK_TIMEOUT, SUPERVISION
+from scheduler.timing.durations import format_duration
 from scheduler.timing.schedules import Schedule
 
 MANY = 3
@@ -144,6 +145,21 @@ def pauses_in_words(app: App, picture: Picture) -> list[str]:
             depth = picture.depths.get(app.names.processor_queue(task))
             waiting = f"; {counted(depth.ready, 'message')} waiting" if depth else ""
             sentences.append(f"Task {task} is paused by {pause.by}: {pause.reason}{waiting}.")
+    return sentences
+
+
+def delays_in_words(app: App, picture: Picture, now: datetime) -> list[str]:
+    """Describe each task whose calls wait for longer than they should."""
+    sentences = list[str]()
+    for task, totals in picture.calls(now).items():
+        depth = picture.depths.get(app.names.processor_queue(task))
+        oldest = totals.oldest(now)
+        is_held = picture.listing.pause_of(task) is not None
+        if depth is not None and depth.ready and oldest and oldest > BEHIND and not is_held:
+            waiting = counted(depth.ready, "call")
+            sentences.append(
+                f"{waiting} of {task} waiting, the oldest for {format_duration(oldest)}."
+            )
     return sentences
 
 
@@ -284,6 +300,7 @@ class Verdict:
         late: the number of loops with a seriously late run in the last day.
         calls: the outcomes of calls, for tasks of which at least as many fail as succeed.
         failures: by task and error.
+        delays: sentences on tasks whose calls wait for longer than they should.
     """
 
     sentence: str
@@ -292,16 +309,18 @@ class Verdict:
     late: int = 0
     calls: Mapping[str, Totals] = field(default_factory=dict[str, Totals])
     failures: Sequence[Failure] = ()
+    delays: Sequence[str] = ()
 
     @property
     def is_fine(self) -> bool:
-        return not self.troubles and not self.calls and not self.failures
+        return not (self.troubles or self.calls or self.failures or self.delays)
 
 
 def verdict_of(
     standings: Sequence[Standing],
     calls: Mapping[str, Totals] = MappingProxyType({}),
     failures: Sequence[Failure] = (),
+    delays: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> Verdict:
     """Judge loops and calls.
@@ -309,6 +328,7 @@ def verdict_of(
     Args:
         calls: the recent outcomes of each task's calls.
         failures: by task and error.
+        delays: sentences on tasks whose calls wait for longer than they should.
         notes: sentences on tasks that are paused, or that the code does not have.
     """
     troubles = list(_troubles(standings))
@@ -330,9 +350,10 @@ def verdict_of(
             "run has succeeded since."
             for task, count in parked.items()
         ),
+        *delays,
         *notes,
     ]
-    return Verdict(" ".join(sentences), troubles, counts, late, failing, failures)
+    return Verdict(" ".join(sentences), troubles, counts, late, failing, failures, delays)
 
 
 def _troubles(standings: Sequence[Standing]) -> Iterator[Trouble]:

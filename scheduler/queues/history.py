@@ -27,6 +27,9 @@ MOST_TOLD = 100  # in a message
 TIMEOUT = timedelta(seconds=2)  # a processor that ends does not wait longer to report
 ON_TIME = timedelta(seconds=1)
 FEW_ERRORS = 5
+REPORTED_OFTEN = timedelta(minutes=1)
+BEHIND = timedelta(minutes=5)
+"""A task whose calls start so late needs more processors."""
 
 Milliseconds = Annotated[float, Field(ge=0)]
 
@@ -208,6 +211,8 @@ class Totals:
         late_p99, took_p99: the greatest of all summaries.
         errors: how often each error occurred, and the ID of a call.
         last_failed_at, last_succeeded_at: when, to ten seconds; None: not in this time.
+        reported_at: when the last summary was made.
+        last_late: how late the calls started that this one counts.
     """
 
     started: int = 0
@@ -223,12 +228,16 @@ class Totals:
     errors: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
     last_failed_at: datetime | None = None
     last_succeeded_at: datetime | None = None
+    reported_at: datetime | None = None
+    last_late: timedelta = timedelta(0)
 
     def add(self, summary: Summary) -> None:
         for name in COUNTED:
             setattr(self, name, getattr(self, name) + getattr(summary, name))
-        self.late_p99 = max(self.late_p99, timedelta(milliseconds=summary.late_p99_ms))
-        self.took_p99 = max(self.took_p99, timedelta(milliseconds=summary.took_p99_ms))
+        self.late_p99 = max(self.late_p99, summary.late)
+        if summary.started:
+            self.reported_at, self.last_late = summary.until, summary.late
+        self.took_p99 = max(self.took_p99, summary.took)
         for each in summary.errors:
             count, _ = self.errors.get(each.error, (0, ""))
             self.errors[each.error] = count + each.count, each.id
@@ -246,6 +255,14 @@ class Totals:
     def is_failing(self) -> bool:
         """Return whether calls fail, and at least as many as succeed."""
         return self.lost > 0 and self.lost >= self.succeeded
+
+    def oldest(self, now: datetime) -> timedelta | None:
+        """Return how long the call that starts next has waited, to a second; None: none started
+        lately.
+        """
+        if self.reported_at is None or now - self.reported_at > REPORTED_OFTEN:
+            return None
+        return timedelta(seconds=round(self.last_late.total_seconds()))
 
     @property
     def commonest(self) -> tuple[str, int, str] | None:

@@ -8,6 +8,8 @@ import pytest
 
 from scheduler import Context, Retry, Scheduler
 from scheduler.control.doctor import Finding
+from scheduler.dashboard.picture import Picture
+from scheduler.dashboard.standing import delays_in_words
 from scheduler.protocol.messages import Message
 from scheduler.queues.history import MOST_TOLD, Attempt, Summary, Totals, totals_of
 from tests.stage import START, Stage, new_app, program_of
@@ -101,6 +103,38 @@ async def test_what_cannot_be_reported_waits_for_the_broker(stage: Stage) -> Non
     assert (await totals(stage))["mail"].failed == MOST_TOLD + 1
     attempts = [each for each in await told(stage) if isinstance(each, Attempt)]
     assert len(attempts) == 2 * (MOST_TOLD + 1)
+
+
+async def test_a_task_whose_calls_wait_for_long_is_behind_until_it_is_paused_or_empty(
+    stage: Stage,
+) -> None:
+    app = shop()
+    await stage.seed(app)
+    program, picture = program_of(app, stage.broker, stage.clock), Picture(app.namespace)
+
+    async def shown() -> tuple[timedelta | None, bool, str, list[str]]:
+        (mail,) = [each for each in await program.survey.backlogs() if each.task == "mail"]
+        found = [each async for each in program.doctor.examine()]
+        doctors = [each.detail for each in found if each.about == "calls of mail"]
+        queue = app.names.processor_queue("mail")
+        picture.depths[queue] = await stage.broker.depth(queue)
+        async for message in stage.broker.read(app.names.history):
+            picture.hear_of_calls(message)
+        dashboards = delays_in_words(app, picture, stage.clock.now())
+        return mail.oldest, mail.is_fine, "".join(doctors), dashboards
+
+    for _ in range(200):
+        await app.senders["mail"].send("ada")
+    await asyncio.sleep(400)
+    async with stage.processor(concurrency=1):
+        await asyncio.sleep(12)
+        oldest, is_fine, doctors, dashboards = await shown()
+        assert oldest is not None
+        assert (oldest > timedelta(seconds=400), is_fine) == (True, False)
+        assert doctors == "139 messages ready, the oldest for 6m50s"
+        assert dashboards == [doctors.replace("messages ready", "calls of mail waiting") + "."]
+        await asyncio.sleep(60)
+        assert await shown() == (None, True, "", [])
 
 
 async def test_a_task_whose_calls_fail_is_told_by_the_backlog_and_the_doctor(stage: Stage) -> None:
