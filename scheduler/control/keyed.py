@@ -7,12 +7,13 @@ supervised, paused and triggered like any other, and outlive every deploy.
 import asyncio
 import hashlib
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
     Callable,
+    Collection,
     Coroutine,
     Iterable,
     Mapping,
@@ -23,6 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast
 
+from scheduler.brokers.contract import cancelled
 from scheduler.control.reports import Did
 from scheduler.errors import NotSent, ScheduleError, SchedulerError, UsageError
 from scheduler.protocol.tokens import LoopId
@@ -50,6 +52,7 @@ if TYPE_CHECKING:  # every program has tasks, and few of them start loops
 M = TypeVar("M")
 Pairs = Mapping[str, M] | Iterable[tuple[str, M]] | AsyncIterable[tuple[str, M]]
 AT_ONCE = 2_000
+BATCHES = 2  # while one waits for the broker, another is made
 """Loops that are started in one batch: a few messages of the roster, and one reading of it."""
 KEY = re.compile(r"[A-Za-z0-9_-]+([.@+][A-Za-z0-9_-]+)*")
 LONGEST_KEY = 100
@@ -232,27 +235,48 @@ class Keyed:
         progress: Callable[[int], object],
     ) -> Started:
         did, count = Counter[Did](), 0
+        going = deque[tuple[Collection[LoopId], asyncio.Task[None]]]()
 
-        async def start(batch: Mapping[LoopId, Loop]) -> None:
+        async def start(loops: Sequence[Loop]) -> None:
             nonlocal count
-            about = f"A batch of {len(batch)} loops of {self._keyed_spec.name}"
+            about = f"A batch of {len(loops)} loops of {self._keyed_spec.name}"
             async with within_deadline(about):
-                reports = await operations.seeding.start_all(list(batch.values()))
+                reports = await operations.seeding.start_all(loops)
             did.update(report.did for report in reports)
             count += len(reports)
             progress(count)
 
+        async def begin(batch: Mapping[LoopId, Loop]) -> None:
+            while len(going) == BATCHES:
+                await going.popleft()[1]
+            going.append((batch.keys(), asyncio.create_task(start(list(batch.values())))))
+
+        async def finish() -> None:
+            while going:
+                await going.popleft()[1]
+
         try:
             async with self._connect() as operations:
-                batch = dict[LoopId, Loop]()
-                async for key, value in pairs:
-                    loop = wanted(operations.clock.now(), key, value)
-                    if loop.id in batch or len(batch) == AT_ONCE:
-                        await start(batch)
-                        batch.clear()
-                    batch[loop.id] = loop
-                if batch:
-                    await start(batch)
+                try:
+                    batch = dict[LoopId, Loop]()
+                    async for key, value in pairs:
+                        loop = wanted(operations.clock.now(), key, value)
+                        is_again = loop.id in batch
+                        if is_again or len(batch) == AT_ONCE:
+                            await begin(batch)
+                            batch = {}
+                        if is_again or any(loop.id in loops for loops, _ in going):
+                            await finish()
+                        batch[loop.id] = loop
+                    if batch:
+                        await begin(batch)
+                    await finish()
+                except Exception:  # those that have begun end within their deadline
+                    await asyncio.gather(*(each for _, each in going), return_exceptions=True)
+                    raise
+                finally:
+                    for _, starting in going:
+                        await cancelled(starting)
                 await operations.roster.compact()
         except SchedulerError as error:
             error.add_note(f"{count} loops were started; call it again to continue.")

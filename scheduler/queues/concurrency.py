@@ -12,15 +12,16 @@ R = TypeVar("R")
 
 async def side_by_side(act: Callable[[E], Awaitable[R]], subjects: Collection[E]) -> list[R]:
     """Run an operation on each item, a few at once; return the results in their order."""
-    turn = asyncio.Semaphore(AT_ONCE)
+    results, waiting = dict[int, R](), iter(enumerate(subjects))
 
-    async def in_turn(subject: E) -> R:
-        async with turn:
-            return await act(subject)
+    async def take_turns() -> None:
+        for number, subject in waiting:
+            results[number] = await act(subject)
 
-    doing = [asyncio.create_task(in_turn(subject)) for subject in subjects]
+    doing = [asyncio.create_task(take_turns()) for _ in range(min(AT_ONCE, len(subjects)))]
     try:
-        return await asyncio.gather(*doing)
+        await asyncio.gather(*doing)
+        return [results[number] for number in range(len(subjects))]
     finally:
         for each in doing:
             each.cancel()
