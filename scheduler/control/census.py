@@ -39,6 +39,9 @@ LONG_MS = LONG // timedelta(milliseconds=1)
 MOST_PUTS = 20_000
 """Loops whose last puts are in memory."""
 
+MOST_LONG = 10_000
+"""Messages that are in memory, to be noted."""
+
 BREATHE_EVERY = 50  # loops that are checked
 MOST_OVERDUE = 20_000  # loops that are checked in a round
 MOST_BEHIND = 100  # of them, those of a task whose queue is not empty
@@ -80,13 +83,16 @@ class Census:
         self.doubled = dict[LoopId, int]()
         self.long = dict[LoopId, Message]()
 
-    async def read_on(self, look_back: timedelta = LOOK_BACK, *, is_exact: bool = True) -> None:
+    async def read_on(self, look_back: timedelta = LOOK_BACK, *, is_exact: bool = True) -> bool:
         """Read the puts since the last reading, or those whose progress the roster lacks.
 
         Args:
             look_back: the first reading begins at least so far back.
             is_exact: whether to read up to the last put that was confirmed before. Otherwise
                 nothing is written, and in a cluster, the newest puts may be missing.
+
+        Returns:
+            Whether it was read to its end. Otherwise `long` is full: empty it, and read on.
 
         Raises:
             QueueNotFound: there is no journal.
@@ -100,12 +106,15 @@ class Census:
             if noted_until is not None:
                 since = min(since, noted_until - CLOCKS_DIFFER)
         self._reached = await self._journal.read_on(self._hear_once, since=since, is_exact=is_exact)
+        return not self._is_full
 
     async def look(self) -> None:
         """Read the puts that the roster lacks, however long that takes, and write nothing."""
         while True:
+            self.long.clear()
             with suppress(StreamTooLong):  # the next reading continues
-                return await self.read_on(RECENT, is_exact=False)
+                if await self.read_on(RECENT, is_exact=False):
+                    return
 
     def put_of(self, loop: LoopId) -> Put | None:
         """Return the last put of a loop in its latest epoch; None: none was heard."""
@@ -202,11 +211,16 @@ class Census:
         for loop in loops:
             self._listing.table.expect(loop, again_ms)
 
-    def _hear_once(self, loop: LoopId, put: Put, message: Message) -> None:
+    @property
+    def _is_full(self) -> bool:
+        return len(self.long) >= MOST_LONG
+
+    def _hear_once(self, loop: LoopId, put: Put, message: Message) -> bool:
         assert message.offset is not None
         # Also when the reading is interrupted: heard again, it would look like a second line.
         self._reached = message.offset + 1
         self.hear(loop, put, message)
+        return self._is_full
 
     def hear(self, loop: LoopId, put: Put, message: Message) -> None:
         """Note a put."""

@@ -13,7 +13,6 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Callable,
-    Collection,
     Coroutine,
     Iterable,
     Mapping,
@@ -235,7 +234,7 @@ class Keyed:
         progress: Callable[[int], object],
     ) -> Started:
         did, count = Counter[Did](), 0
-        going = deque[tuple[Collection[LoopId], asyncio.Task[None]]]()
+        going = deque[asyncio.Task[None]]()
 
         async def start(loops: Sequence[Loop]) -> None:
             nonlocal count
@@ -248,12 +247,8 @@ class Keyed:
 
         async def begin(batch: Mapping[LoopId, Loop]) -> None:
             while len(going) == BATCHES:
-                await going.popleft()[1]
-            going.append((batch.keys(), asyncio.create_task(start(list(batch.values())))))
-
-        async def finish() -> None:
-            while going:
-                await going.popleft()[1]
+                await going.popleft()
+            going.append(asyncio.create_task(start(list(batch.values()))))
 
         try:
             async with self._connect() as operations:
@@ -261,21 +256,19 @@ class Keyed:
                     batch = dict[LoopId, Loop]()
                     async for key, value in pairs:
                         loop = wanted(operations.clock.now(), key, value)
-                        is_again = loop.id in batch
-                        if is_again or len(batch) == AT_ONCE:
+                        if loop.id in batch or len(batch) == AT_ONCE:
                             await begin(batch)
                             batch = {}
-                        if is_again or any(loop.id in loops for loops, _ in going):
-                            await finish()
                         batch[loop.id] = loop
                     if batch:
                         await begin(batch)
-                    await finish()
+                    while going:
+                        await going.popleft()
                 except Exception:  # those that have begun end within their deadline
-                    await asyncio.gather(*(each for _, each in going), return_exceptions=True)
+                    await asyncio.gather(*going, return_exceptions=True)
                     raise
                 finally:
-                    for _, starting in going:
+                    for starting in going:
                         await cancelled(starting)
                 await operations.roster.compact()
         except SchedulerError as error:

@@ -188,7 +188,7 @@ class Supervisor:
             each.loop.id for each in overdue if places[each.loop.id] is not Where.LOST
         )
         if lost:  # tokens whose runs were settled since then are not held, but have continued
-            await self._census.read_on()
+            await self._read_on()
             lost = [each for each in lost if self._census.put_of_entry(each.listed) == each.put]
         lateness = await self._timer_watch.of_tokens() if lost else IN_TIME
         if lateness.is_draining:  # so many are due at once that the broker is behind
@@ -315,9 +315,11 @@ class Supervisor:
         return list(of_calls)
 
     async def _read_on(self) -> None:
+        """Read the journal to its end, and note what was heard whenever it is much."""
         try:
-            await self._census.read_on()
-        except StreamTooLong:  # the next round continues; what was heard need not be kept
+            while not await self._census.read_on():
+                await self._note()
+        except StreamTooLong:  # the next round continues
             await self._note()
             raise
 

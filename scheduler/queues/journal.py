@@ -133,7 +133,7 @@ class Put(NamedTuple):
         return self.state in (State.PAUSED, State.DONE)
 
 
-Hear = Callable[[LoopId, Put, Message], None]
+Hear = Callable[[LoopId, Put, Message], bool | None]
 
 
 class Journal:
@@ -294,7 +294,7 @@ class Journal:
         """Read the puts since a moment, up to the last that was confirmed before.
 
         Args:
-            hear: called with each, oldest first.
+            hear: called with each, oldest first; True: read no further.
             since: also the offset where an earlier reading ended.
             is_exact: as for `last_put`.
 
@@ -338,8 +338,8 @@ async def _each_put(reading: AsyncGenerator[Message], hear: Hear) -> int | None:
         async for message in messages:
             assert message.offset is not None
             reached = message.offset + 1
-            if (found := put_in(message)) is not None:
-                hear(*found, message)
+            if (found := put_in(message)) is not None and hear(*found, message):
+                break
             if reached % BREATHE_EVERY == 0:
                 await asyncio.sleep(0)
     return reached

@@ -175,9 +175,12 @@ async def test_many_loops_are_started_in_batches_and_begun_again_where_it_broke_
         assert len(entries) < BATCH // 5
         many = {"key7": (HOURLY, {"city": "Bonn"})}
         assert await office.report.start_many(given()) == Started(rescheduled=1)
+        others = [(f"key{n}", (HOURLY, {"city": f"{n}"})) for n in range(8, BATCH + 8)]
+        bonn, rome = ("twice", (HOURLY, {"city": "Bonn"})), ("twice", (HOURLY, {"city": "Rome"}))
+        assert await office.report.start_many([bonn, *others, rome]) == Started(1, 1, BATCH)
         await asyncio.sleep(3600)
-    assert len(office.runs) == 2 * BATCH + 7
-    assert ("key7", 0, "Bonn", None) in office.runs
+    assert len(office.runs) == 2 * BATCH + 8
+    assert {("key7", 0, "Bonn", None), ("twice", 0, "Rome", None)} <= set(office.runs)
 
 
 async def test_many_loops_of_one_period_are_spread_over_it_and_stay_where_they_are(

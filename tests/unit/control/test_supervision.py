@@ -338,9 +338,11 @@ async def test_a_loop_that_waits_for_long_is_noted_so_that_the_journal_may_forge
     assert carried == [(0, None), (1, 1)]
 
 
+@pytest.mark.parametrize("most", [7, 10_000])
 async def test_many_loops_are_noted_without_holding_up_the_event_loop(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
+    monkeypatch.setattr("scheduler.control.census.MOST_LONG", most)
     app, decoded = new_app(), list[Message]()
 
     @app.task
