@@ -375,11 +375,13 @@ class Listing(Mapping[LoopId, Listed]):
         noted_until: it has the progress of all loops that wait for long, as far as it was put
             before; None: unknown.
         counts: the number of loops of each task in each state.
+        streams: how many streams it has been of, one after the other.
     """
 
     def __init__(self) -> None:
         self.forgotten = 0
         self.noted_until: datetime | None = None
+        self.streams = 0
         self.reached: Bookmark | None = None
         self.counts = defaultdict[str, Counter[LoopState]](Counter)
         self.table = LoopTable()
@@ -568,6 +570,7 @@ class Listing(Mapping[LoopId, Listed]):
     def begin_anew(self) -> None:
         """Mark all entries as inherited: the stream was recreated, or entries are missing."""
         self.table.inherit_all()
+        self.streams += 1
         self.reached, self._shares = None, ()
         self._count_anew()
 

@@ -374,6 +374,9 @@ class Shares:
 
     Args:
         most: the approximate number of loops in one.
+
+    Raises:
+        Undecodable: the roster was recreated in between, so that they would not fit together.
     """
 
     listing: Listing
@@ -381,9 +384,10 @@ class Shares:
 
     def __iter__(self) -> Iterator[Share]:
         listing = self.listing
-        shares = -(-len(listing) // self.most) or 1
+        shares, streams = -(-len(listing) // self.most) or 1, listing.streams
         for number in range(shares):
-            assert listing.reached is not None
+            if listing.reached is None or listing.streams != streams:
+                raise Undecodable("The roster was recreated while its snapshot was written.")
             found = listing.table.share(number, shares)
             inherited = [entry.encode() for entry, is_inherited in found if is_inherited]
             fresh = [entry.encode() for entry, is_inherited in found if not is_inherited]

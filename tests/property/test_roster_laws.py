@@ -1,8 +1,9 @@
 """All readers of a roster judge its entries alike, wherever they begin and however often."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -14,8 +15,9 @@ from scheduler import Every
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.connection import MemoryConnection
 from scheduler.brokers.memory.server import MemoryServer
+from scheduler.errors import Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
-from scheduler.protocol.tokens import LoopId, Token
+from scheduler.protocol.tokens import WHOLE, LoopId, Token
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.listing import Listed, Listing, checkpoint_of
 from scheduler.queues.roster import Following, Roster, Shares
@@ -25,7 +27,7 @@ from scheduler.timing.clock import LoopClock
 
 NAMES = Names("test")
 START = datetime(2026, 6, 1, tzinfo=UTC)
-LOOPS = [LoopId("loop", key) for key in "ab"]
+LOOPS = [LoopId("loop", key) for key in ("a", "b", WHOLE)]
 FEW = st.integers(0, 4)
 
 Read = Callable[[], Awaitable[Listing]]
@@ -87,11 +89,18 @@ class Comparison:
                 self.followed.append((reader, following))
             else:
                 self.cut_off_at_times.append(reader)
-        for shares, coming in self.taken:
-            shares += islice(coming, 1)
+        self.take(1)
         if listing.reached is not None:
             self.taken.append((shares := list[Share](), coming := iter(Shares(listing, 1))))
             shares += islice(coming, 1)
+
+    def take(self, most: int | None) -> None:
+        """Take so many more shares of each snapshot that has begun; all, if None."""
+        begun, self.taken = self.taken, []
+        for shares, coming in begun:
+            with suppress(Undecodable):  # the roster was recreated
+                shares += islice(coming, most)
+                self.taken.append((shares, coming))
 
     async def write(self, batch: list[Listed]) -> None:
         await self.writer.note(batch)
@@ -111,8 +120,9 @@ class Comparison:
         found += [reader.listing for reader, following in self.followed if following.is_on]
         found += [await reader.read() for reader, _ in self.followed]
         found += [await reader.read() for reader in self.cut_off_at_times]
-        for shares, coming in self.taken:
-            await Snapshots(self.broker, NAMES).append([*shares, *coming])
+        self.take(None)
+        for shares, _ in self.taken:
+            await Snapshots(self.broker, NAMES).append(shares)
             found += [await self.roster().read(), await self.roster().look()]
         return found
 
@@ -120,6 +130,11 @@ class Comparison:
 def state_of(listing: Listing) -> dict[LoopId, Listed]:
     """What it says that was not said by an earlier stream only."""
     return {loop: each for loop, each in listing.items() if not listing.is_inherited(loop)}
+
+
+def states_of(listing: Listing) -> Counter[LoopState]:
+    """How many loops are in each state, without entries of a whole task."""
+    return Counter(each.entry.state for each in listing.values() if not each.is_of_task)
 
 
 def at_its_time(number: int, batch: list[Listed]) -> list[Listed]:
@@ -153,6 +168,7 @@ async def judged(stream: list[list[Listed]], merging: set[int], recreated: int) 
         expected.enter(listed)
     for listing in found:
         assert state_of(listing) == expected
+        assert +listing.counts[LOOPS[0].task] == states_of(listing)
 
 
 def listed(epoch: int, state: LoopState, base: int) -> Listed:
