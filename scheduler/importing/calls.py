@@ -1,7 +1,7 @@
 """Evaluate calls in followed modules: of constants, tables and settings, and of their functions."""
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -10,6 +10,7 @@ from scheduler.importing.findings import Note
 from scheduler.importing.values import (
     CONTAINERS,
     DATABASES,
+    DECORATORS,
     ERRORS,
     FUNCTIONS,
     Bound,
@@ -24,9 +25,9 @@ from scheduler.importing.values import (
     Unreadable,
     called,
     dotted,
+    is_read,
     last,
     method,
-    named,
     plain,
     shown_source,
 )
@@ -55,12 +56,15 @@ class Caller(Evaluator):
                 return self.unread(node)
             case ast.Attribute(receiver, attribute):
                 match owner := self.value(receiver):
+                    case Made("crontab" | "from_string" | "schedule"):
+                        self.unfollowed(node)
+                        return self.unread(node)
                     case Table():
                         return self._of_table(owner, attribute, node)
                     case str() | timedelta():
                         return self.kept(method(owner, attribute, *self._constants(node)))
-                    case list():
-                        return self._of_list(cast("list[Any]", owner), attribute, node)
+                    case list() | set():
+                        return self._of_items(cast("Any", owner), attribute, node)
                     case Made(kind) if kind != "Celery" and not self._has_default(node):
                         return self._unknown(attribute, node, owner)
                     case _:
@@ -75,7 +79,7 @@ class Caller(Evaluator):
                 place = self.source.place(node)
                 value = self.take(self.project.call(callee, args, kwargs, place))
                 if isinstance(value, Unread):
-                    self._tell(node, args, kwargs.entries)
+                    self._tell(node, args, kwargs)
                 return value
             case Class(name=name):
                 return self._unknown(name, node, "")
@@ -85,11 +89,18 @@ class Caller(Evaluator):
                 return self._of_ref_called(path, last(path), node, hint)
             case _:
                 args, kwargs = self.arguments(node)
-                self._tell(node, args, kwargs.entries)
+                self._tell(node, args, kwargs)
                 return self.unread(node)
 
     def _of_ref_called(self, path: str, name: str, node: ast.Call, hint: str) -> Any:
         match name, node.args:
+            case "exec" | "eval", _ if path == name:
+                self.unfollowed(node)
+                return self.unread(node)
+            case "globals" | "locals" | "vars", [] if path == name:
+                return self.state.names(self.scopes[0 if name == "globals" else -1])
+            case "getattr", [owner, attribute, *_] if path == name:
+                return self.attribute(self.value(owner), str(self.plain(attribute)), node)
             case "copy" | "deepcopy", [copied]:
                 return self._copied(self.value(copied), deep=name == "deepcopy")
             case "dict" | "OrderedDict" | "MappingProxyType", _:
@@ -98,7 +109,8 @@ class Caller(Evaluator):
                 return self.update(self.state.table(), *given)
             case "setattr", [owner, attribute, value] if path == name:
                 try:
-                    self.set(self.value(owner), str(self.plain(attribute)), self.bound(value))
+                    name = str(self.plain(attribute))
+                    self.set(self.value(owner), name, self.bound(value), node)
                 except Unreadable:
                     self.unfollowed(node)
                 return None
@@ -114,7 +126,9 @@ class Caller(Evaluator):
                 self.unfollowed(node)
                 return None
             case "add_defaults", [first]:
+                old = dict(self.state.conf.entries)
                 self.configure(self.bound(first), node)
+                self.state.conf.entries.update(old)
                 return None
             case _ if name in FUNCTIONS and path.removesuffix(name) in (
                 *("", "datetime.", "celery.schedules."),
@@ -135,8 +149,10 @@ class Caller(Evaluator):
                     self.state.notes.append(Note(place, told))
             case Table():
                 self.update(self.state.conf, bound)
-            case Made(of="") | Class() | Module():
-                pass
+            case Module(source):
+                self.state.configured.append(source.module)
+            case Made(of="") | Class():
+                self.state.configured.append("")
             case _:
                 self.unfollowed(node)
 
@@ -156,14 +172,17 @@ class Caller(Evaluator):
             if name in given:
                 self.update(self.state.conf, given[name])
         if kind != "Celery":
-            self._tell(node, made.args, made.kwargs)
+            self._tell(node, made.args, Table(given, []))
             return made
+        if self.state.app not in (None, node):
+            self.note(node, "another app: the settings of both are taken together")
+        self.state.app = node
         self._named_by(given)
         for name, bound in given.items():
             if name in ("changes", "config_source"):
                 self.configure(bound, node)
             elif name not in OF_APPS:
-                self.set(self.state.conf, name, bound)
+                self.set(self.state.conf, name, bound, node)
         return made
 
     def _made(self, kind: str, node: ast.Call, of: Any = None, hint: str = "") -> Made:
@@ -201,27 +220,26 @@ class Caller(Evaluator):
             first = [self.items(args.pop(0), node)]
         return [*first, *(plain(each, place, notes) for each in args)], plain(table, place, notes)
 
-    def _tell(self, node: ast.Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _tell(self, node: ast.Call, args: Sequence[Any], kwargs: Table) -> None:
         """Note what a call that is not followed may change."""
-        texts = [*kwargs]
-        for each in (*args, *kwargs.values()):
+        texts = [*filter(is_read, kwargs.entries)]
+        given: list[Any] = [*args, *(each.value for each in kwargs.entries.values())]
+        for each in given:  # grows during the iteration
             match each:
-                case Table() | Bound(Table()):
-                    self.hidden(each if isinstance(each, Table) else each.value, node)
-                case str(text) | Bound(str(text)) if "_" in text:
+                case Table() as table:
+                    self.hidden(table, node)
+                case list() | tuple() | set():
+                    given += cast("Iterable[Any]", each)
+                case Made() as made:
+                    given += [*made.args, *made.kwargs.values(), made.of]
+                case Function(node=task) if last(dotted(node)) in DECORATORS:
+                    self.note(node, f"left out, the task {task.name}: it has no decorator")
+                case str(text) if is_read(text) and (text.islower() or "BEAT" in text):
                     texts.append(text)
                 case _:
                     pass
-        if any(named(each) == "beat_schedule" for each in texts):
+        if texts:
             self.unfollowed(node)
-
-    def hidden(self, table: Table, node: ast.AST) -> None:
-        """Note that unfollowed code may change a table."""
-        if table.settings:
-            return self.unfollowed(node)
-        told = f"`{shown_source(node)}` may change it, and is not followed"
-        table.missing.append(Note(self.source.place(node), told))
-        return None
 
     def _has_default(self, node: ast.Call) -> bool:
         """Return whether a call asks for a setting by its name, such as `env("X", default=1)`."""
@@ -249,18 +267,19 @@ class Caller(Evaluator):
                 entries[key] = Bound(self._copied(each.value, deep=True), each.place, each.notes)
         return self.state.table(entries, value.missing)
 
-    def _of_list(self, owner: list[Any], name: str, node: ast.Call) -> Any:
+    def _of_items(self, owner: list[Any] | set[Any], name: str, node: ast.Call) -> Any:
         args, _ = self.arguments(node)
         try:
             return self.kept(method(owner, name, args, {}))
         except ERRORS:
-            owner[:] = [self.unread(node)]
+            owner.clear()
+            cast("Any", owner.append if isinstance(owner, list) else owner.add)(self.unread(node))
             return self.unread(node)
 
     def _of_table(self, table: Table, name: str, node: ast.Call) -> Any:
         """Call a method of a table; note possible changes."""
         match name, node.args:
-            case "update" | "from_mapping" | "add_defaults", _:
+            case "update" | "from_mapping", _:
                 args, kwargs = self.arguments(node)
                 given = (Bound(each, self.source.place(node)) for each in (*args, kwargs))
                 self.update(table, *given)

@@ -15,6 +15,7 @@ from scheduler.importing.celery_tasks import Definition, Limits, definitions_in,
 from scheduler.importing.findings import Action, CeleryCall, Found, Job, Note, Place, Unknown
 from scheduler.importing.project import Project
 from scheduler.importing.values import (
+    READ,
     Bound,
     Made,
     Ref,
@@ -211,11 +212,6 @@ TOLD = {
 DATABASE = (
     "the schedules are in a database: give a file of `manage.py dumpdata django_celery_beat`, too"
 )
-READ = {
-    *("beat_schedule", "timezone", "enable_utc", "task_time_limit", "task_soft_time_limit"),
-    *("beat_cron_starting_deadline", "task_default_rate_limit", "task_acks_late"),
-    *("task_reject_on_worker_lost", "task_ignore_result", "TIME_ZONE"),
-}
 
 
 class Settings:
@@ -280,7 +276,7 @@ class Settings:
             return None
         bound = self._settings[name]
         try:
-            value = plain(bound.value, bound.place)
+            value = _zone_of(bound) or plain(bound.value, bound.place)
         except Unreadable as error:
             return self._note(bound.place, f"{name}: {error}{guess}")
         for each in bound.notes:
@@ -290,7 +286,7 @@ class Settings:
     def _zone(self, tz: str | None) -> str:
         taken = tz or "UTC"
         told = f"{taken} is taken (--tz)"
-        zone = _zone_of(self._settings.get("timezone")) or self._setting("timezone", f": {told}")
+        zone = self._setting("timezone", f": {told}")
         if isinstance(zone, str):
             return zone
         of_django = self._settings.get("TIME_ZONE")
@@ -322,8 +318,8 @@ class Settings:
             return None
 
 
-def _zone_of(bound: Bound | None) -> str | None:
-    match bound and bound.value:
+def _zone_of(bound: Bound) -> str | None:
+    match bound.value:
         case Made("ZoneInfo" | "timezone" | "gettz", (str(name),)):
             return name
         case Ref(path) if path.lower().endswith(("timezone.utc", "pytz.utc", "datetime.utc")):

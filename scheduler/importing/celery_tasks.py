@@ -22,6 +22,7 @@ from scheduler.importing.findings import (
     Unknown,
 )
 from scheduler.importing.values import (
+    DECORATORS,
     Bound,
     Made,
     Source,
@@ -39,7 +40,6 @@ from scheduler.importing.writing import literal
 from scheduler.tasks.retries import ErrorTypes, Retry
 from scheduler.timing.rates import parse_rate
 
-DECORATORS = {"task", "shared_task", "periodic_task"}
 RETRIES = 3  # Celery's defaults
 RETRY_DELAY = timedelta(minutes=3)
 BACKOFF_MAXIMUM = 600
@@ -144,6 +144,10 @@ class _Decorated:
             _, table = evaluator.arguments(decorator)
         told = f"options of {function.name}: "
         notes = [Note(each.place, told + each.text) for each in table.missing]
+        maker = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if isinstance(evaluator.value(maker), Made):
+            unknown = f"those that `{shown_source(maker)}` gives it are not read"
+            notes.append(Note(self._source.place(maker), told + unknown))
         self._given = table.entries
         self._options = Options(function.name, self._given, notes)
 

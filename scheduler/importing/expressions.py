@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from scheduler.importing.findings import Note
 from scheduler.importing.values import (
     ERRORS,
+    OPTIONS,
     Bound,
     Class,
     Function,
@@ -22,10 +23,14 @@ from scheduler.importing.values import (
     Unread,
     Unreadable,
     combined,
+    defaults_of,
     formatted,
+    holds_entries,
+    is_read,
     is_relevant,
     is_setting,
     items_of,
+    last,
     named,
     plain,
     shown_source,
@@ -126,8 +131,7 @@ class Evaluator:
         """Bind a name, an attribute or a key to a value, or several to its parts."""
         match target:
             case ast.Name(name):
-                is_global = name in self.project.globals_of(self.scopes[-1])
-                self.scopes[0 if is_global else -1][name] = bound
+                self.project.outer(self.scopes[-1]).get(name, self.scopes[-1])[name] = bound
             case ast.Tuple(targets) | ast.List(targets):
                 parts = items_of(bound.value) or ()
                 known = len(parts) == len(targets)
@@ -143,28 +147,32 @@ class Evaluator:
                     case Made("Celery") if name == "conf":
                         self.configure(bound, target)
                     case _:
-                        self.set(changed, name, bound)
+                        self.set(changed, name, bound, target)
             case ast.Subscript(owner, key):
                 match changed := self.value(owner):
                     case Table():
                         self.put(changed, key, bound)
                     case list():
                         changed[:] = [self.unread(target)]
-                    case Unread() if is_relevant(target):
+                    case _ if is_relevant(key) or is_relevant(owner) or holds_entries(bound.value):
                         self.unfollowed(target)
                     case _:
                         pass
             case _:
                 pass
 
-    def set(self, owner: Any, name: str, bound: Bound) -> None:
+    def set(self, owner: Any, name: str, bound: Bound, node: ast.AST) -> None:
         match owner:
             case Table(entries):
                 entries[owner.key(name)] = bound
-            case Class(attributes=attributes):
-                attributes[name] = bound
+            case Class(attributes=scope):
+                scope[name] = bound
+            case Module(source):
+                self.project.names(source)[name] = bound
             case _ if named(name) == "beat_schedule":
                 self.state.conf.entries["beat_schedule"] = bound
+            case _ if is_read(name) or name in OPTIONS or holds_entries(bound.value):
+                self.unfollowed(node)
             case _:
                 pass
 
@@ -240,14 +248,31 @@ class Evaluator:
                 bound = self.bound(value)
                 self.assign(target, bound)
                 return self.take(bound)
-            case ast.Lambda() if is_relevant(node):
-                self.unfollowed(node)
-                return self.unread(node)
+            case ast.Lambda(args, body):
+                made = ast.FunctionDef(shown_source(node), args, [ast.Return(body)], [])
+                for each in (made, made.body[0]):
+                    ast.copy_location(each, node)
+                return self.function(made)
             case _:
                 return self.unread(node)
 
     def _call(self, node: ast.Call) -> Any:
         raise NotImplementedError
+
+    def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Function:
+        path = f"{self.source.module}.{node.name}"
+        defaults = {name: self.bound(each) for name, each in defaults_of(node.args).items()}
+        made = Function(node, self.source, (*self.scopes,), path, defaults)
+        self.project.functions.append(made)
+        return made
+
+    def hidden(self, table: Table, node: ast.AST) -> None:
+        """Note that unfollowed code may change a table."""
+        if table.settings:
+            return self.unfollowed(node)
+        told = f"`{shown_source(node)}` may change it, and is not followed"
+        table.missing.append(Note(self.source.place(node), told))
+        return None
 
     def configure(self, bound: Bound, node: ast.AST) -> None:
         raise NotImplementedError
@@ -255,7 +280,8 @@ class Evaluator:
     def _named(self, name: str, node: ast.expr) -> Any:
         for scope in reversed(self.scopes):
             if name in scope:
-                return self.take(scope[name])
+                is_shared = scope is self.scopes[0]
+                return self._read(name, scope[name]) if is_shared else self.take(scope[name])
         if name == "__name__":
             return self.unread(node)
         if named(name) == "beat_schedule" and is_setting(name) and name.isupper():
@@ -263,20 +289,35 @@ class Evaluator:
         is_builtin = hasattr(builtins, name)
         return self.ref(name if is_builtin else f"{self.source.module}.{name}", node)
 
+    def _read(self, name: str, bound: Bound) -> Any:
+        """Return the value of a name that all code may change."""
+        if not isinstance(bound.value, Unread | Function):
+            self.state.read[name] = isinstance(bound.value, Table | list | set)
+        return self.take(bound)
+
     def ref(self, path: str, node: ast.AST, hint: str = "") -> Ref:
         return Ref(self.source.place(node), shown_source(node), hint, path)
 
     def attribute(self, value: Any, name: str, node: ast.AST) -> Any:
         match value:
+            case Table() if hasattr(dict, name):  # a method that is called elsewhere
+                return self.hidden(value, node)
             case Table():
                 return self._entry(value, name, node)
+            case Module(source) if name == "__dict__":
+                return self.state.names(self.project.names(source))
             case Module(source):
                 scope = self.project.names(source)
-                return self.take(scope[name]) if name in scope else self.unread(node)
+                return self._read(name, scope[name]) if name in scope else self.unread(node)
             case Class() if (bound := value.find(name)) is not None:
-                return value.member(name) if value.is_enum else self.take(bound)
+                return value.member(name) if value.is_enum else self._read(name, bound)
+            case Function(path=path) | Class(name=path) if name == "__name__":
+                return last(path)
             case Function(path=path) | Class(name=path):
                 return self.ref(f"{path}.{name}", node)
+            case _ if name == "add_periodic_task":  # as above
+                self.unfollowed(node)
+                return self.unread(node)
             case _ if name == "conf":
                 return self.state.conf
             case _ if name == "config":
@@ -318,6 +359,8 @@ class Evaluator:
         match value:
             case Table():
                 return self._entry(value, self.plain(key), node)
+            case Ref("sys.modules") if isinstance(key, ast.Name) and key.id == "__name__":
+                return Module(self.source)
             case Ref(path) if path.endswith(".tasks"):
                 return self.ref(str(self.plain(key)), node)
             case Class() if value.is_enum:

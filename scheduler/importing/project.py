@@ -3,12 +3,13 @@
 import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from scheduler.importing.expressions import hint_of
 from scheduler.importing.findings import Note, Place
 from scheduler.importing.state import State, TooLong
-from scheduler.importing.statements import Follower, is_transparent
+from scheduler.importing.statements import Follower
 from scheduler.importing.values import (
     CONTAINERS,
     Bound,
@@ -20,9 +21,11 @@ from scheduler.importing.values import (
     Source,
     Table,
     Unread,
-    defaults_of,
+    dotted,
+    is_read,
     is_relevant,
     is_setting,
+    last,
     named,
 )
 
@@ -30,6 +33,8 @@ KNOWN = {*sys.stdlib_module_names, "celery", "django", "kombu", "django_celery_b
 OF_TIME = ("datetime.timezone", "django.utils.timezone", "pytz.timezone")  # no settings
 DEEPEST = 20
 BLOCKS = (ast.stmt, ast.match_case, ast.ExceptHandler)
+PROPERTIES = ("property", "cached_property")
+T = TypeVar("T")
 
 
 class Project:
@@ -46,14 +51,14 @@ class Project:
         self.functions: list[Function] = []
         self.executed: set[ast.AST] = set()
         self._names: dict[Source, Scope] = {}
-        self._globals: dict[int, set[str]] = {}
+        self._outer: dict[int, dict[str, Scope]] = {}
         self._called: set[ast.AST] = set()
         self._taken_over: set[int] = set()
         self._depth = 0
         for source in sources:
             self.names(source)
         for function in self.functions:  # grows during the iteration
-            if function.node not in self._called and is_relevant(function.node):
+            if function.node not in self._called and is_relevant(function.node, self.state.read):
                 self._run(function)
         for source in sources:
             self.leave(source, [source.tree], "left out: it is in code that is not followed")
@@ -69,26 +74,29 @@ class Project:
     def evaluator(self, source: Source) -> Follower:
         return Follower(self, source, [self._names[source]])
 
-    def globals_of(self, scope: Scope) -> set[str]:
-        return self._globals.setdefault(id(scope), set())
+    def outer(self, scope: Scope) -> dict[str, Scope]:
+        """Return the scopes of the names of a function that are not its own."""
+        return self._outer.setdefault(id(scope), {})
 
-    def _follow(self, place: Place, follow: Callable[[], object]) -> None:
+    def _follow(self, place: Place, follow: Callable[[], T]) -> T | None:
         """Follow a module or a function, up to a limit of steps."""
         try:
-            follow()
+            return follow()
         except (TooLong, RecursionError):
             told = "it computes for too long to be followed: the rest of it is left out"
             self.state.notes.append(Note(place, told))
+            return None
 
     def _run(self, function: Function) -> None:
         """Follow a function that the files do not call."""
         conf = self.state.conf.entries
         before = dict(conf)
         place = function.source.place(function.node)
-        if not function.node.decorator_list:
+        run = partial(self._execute, function, [], None, place)
+        changed = self._follow(place, lambda: self.state.changes(run))
+        if changed and not function.node.decorator_list:
             told = f"no file here calls `def {function.node.name}`: it is followed as if one did"
             self.state.notes.append(Note(place, told))
-        self._follow(place, lambda: self._execute(function, [], None, place))
         for name, old in before.items():
             replaced = isinstance(old.value, Table) and not old.value.entries
             if name in conf and not replaced:
@@ -96,7 +104,7 @@ class Project:
                 conf[name] = self.state.merged(conf[name], old, condition, "")
 
     def call(self, function: Function, args: Sequence[Any], kwargs: Table, place: Place) -> Bound:
-        if self._depth < DEEPEST and is_transparent(function):
+        if self._depth < DEEPEST and not function.is_wrapped:
             return self._execute(function, args, kwargs, place)
         return Bound(Unread(place, f"{function.node.name}(...)"), place)
 
@@ -114,7 +122,7 @@ class Project:
         node = function.node
         scope = self.state.scope()
         follower = Follower(self, function.source, [*function.scopes, scope])
-        scope.update(_parameters(follower, node.args, args, kwargs, place))
+        scope.update(_parameters(follower, function, args, kwargs, place))
         self._called.add(node)
         self._depth += 1
         try:
@@ -190,8 +198,15 @@ class Project:
 
     def settings(self) -> Iterator[tuple[str, Bound]]:
         """Return the settings of modules, of classes, and of apps: those of apps come last."""
-        for scope in (*map(self.names, self.sources), *self._classes(), self.state.config):
-            yield from self._own(scope)
+        for source in self.sources:
+            for name, bound in self._own(self.names(source)):
+                is_used = self.state.app is None or self._configures(source) or name == "TIME_ZONE"
+                yield name, bound if is_used else _unused(bound, "module")
+        for scope in self._classes():
+            for name, bound in self._own(scope):
+                is_used = self.state.app is None or self.state.configured
+                yield name, bound if is_used else _unused(bound, "class")
+        yield from self._own(self.state.config)
         yield from self.state.conf.entries.items()
 
     def _classes(self, file: str = "") -> list[Scope]:
@@ -204,6 +219,15 @@ class Project:
         names = [str(name) for scope in (*scopes, *self._classes(file)) for name in scope]
         return any(name.startswith("CELERY") for name in names)
 
+    def _configures(self, source: Source) -> bool:
+        """Return whether an app may take its settings from the names of a module."""
+        paths = self.state.configured
+        modules = [path.partition(":")[0] for path in paths]
+        modules += [each.rpartition(".")[0] for each in modules]
+        found = [self.module_at(each) for each in modules if each]
+        is_django = any(path.startswith("django") for path in paths)
+        return is_django or any(each and each.source is source for each in found)
+
     def _own(self, scope: Scope) -> Iterator[tuple[str, Bound]]:
         for name, bound in [*scope.items()]:
             if not isinstance(name, str) or id(bound) in self._taken_over:
@@ -215,7 +239,10 @@ class Project:
                 case Table(entries, missing) if name in CONTAINERS:
                     self.state.conf.missing += missing
                     yield from ((named(str(key)), each) for key, each in entries.items())
-                case Function() as function if name == "beat_schedule":
+                case Function(node) as function if name == "beat_schedule" or (
+                    is_read(name)
+                    and any(last(dotted(each)) in PROPERTIES for each in node.decorator_list)
+                ):
                     yield name, self._execute(function, [], None, bound.place)
                 case Function() | Class() | Module():
                     pass
@@ -237,6 +264,11 @@ class Project:
             self.executed.add(node)
 
 
+def _unused(bound: Bound, of: str) -> Bound:
+    told = f"it is taken, and no app in these files is configured by its {of}"
+    return bound.under(Note(bound.place, told))
+
+
 def hint_of_origin(origin: str) -> str:
     root = origin.partition(".")[0]
     if root == "django":
@@ -245,14 +277,15 @@ def hint_of_origin(origin: str) -> str:
 
 
 def _parameters(
-    follower: Follower, given: ast.arguments, args: Sequence[Any], kwargs: Table, place: Place
+    follower: Follower, function: Function, args: Sequence[Any], kwargs: Table, place: Place
 ) -> Scope:
     """Return the names that a call binds; for an unknown one, none has its default."""
+    given = function.node.args
     positional = [each.arg for each in (*given.posonlyargs, *given.args)]
     names = [*positional, *(each.arg for each in given.kwonlyargs)]
     scope = {name: Bound(Unread(place, name), place) for name in names}
     if not kwargs.missing:
-        scope |= {name: follower.bound(node) for name, node in defaults_of(given).items()}
+        scope |= function.defaults
     scope |= {name: Bound(each, place) for name, each in zip(positional, args, strict=False)}
     rest = {name: each for name, each in kwargs.entries.items() if name not in scope}
     scope |= {name: each for name, each in kwargs.entries.items() if name in scope}

@@ -1,5 +1,6 @@
 """Hold the state of followed modules, and of two branches, either of which may run."""
 
+import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -42,6 +43,8 @@ class State:
         config: those of frameworks.
         classes: those of modules.
         added: calls of `add_periodic_task`.
+        app: the call that makes an app.
+        read: names of modules that were read, and whether their value can be changed in place.
         configured: the objects that an app takes its settings from.
         namespaces: what the names of its settings begin with there.
         asked: where `beat_schedule` is read, and is not set before.
@@ -56,6 +59,8 @@ class State:
         self.classes: list[tuple[Source, Class]] = []
         self.added: list[Bound] = []
         self.notes: list[Note] = []
+        self.app: ast.Call | None = None
+        self.read: dict[str, bool] = {}
         self.configured: list[str] = []
         self.namespaces: list[str] = []
         self.asked: list[Note] = []
@@ -84,6 +89,18 @@ class State:
         table = Table(self.scope(), self.listed(missing))
         table.entries.update(entries or {})
         return table
+
+    def names(self, scope: Scope) -> Table:
+        """Return the names of a module or of a class as a table."""
+        return Table(scope, self.conf.missing, "names")
+
+    def changes(self, run: Callable[[], object]) -> bool:
+        """Return whether code changes what there is, or notes something."""
+        self.step(len(self._heap) // 16)  # by its cost
+        before, count = self._contents(), len(self.notes) + len(self.added)
+        run()
+        noted = len(self.notes) + len(self.added) > count
+        return noted or any(container != copied for container, copied in before)
 
     def beat_schedule(self, place: Place) -> Table:
         """Return the table of the settings, created if missing."""

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
@@ -10,11 +11,14 @@ from scheduler.importing.expressions import conditions
 from scheduler.importing.findings import Note
 from scheduler.importing.state import Left
 from scheduler.importing.values import (
+    DECORATORS,
     ERRORS,
     LONGEST,
     Bound,
     Class,
     Function,
+    Made,
+    Scope,
     Table,
     Unreadable,
     dotted,
@@ -87,9 +91,9 @@ class Follower(Caller):
             case ast.Expr(value) | ast.Assert(value):
                 self.bound(value)
             case ast.Global(names):
-                for name in names:
-                    self.scopes[-1].pop(name, None)
-                self.project.globals_of(self.scopes[-1]).update(names)
+                self._share(names, self.scopes[:1])
+            case ast.Nonlocal(names):
+                self._share(names, self.scopes[1:-1])
             case ast.Import() | ast.ImportFrom():
                 self.project.bring(self, statement)
             case _:
@@ -154,7 +158,7 @@ class Follower(Caller):
         *others, handler = handlers
         kind = f"except {shown_source(handler.type)}" if handler.type else "except"
         return self.state.either(
-            ("", lambda: self._handled(body, others)), (kind, lambda: self.block(handler.body))
+            ("try", lambda: self._handled(body, others)), (kind, lambda: self.block(handler.body))
         )
 
     def _for(self, node: ast.For | ast.AsyncFor) -> Left | None:
@@ -173,17 +177,43 @@ class Follower(Caller):
                 return left
         return self.block(node.orelse)
 
+    def _share(self, names: Sequence[str], scopes: Sequence[Scope]) -> None:
+        """Let names be those of a scope around this one."""
+        for name in names:
+            self.scopes[-1].pop(name, None)
+            found = next((each for each in reversed(scopes) if name in each), self.scopes[0])
+            self.project.outer(self.scopes[-1])[name] = found
+
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        path = f"{self.source.module}.{node.name}"
-        function = Function(node, self.source, tuple(self.scopes), path)
-        self.scopes[-1][node.name] = Bound(function, self.source.place(node))
-        self.project.functions.append(function)
+        self._decorate(node, self.function(node))
 
     def _class(self, node: ast.ClassDef) -> None:
         made = Class(node.name, self.state.scope(), [self.value(each) for each in node.bases])
-        self.scopes[-1][node.name] = Bound(made, self.source.place(node))
         Follower(self.project, self.source, [*self.scopes, made.attributes]).block(node.body)
         self.state.classes.append((self.source, made))
+        self._decorate(node, made)
+
+    def _decorate(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, made: Any
+    ) -> None:
+        """Bind a function or a class, after the decorators of these files are called."""
+        place = self.source.place(node)
+        for each in reversed(node.decorator_list):
+            maker = self.value(each.func if isinstance(each, ast.Call) else each)
+            decorator = self.value(each) if isinstance(maker, Function) else maker
+            if isinstance(decorator, Made) and decorator.kind in DECORATORS:
+                self.note(each, f"left out, the task {node.name}: `@{shown_source(each)}` makes it")
+            match made, decorator:
+                case Function(path=path), Function():
+                    made = self.project.call(decorator, [made], self.state.table(), place).value
+                    made = replace(made, path=path) if isinstance(made, Function) else made
+                case Class(), Function():
+                    self.project.call(decorator, [made], self.state.table(), place)
+                case Function(), _ if last(dotted(each)) not in TRANSPARENT:
+                    made = replace(made, is_wrapped=True)
+                case _:
+                    pass
+        self.scopes[-1][node.name] = Bound(made, place)
 
     def _change(self, node: ast.AugAssign) -> None:
         place = self.source.place(node.target)
@@ -210,15 +240,12 @@ class Follower(Caller):
                     table.missing.append(Note(self.source.place(target), told))
             case ast.Attribute(owner, name) if isinstance(table := self.value(owner), Table):
                 table.entries.pop(table.key(name), None)
+            case ast.Subscript(owner) if isinstance(items := self.value(owner), list):
+                items[:] = [self.unread(target)]
             case _ if is_relevant(target):
                 self.unfollowed(target)
             case _:
                 pass
-
-
-def is_transparent(function: Function) -> bool:
-    """Return whether a call of a function runs its body, whatever its decorators are."""
-    return all(last(dotted(each)) in TRANSPARENT for each in function.node.decorator_list)
 
 
 @cache

@@ -209,10 +209,18 @@ class Class:
 
 @dataclass(frozen=True, slots=True)
 class Function:
+    """Represent a function of the files.
+
+    Attributes:
+        is_wrapped: whether a decorator may run something else instead.
+    """
+
     node: ast.FunctionDef | ast.AsyncFunctionDef
     source: Source
     scopes: tuple[Scope, ...] = field(compare=False)
     path: str
+    defaults: Scope = field(compare=False)
+    is_wrapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +264,14 @@ def is_same(one: Any, other: Any) -> bool:
         is_alike = one.missing == other.missing and mine.keys() == theirs.keys()
         return is_alike and all(is_same(mine[key].value, theirs[key].value) for key in mine)
     return one is other or (type(one) is type(other) and one == other)
+
+
+def holds_entries(value: Any) -> bool:
+    """Return whether a table is one of beat's, or an entry of one."""
+    if not isinstance(value, Table):
+        return False
+    is_entry = value.entries.keys() >= {"task", "schedule"}
+    return is_entry or any(holds_entries(each.value) for each in value.entries.values())
 
 
 def items_of(value: Any) -> Sequence[Any] | None:
@@ -304,9 +320,19 @@ OLD = {
     "celeryd_task_soft_time_limit": "task_soft_time_limit",
 }
 CONTAINERS = ("CELERY", "CELERY_CONFIG", "celery_config")
+READ = {
+    *("beat_schedule", "timezone", "enable_utc", "task_time_limit", "task_soft_time_limit"),
+    *("beat_cron_starting_deadline", "task_default_rate_limit", "task_acks_late"),
+    *("task_reject_on_worker_lost", "task_ignore_result", "TIME_ZONE"),
+}
 
+DECORATORS = {"task", "shared_task", "periodic_task"}
+OPTIONS = {
+    *("rate_limit", "time_limit", "soft_time_limit", "expires", "max_retries", "run_every"),
+    *("default_retry_delay", "autoretry_for", "retry_backoff", "retry_kwargs"),
+}
 DATABASES = {"PeriodicTask", "RedBeatSchedulerEntry"}  # their rows are schedules
-WORDS = (*DATABASES, "conf", "config", "add_periodic_task", "setattr", *CONTAINERS)
+WORDS = (*DATABASES, "conf", "config", "add_periodic_task", "setattr", "exec", *CONTAINERS)
 
 
 def named(name: str) -> str:
@@ -327,13 +353,26 @@ def is_setting(name: str) -> bool:
     return known or plain.startswith(("task_", "beat_")) or name.startswith(("CELERY_", "CELERYD_"))
 
 
-def is_relevant(node: ast.AST) -> bool:
+def is_read(name: object) -> bool:
+    """Return whether a key, an attribute or an argument has the name of a setting that is read."""
+    return isinstance(name, str) and bool({name, named(name)} & READ)
+
+
+def is_relevant(node: ast.AST, read: Mapping[str, bool] | None = None) -> bool:
+    """Return whether code names something that is read.
+
+    Args:
+        read: names that were read, and whether their value can be changed in place.
+    """
+    read = read or {}
     for each in ast.walk(node):
         match each:
             case ast.Attribute(attr=name) | ast.Name(id=name) | ast.keyword(arg=str(name)):
-                if name in WORDS or named(name) == "beat_schedule" or is_setting(name):
+                if name in WORDS or is_read(name) or is_setting(name) or read.get(name):
                     return True
-            case ast.Constant(str(text)) if text and named(text) == "beat_schedule":
+            case ast.Global(names) if not read.keys().isdisjoint(names):
+                return True
+            case ast.Constant(str(text)) if is_read(text):
                 return True
             case _:
                 pass
