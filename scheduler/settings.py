@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from scheduler.errors import ScheduleError, SettingsError
-from scheduler.spelling import nearest
+from scheduler.spelling import nearest, without_kind
 from scheduler.timing.durations import (
     LONGEST,
     MILLISECOND,
@@ -239,7 +239,7 @@ def _check_names(environment: Mapping[str, str]) -> None:
 
 def _message_of(error: ValidationError) -> str:
     problems = [
-        ": ".join([*map(_variable, problem["loc"]), problem["msg"].removeprefix("Value error, ")])
+        ": ".join([*map(_variable, problem["loc"]), without_kind(problem["msg"])])
         for problem in error.errors(include_input=False)
     ]
     return "A setting cannot be used. " + "; ".join(problems) + "."

@@ -86,3 +86,8 @@ def listed(names: Sequence[str]) -> str:
     """Join names: "a, b and c"."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def without_kind(problem: str) -> str:
+    """Return a problem that pydantic found, without the kind of exception that told of it."""
+    return problem.removeprefix("Value error, ").removeprefix("Assertion failed, ")

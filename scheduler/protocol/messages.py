@@ -17,6 +17,7 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError, core_schema, from_json, to_json
 
 from scheduler.errors import Undecodable
+from scheduler.spelling import without_kind
 from scheduler.timing.durations import MILLISECOND, shown
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
 
@@ -270,7 +271,7 @@ def problems_of(error: ValidationError) -> str:
     """Format pydantic's findings in a line: field, expectation and actual value."""
     return one_line(
         "; ".join(
-            f"{'.'.join(map(str, problem['loc'])) or 'value'}: {problem['msg']}, "
+            f"{'.'.join(map(str, problem['loc'])) or 'value'}: {without_kind(problem['msg'])}, "
             f"got {shown(problem['input'])}"
             for problem in error.errors()
         )

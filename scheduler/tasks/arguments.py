@@ -125,8 +125,9 @@ class Arguments:
         try:
             return TypeAdapter(with_config(ConfigDict(extra="forbid"))(shape))
         except (PydanticUserError, TypeError) as error:
+            what = str(error).partition(". ")[0]  # what follows is for who writes the type
             raise RegistrationError(
-                f"The arguments of {self._name} cannot be checked: {error}. "
+                f"The arguments of {self._name} cannot be checked: {what}. "
                 "Annotate them with types that pydantic knows."
             ) from None
 

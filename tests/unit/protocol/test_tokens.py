@@ -3,10 +3,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from scheduler.errors import Undecodable
 from scheduler.protocol.epochs import Verb
@@ -242,8 +242,16 @@ def test_a_token_is_triggered_when_it_is_due_before_its_tick():
     assert [replace(PLAIN, due_at=due).triggered for due in dues] == [True, False, False]
 
 
+def even(number: int) -> int:
+    if number > 9:
+        raise AssertionError("at most 9")
+    if number % 2:
+        raise ValueError("expected an even number")
+    return number
+
+
 class Order(BaseModel):
-    number: int
+    number: Annotated[int, AfterValidator(even)]
     item: str
 
 
@@ -258,3 +266,10 @@ def test_problems_name_each_field_and_what_came_instead():
     assert told.startswith("number: ")
     assert "got 'many'" in told
     assert "; item: Field required" in told
+
+
+@pytest.mark.parametrize(("number", "told"), [(3, "expected an even number"), (10, "at most 9")])
+def test_a_problem_does_not_begin_with_the_kind_of_its_exception(number: int, told: str) -> None:
+    assert (
+        problems_of(refusal_of(Order, number=number, item="tea")) == f"number: {told}, got {number}"
+    )
