@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from scheduler.brokers.contract import Broker, Consumer
-from scheduler.errors import TooLarge, Undecodable
+from scheduler.errors import QueueNotFound, TooLarge, Undecodable
 from scheduler.protocol.epochs import learned
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
@@ -177,7 +177,12 @@ class Roster:
 
     async def _read(self, asked: Sequence[ReadFrom]) -> Listing:
         is_exact = self._read_to_end in asked
-        await self._read_on_or_anew(self._read_to_end if is_exact else self._read_what_is_there)
+        try:
+            await self._read_on_or_anew(self._read_to_end if is_exact else self._read_what_is_there)
+        except QueueNotFound as error:
+            raise QueueNotFound(
+                f"The queue {self._names.roster!r} does not exist: run `scheduler seed` first."
+            ) from error
         self.listing.forget(self._clock.now() - REMEMBERED)
         return self.listing
 

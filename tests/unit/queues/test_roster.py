@@ -13,7 +13,7 @@ import pytest
 from scheduler import Cron, Every
 from scheduler.brokers.memory.broker import LARGEST_BODY
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import BrokerUnavailable, NoSpace, TooLarge, Undecodable
+from scheduler.errors import BrokerUnavailable, NoSpace, QueueNotFound, TooLarge, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
@@ -64,6 +64,13 @@ def roster(broker: FaultyBroker, clock: LoopClock) -> Roster:
 
 A_TOO = replace(A_PAUSED, by="another")
 A_STALE = replace(A, entry=Entry(12, PAUSED, 7, base=7))
+
+
+async def test_the_roster_of_an_app_that_was_not_seeded_names_the_command(
+    broker: FaultyBroker, clock: LoopClock
+) -> None:
+    with pytest.raises(QueueNotFound, match=r"'new\.v1\.roster'.*run `scheduler seed` first"):
+        await roster_of(Names("new"), broker, clock).read()
 
 
 @pytest.mark.parametrize(
