@@ -697,7 +697,7 @@ class LoopReported(Event):
     """Supervision found a problem that it cannot repair.
 
     Attributes:
-        trouble: orphan or unattended.
+        trouble: orphan, removed or unattended.
     """
 
     level, text = WARNING, "{loop} is {trouble}. {advice}"

@@ -173,6 +173,8 @@ def _trouble(status: Status) -> str:
         if (pause := status.task_pause) is not None:
             by, since = pause.by, pause.since
         return f"{status.reason}, since {exact(since, zone_of(status.loop.schedule))} by {by}"
+    if status.where in (Where.UNSEEDED, Where.REMOVED):
+        return status.where.meaning
     trouble = status.reason or (status.last.error if status.last else None) or ""
     if status.where is Where.UNATTENDED:
         return "; ".join(filter(None, ["no processor", trouble]))

@@ -109,6 +109,7 @@ READ_POLICIES = (
     "Check SCHEDULER_MANAGEMENT_URL, and that its user has the tag `management`; or check "
     "yourself: `rabbitmqctl list_policies` and `list_operator_policies`."
 )
+SEED = "Run `scheduler seed` of the newest release; restart programs of older ones."
 RESTART = (
     "If this persists, restart this node of the broker: its rabbit_fifo_dlx_sup has crashed, and "
     "until a restart no timer on this node works, in any namespace. A decimal in the headers of "
@@ -196,7 +197,7 @@ class Doctor:
         queues, wrong = self._app.topology().queues, False
         for queue in queues:
             finding: Finding | None = Finding(
-                f"queue {queue.name}", "problem", "does not exist", "Run `scheduler seed`."
+                f"queue {queue.name}", "problem", "does not exist", SEED
             )
             if await self._broker.depth(queue.name) is not None:
                 try:

@@ -99,6 +99,7 @@ JUST_BEGUN = timedelta(seconds=1.5)
 
 ADVICE = {
     "orphan": "It is not in the code: `scheduler seed --prune` removes it.",
+    "removed": "A newer release removed it: this program is older. Restart it.",
     "unattended": "It is due, and no processor consumes from its queue: start one for its task.",
 }
 
@@ -206,6 +207,7 @@ class Supervisor:
         await self._mark(known_at)
         troubles = {
             **{str(loop): "orphan" for loop in orphans},
+            **{str(loop): "removed" for loop in self._removed()},
             **{
                 str(each.loop): "unattended"
                 for each in overdue
@@ -228,6 +230,13 @@ class Supervisor:
             stuck=stuck,
             policies=await self._report_policies(memory.policies),
         )
+
+    def _removed(self) -> Iterator[LoopId]:
+        """Return the loops of this code that a newer release has removed."""
+        for loop in self._app.loops:
+            listed = self._listing.get(loop)
+            if listed is not None and listed.is_gone and not listed.is_done:
+                yield loop
 
     async def _report_policies(self, known: Collection[str]) -> list[str]:
         """Report policies that change the queues; return them, including those reported before.

@@ -486,7 +486,7 @@ def test_the_doctor_exits_1_as_long_as_there_is_a_problem(scheduler: CommandLine
     ill = scheduler("doctor")
     assert ill.code == WRONG
     assert "PROBLEM  queue " in ill.out
-    assert "Run `scheduler seed`." in ill.out
+    assert "Run `scheduler seed` of the newest release" in ill.out
     assert scheduler("seed").code == FINE
     well = scheduler("doctor")
     assert well.code == FINE

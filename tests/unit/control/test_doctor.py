@@ -11,6 +11,7 @@ from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.control.doctor import (
+    SEED,
     Finding,
     check_addresses,
     check_version,
@@ -141,7 +142,7 @@ async def test_queues_that_are_missing_are_a_problem_each(app: Scheduler, broker
     found = await findings(app, broker)
     missing = {about for about, finding in found.items() if finding.verdict == "problem"}
     assert missing == {f"queue {queue.name}" for queue in app.topology().queues}
-    assert {found[about].advice for about in missing} == {"Run `scheduler seed`."}
+    assert {found[about].advice for about in missing} == {SEED}
     assert "queues" not in found
 
 

@@ -718,6 +718,18 @@ async def test_a_loop_that_the_code_does_not_have_is_reported_once(stage: Stage)
     assert (await stage.token(TASK)).seq == 0
 
 
+async def test_a_loop_that_a_newer_release_has_removed_is_reported_once(stage: Stage) -> None:
+    old, _ = counting()
+    await stage.seed(old)
+    await stage.seed(beating("other"))
+    await stage.seeding.seed(prune=True)
+    with recording(old) as events:
+        async with stage.supervised(app=old):
+            await asyncio.sleep(10 * ROUND)
+    assert ("task", "removed") in reported(events)
+    assert reported(events).count(("task", "removed")) == 1
+
+
 async def test_a_loop_that_is_due_where_nobody_consumes_is_reported_whenever_it_comes_to_that(
     stage: Stage,
 ) -> None:
