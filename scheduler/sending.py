@@ -17,6 +17,7 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.outbox import BlockingBridge, OneOfMany, Outbox, Posting, run_in
 from scheduler.queues.unsent import MessageId
+from scheduler.spelling import refusing_misnamed
 from scheduler.tasks.retries import Retry
 from scheduler.tasks.tasks import Task, TaskSpec
 from scheduler.timing.durations import Duration, parse_duration, shown
@@ -50,6 +51,7 @@ class Sender(Generic[Q]):
         self._one_offs = one_offs
         self._unique = unique
 
+    @refusing_misnamed("options", UsageError)
     def options(
         self,
         *,

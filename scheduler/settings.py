@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from scheduler.errors import ScheduleError, SettingsError
-from scheduler.spelling import nearest, without_kind
+from scheduler.spelling import misnamed, nearest, without_kind
 from scheduler.timing.durations import (
     LONGEST,
     MILLISECOND,
@@ -238,11 +238,15 @@ def _check_names(environment: Mapping[str, str]) -> None:
 
 
 def _message_of(error: ValidationError) -> str:
-    problems = [
+    problems = error.errors(include_input=False)
+    for problem in problems:
+        if problem["type"] == "extra_forbidden":
+            return misnamed("Settings", str(problem["loc"][0]), Settings.model_fields)
+    told = (
         ": ".join([*map(_variable, problem["loc"]), without_kind(problem["msg"])])
-        for problem in error.errors(include_input=False)
-    ]
-    return "A setting cannot be used. " + "; ".join(problems) + "."
+        for problem in problems
+    )
+    return f"A setting cannot be used. {'; '.join(told)}."
 
 
 def _variable(name: object) -> str:

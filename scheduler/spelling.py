@@ -89,5 +89,5 @@ def listed(names: Sequence[str]) -> str:
 
 
 def without_kind(problem: str) -> str:
-    """Return a problem that pydantic found, without the kind of exception that told of it."""
+    """Return a problem that pydantic found, without the kind of its exception."""
     return problem.removeprefix("Value error, ").removeprefix("Assertion failed, ")

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_arg
 from zoneinfo import ZoneInfo, available_timezones
 
 from scheduler.errors import ScheduleError
+from scheduler.spelling import refusing_misnamed
 from scheduler.timing.crontab import Pattern, pattern_of
 from scheduler.timing.durations import (
     LONGEST,
@@ -77,6 +78,7 @@ class Every:
     catch_up: CatchUp
     grace: timedelta
 
+    @refusing_misnamed("Every", ScheduleError)
     def __init__(
         self,
         period: Duration,
@@ -185,6 +187,7 @@ class Cron:
     _pattern: Pattern = field(init=False, repr=False, compare=False)
     _zone: ZoneInfo = field(init=False, repr=False, compare=False)
 
+    @refusing_misnamed("Cron", ScheduleError)
     def __init__(
         self,
         expression: str,

@@ -186,7 +186,7 @@ def test_what_is_somebody_elses_variable_does_not_matter(
 
 
 def test_a_setting_that_does_not_exist_is_refused():
-    with pytest.raises(SettingsError, match="SCHEDULER_COLOUR"):
+    with pytest.raises(SettingsError, match="Settings takes no colour=; it takes broker_url="):
         Settings(colour="red")
 
 

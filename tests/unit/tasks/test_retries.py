@@ -1,16 +1,22 @@
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from scheduler.errors import ScheduleError
+from scheduler import Cron, Every, Scheduler
+from scheduler.errors import ScheduleError, UsageError
 from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
 from scheduler.tasks.retries import Retry
 
 STEADY = 0.5
 """The chance that leaves a wait as it is."""
+
+
+@Scheduler("retries").task
+def run() -> None: ...
 
 
 def seconds(retry: Retry, attempt: int, chance: float = STEADY) -> float:
@@ -19,10 +25,24 @@ def seconds(retry: Retry, attempt: int, chance: float = STEADY) -> float:
     return delay.total_seconds()
 
 
-def test_of_an_option_that_there_is_not_those_that_there_are_are_told():
-    options: dict[str, Any] = {"max": 3}
-    with pytest.raises(ScheduleError, match=r"^Retry takes no max=; it takes retries=, delays=, "):
-        Retry(**options)
+@pytest.mark.parametrize(
+    ("make", "options", "told"),
+    [
+        (Retry, {"max": 3}, "Retry takes no max=; it takes retries=, delays=, "),
+        (
+            Every,
+            {"period": "5s", "mod": "fixed_rate"},
+            r"Every takes no mod=; did you mean mode=\?",
+        ),
+        (Cron, {}, "Cron cannot be called like this: missing .* 'expression'"),
+        (run.options, {"dedline": "5s"}, r"options takes no dedline=; did you mean deadline=\?"),
+    ],
+)
+def test_of_an_option_that_there_is_not_those_that_there_are_are_told(
+    make: Callable[..., object], options: dict[str, Any], told: str
+):
+    with pytest.raises(UsageError, match=f"^{told}"):
+        make(**options)
 
 
 def test_stages_are_taken_in_turn_and_the_last_repeats():
