@@ -209,6 +209,26 @@ async def test_a_task_that_was_never_seeded_is_told_to_its_sender_also_of_later_
         await newer.send_later(delay)
 
 
+async def test_calls_that_come_due_while_their_queue_is_deleted_run_once_it_is_back(
+    stage: Stage,
+) -> None:
+    app, run = new_app(), list[int]()
+
+    @app.task()
+    async def work(n: int) -> None:
+        run.append(n)
+
+    await stage.seed(app)
+    async with stage.supervised():
+        await asyncio.sleep(1)
+        for number in range(5):
+            await work.send_later("3s", n=number)
+        await stage.broker.delete(app.names.processor_queue("work"))
+        await asyncio.sleep(60)
+    assert sorted(run) == [0, 1, 2, 3, 4]
+    assert await stage.parked() == []
+
+
 async def test_what_waits_for_a_task_that_is_gone_by_then_is_parked(stage: Stage) -> None:
     await stage.seed(beating())
     app = stage.app
