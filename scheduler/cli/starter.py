@@ -32,7 +32,7 @@ async def greet(number: int) -> None:
     """Run once for each message."""
     print("run", number, flush=True)
 '''
-TEST = '''"""Tests of jobs.py: `pytest` runs them in virtual time, without a broker."""
+TEST = '''"""Test jobs.py in virtual time, without a broker: `pip install pytest && pytest`."""
 
 import pytest
 from scheduler import Scheduler

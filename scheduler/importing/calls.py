@@ -94,11 +94,13 @@ class Caller(Evaluator):
 
     def _of_ref_called(self, path: str, name: str, node: ast.Call, hint: str) -> Any:
         match name, node.args:
-            case "exec" | "eval", _ if path == name:
+            case "exec" | "eval" | "include", _ if path in (name, "split_settings.tools.include"):
                 self.unfollowed(node)
                 return self.unread(node)
             case "globals" | "locals" | "vars", [] if path == name:
                 return self.state.names(self.scopes[0 if name == "globals" else -1])
+            case "vars", [owner] if path == name:
+                return self.attribute(self.value(owner), "__dict__", node)
             case "getattr", [owner, attribute, *_] if path == name:
                 return self.attribute(self.value(owner), str(self.plain(attribute)), node)
             case "copy" | "deepcopy", [copied]:

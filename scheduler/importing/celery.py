@@ -119,6 +119,9 @@ class _App:
                     first = next(iter(seen.values())).place
                     told = f"beat_schedule: {first} is in another table: Celery reads one of them"
                     yield Note(table.place, told)
+                if seen and not table.value.entries and table.value.is_whole:
+                    told = "beat_schedule: it is empty here, and entries of other tables are taken"
+                    yield Note(table.place, told)
                 seen |= own
                 table = Bound(Table(own, table.value.missing), table.place, table.notes)
             yield from entries_of(table)
@@ -236,9 +239,13 @@ class Settings:
 
     def _take(self) -> None:
         others: dict[str, dict[str, int]] = {}
+        asked = {each.place for each in self._project.state.asked}
         for name, bound in self._project.settings():
             if name == "beat_schedule":
-                self.tables.append(bound)
+                table = bound.value
+                is_empty = isinstance(table, Table) and table.is_whole and not table.entries
+                if not is_empty or bound.place not in asked:
+                    self.tables.append(bound)
             elif name in READ:
                 self._set(name, bound)
             elif name in TOLD:

@@ -166,6 +166,7 @@ class Project:
         if isinstance(node, ast.Import):
             for each in node.names:
                 path = each.name if each.asname else each.name.partition(".")[0]
+                self._run_module(self.module_at(each.name))
                 value = self.module_at(path) or Ref(place, path, hint_of_origin(path), path)
                 scope[each.asname or path] = Bound(value, place)
             return
@@ -194,7 +195,13 @@ class Project:
         is_table = name.name.isupper() or name.name == "beat_schedule"
         if is_table and named(name.name) == "beat_schedule":
             return Bound(self.state.table(missing=[Note(place, str(ref))]), place)
-        return Bound(self.module_at(path, relative=True) or ref, place)
+        found = self.module_at(path, relative=True)
+        self._run_module(found)
+        return Bound(found or ref, place)
+
+    def _run_module(self, module: Module | None) -> None:
+        if module is not None:
+            self.names(module.source)
 
     def settings(self) -> Iterator[tuple[str, Bound]]:
         """Return the settings of modules, of classes, and of apps: those of apps come last."""

@@ -62,6 +62,17 @@ def test_modules_that_are_given_are_imported() -> None:
     assert told_of(found) == []
 
 
+def test_modules_run_in_the_order_of_their_imports() -> None:
+    jobs, plug = "JOBS = ['a']", "from .jobs import JOBS\nJOBS.append('b')"
+    text = f"from .jobs import JOBS\nfrom . import plug\n{BEAT} = {{n: <A> for n in JOBS}}"
+    assert loops_of(read(text, jobs=jobs, plug=plug)) == {"a": "60", "b": "60"}
+    base, no_jobs = f"CELERY_BEAT_SCHEDULE = {{'a': {A}}}", "CELERY_BEAT_SCHEDULE = {}"
+    told = "shop/dev.py:1: beat_schedule: it is empty here, and entries of other tables are taken"
+    assert told_of(read("from .base import *", base=base, dev=no_jobs)) == [told]
+    config = "from . import config\napp.conf.update(vars(config))"
+    assert loops_of(read(config, config=f"beat_schedule = {{'a': {A}}}")) == {"a": "60"}
+
+
 @pytest.mark.parametrize("file", ["stdin", "shop/its-tasks.py"])
 def test_a_task_of_a_file_that_is_no_module_is_left_to_its_reader(file: str) -> None:
     text = f"@app.task\ndef t(): ...\n{BEAT} = {{'a': {{'task': t.name, 'schedule': 60}}}}"
