@@ -54,6 +54,8 @@ class Writer:
             "app.conf['beat_schedule'] = {}",
             "app.conf.beat_schedule.update({})",
             "setattr(app.conf, 'beat_schedule', {})",
+            "getattr(app, 'conf').update(dict(beat_schedule={}))",
+            "(lambda table: app.conf.update(beat_schedule=table))({})",
             "class Config:\n    beat_schedule = {}\napp.config_from_object(Config)",
         )
         self._lines.append(place.format(table))
@@ -144,6 +146,9 @@ class Writer:
             [f"for key in {name}:\n    {name}[key]['args'] = (1, 'two')"],
             [f"{name} = dict({name}, more={self._entry()})"],
             [f"{name} = {{key: each for key, each in {name}.items() if key != {key!r}}}"],
+            [f"globals()[{name!r}] = {{**{name}, 'more': {self._entry()}}}"],
+            [f"def more(entry={self._entry()}):\n    {name}['more'] = entry\nmore()"],
+            [f"@lambda f: {name}.update(more=f())\ndef more():\n    return {self._entry()}"],
             [f"copied = {name}.copy()", f"copied['more'] = {self._entry()}"],
             [f"for each in {name}.values():\n    each['schedule'] = {self._schedule()}\n    break"],
         )
