@@ -89,7 +89,7 @@ def seconds(span: timedelta) -> str:
 
 LEFTOVERS = (
     "tasks in the broker, but not in this code: {} (`scheduler seed --prune` parks their "
-    "messages, and removes their queues)"
+    "messages, and removes their queues; aliases= of a renamed task takes over what it left)"
 )
 
 

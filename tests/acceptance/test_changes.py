@@ -97,6 +97,7 @@ def test_a_prune_that_is_only_tried_says_what_it_would_remove(shop: CommandLine)
     assert shop("seed", "market.py").code == FINE
     seeded = shop("seed", "bazaar.py", "--take-over")
     assert (seeded.code, "not in this code: report (" in seeded.out) == (FINE, True)
+    assert "aliases= of a renamed task takes over" in seeded.out
     tried = shop("seed", "bazaar.py", "--prune", "--dry-run", "--json")
     assert {row["loop"]: row["did"] for row in tried.json} == {
         "bill": "unchanged",
