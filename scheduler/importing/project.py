@@ -251,6 +251,9 @@ class Project:
                     and any(last(dotted(each)) in PROPERTIES for each in node.decorator_list)
                 ):
                     yield name, self._execute(function, [], None, bound.place)
+                case Function(node) if name == "__getattr__" and is_relevant(node):
+                    told = "`__getattr__` may return settings of Celery's, and is not followed"
+                    self.state.notes.append(Note(bound.place, told))
                 case Function() | Class() | Module():
                     pass
                 case Ref(path) if path in OF_TIME:

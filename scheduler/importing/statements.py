@@ -205,8 +205,10 @@ class Follower(Caller):
                 self.note(each, f"left out, the task {node.name}: `@{shown_source(each)}` makes it")
             match made, decorator:
                 case Function(path=path), Function():
-                    made = self.project.call(decorator, [made], self.state.table(), place).value
-                    made = replace(made, path=path) if isinstance(made, Function) else made
+                    bound = self.project.call(decorator, [made], self.state.table(), place)
+                    made = replace(made, is_wrapped=True)
+                    if isinstance(bound.value, Function):
+                        made = replace(bound.value, path=path)
                 case Class(), Function():
                     self.project.call(decorator, [made], self.state.table(), place)
                 case Function(), _ if last(dotted(each)) not in TRANSPARENT:
