@@ -306,7 +306,7 @@ async def count(namespace: Namespace) -> Figures:
     """
     app, memory = namespace.app, await last_memory(namespace)
     tally, at = memory.tally, moment_of(memory.counted_at_ms)
-    if not memory.counted_at_ms:
+    if tally is None:
         tally, at = await _tally(namespace), namespace.clock.now()
     ready = await _filled(namespace, {task: app.names.processor_queue(task) for task in app.tasks})
     waiting = await _filled(namespace, {each.name: app.names.timer(each) for each in timers()})

@@ -18,7 +18,7 @@ from scheduler.tasks.tasks import SUPERVISION
 
 ROUNDS = 4
 """A memory of the last rounds is up to date."""
-MOST_NAMED = 20  # a token can carry a limited number
+MOST_NAMED, MOST_TASKS = 20, 200  # a token can carry a limited number
 
 
 class Tally(BaseModel):
@@ -47,7 +47,7 @@ class Memory(BaseModel):
     """Carry state from one round to the next.
 
     Attributes:
-        tally: what the round counted.
+        tally: what the round counted; None: nothing yet, or too many tasks to carry.
         counted_at_ms: when.
         reported: loops whose trouble was reported.
         stuck: timers of calls that were reported.
@@ -56,7 +56,7 @@ class Memory(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    tally: Tally = Tally()
+    tally: Tally | None = None
     counted_at_ms: int = 0
     reported: Mapping[str, str] = {}
     stuck: Sequence[str] = ()

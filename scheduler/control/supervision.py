@@ -43,7 +43,7 @@ from scheduler.control.census import Census, Overdue
 from scheduler.control.first_tokens import triggered
 from scheduler.control.installation import Installation
 from scheduler.control.loops import loop_of_entry
-from scheduler.control.memory import Memory, memory_of, tally_of
+from scheduler.control.memory import MOST_TASKS, Memory, memory_of, tally_of
 from scheduler.control.removal import Endings
 from scheduler.control.reports import Did, Report
 from scheduler.control.seeding import Seeding
@@ -224,7 +224,7 @@ class Supervisor:
         self._app.events.emit(CensusTaken(count, count, took))
         await self._roster.compact()
         return Memory(
-            tally=tally,
+            tally=tally if len(tally.loops) <= MOST_TASKS else None,
             counted_at_ms=milliseconds_since_epoch(known_at),
             reported=dict(list(troubles.items())[:REMEMBERED]),
             stuck=stuck,
