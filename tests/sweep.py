@@ -6,6 +6,7 @@ namespace.
 """
 
 import asyncio
+import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
@@ -16,6 +17,7 @@ from aiormq.abc import AbstractChannel
 from aiormq.exceptions import ChannelNotFoundEntity
 
 from scheduler.brokers.contract import Broker
+from scheduler.cli.loading import load_app
 from scheduler.errors import QueueNotFound
 from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.concurrency import side_by_side
@@ -128,3 +130,7 @@ async def _delete_queue(channel: AbstractChannel, name: str) -> None:
 
 async def _purge(channel: AbstractChannel, name: str) -> None:
     await channel.queue_purge(name)
+
+
+if __name__ == "__main__":
+    asyncio.run(clear(sys.argv[1], load_app(sys.argv[2]).topology()))

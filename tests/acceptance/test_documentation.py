@@ -1,93 +1,157 @@
-"""What the documentation shows is what happens: each of its code blocks is run."""
+"""Follow each page to the letter, in an empty folder, with the package installed from its wheel."""
 
-import asyncio
-import logging
+import fcntl
 import os
 import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.snippets import (
+from tests.migrations.guides import GUIDES
+from tests.reader import (
+    BLOCK,
+    ROOT,
     Command,
-    Page,
-    commands_of,
-    importing_from,
+    File,
+    NotAsWritten,
+    Reader,
+    Typed,
+    install,
     is_as_expected,
+    steps_of,
 )
-from tests.acceptance.test_examples import sweep
 
-ROOT = Path(__file__).parents[2]
-PAGES = [
-    path
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")))
+PATIENCE = 90  # seconds, for a command
+PAGES = {
+    str(path.relative_to(ROOT)): path
+    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
     if "generated" not in path.parts
-    and re.search("```(python|console)", path.read_text(encoding="utf-8"))
-]
+    and re.search("^```(python|console)", path.read_text(encoding="utf-8"), re.MULTILINE)
+}
+MIGRATION = "`make migrations` follows it, with the old scheduler at work, in some minutes"
+CUT_OVER = {"## Cut over": MIGRATION}
+OLD_CODE = "the old scheduler is not installed; `make migrations` runs it"
+NOT_RUN: dict[str, dict[str, str]] = {
+    "docs/performance.md": {"$ make growth": "twelve minutes, in a clone of the repository"},
+    "docs/how-to/deploy.md": {
+        "$ kubectl": "needs a Kubernetes cluster; tests/k8s tries the manifests",
+        "$ rabbitmqctl": "needs the cookie of a broker's node; test_policies.py tries the policy",
+    },
+    "docs/how-to/sharing.md": {"# shop.py": "dishka is not a dependency of the tests"},
+    "docs/how-to/moving-from-celery.md": CUT_OVER | {"# checkout.py": OLD_CODE},
+    "docs/how-to/moving-from-django-celery-beat.md": CUT_OVER
+    | {"# shop.py": OLD_CODE, "# checkout.py": OLD_CODE},
+    "docs/how-to/moving-from-taskiq.md": CUT_OVER
+    | {"# shop.py": OLD_CODE, "# checkout.py": OLD_CODE},
+    "docs/how-to/moving-from-cron.md": CUT_OVER | {"$ crontab": MIGRATION},
+    "docs/how-to/moving-from-cronjob.md": CUT_OVER,
+    "docs/how-to/moving-from-apscheduler.md": CUT_OVER | {"# old.py": OLD_CODE},
+    "docs/how-to/moving-from-apscheduler-4.md": CUT_OVER
+    | {"# store.py": OLD_CODE, "# shop.py": OLD_CODE, "# old.py": OLD_CODE},
+}
+"""What is not run, with the reason: the start of a block, or a heading and all below it."""
+
+GIVEN = Path(__file__).parent / "given"
+"""What the reader of a page has before: a page of the same name, with files and commands."""
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where a reader is: at the root of the sources, and what is written there is gone after."""
-    for name in ("examples", "k8s", "docs"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    before = Path.cwd()
-    os.chdir(tmp_path)
-    yield tmp_path
-    os.chdir(before)
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel once for all workers; return the folder of its programs."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    installed = folder / "installed"
+    with (folder / "installed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not installed.exists():
+            making = folder / "installing"
+            making.mkdir()
+            install(making)
+            installed.symlink_to(making)
+    return installed / "environment/bin"
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_page_does_as_it_says(path: Path, folder: Path, request: pytest.FixtureRequest) -> None:
-    run = re.sub("<!-- skip: start.*?<!-- skip: end -->", "", path.read_text(), flags=re.DOTALL)
-    seeded = set(re.findall(r"^\$ scheduler seed (\S+)", run, re.MULTILINE))
-    url: str = request.getfixturevalue("broker_url") if seeded else "memory://"
-    page = Page(path, folder, {"SCHEDULER_BROKER_URL": url} if seeded else {})
+def environment_of(programs: Path) -> dict[str, str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SCHEDULER_", "PYTHON"))}
+    path = f"{programs}:/usr/local/bin:/usr/bin:/bin"
+    return clean | {"PATH": path, "PIP_NO_INDEX": "1", "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_does_as_it_says(
+    page: str, programs: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    text = runnable(PAGES[page].read_text(encoding="utf-8"), NOT_RUN.get(page, {}))
+    before = GIVEN / Path(page).name
+    given = before.read_text(encoding="utf-8") if before.exists() else ""
+    seeded = set(re.findall(r"^\$ scheduler seed (\S+)", given + text, re.MULTILINE))
+    environment = environment_of(programs)
+    url: str = request.getfixturevalue("broker_url") if seeded else ""
+    if url:
+        environment["SCHEDULER_BROKER_URL"] = url
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for guide in GUIDES.values():
+        if guide.page == PAGES[page]:
+            shutil.copytree(guide.shared or guide.project, folder, dirs_exist_ok=True)
+            shutil.copy(ROOT / "tests/migrations/record.py", folder)
+    reader = Reader(page, folder, environment, PATIENCE)
     try:
-        page.run()
+        for step in (*steps_of(given), *steps_of(text)):
+            match step:
+                case File(path):
+                    reader.write(step)
+                    stem, _, suffix = path.partition(".")
+                    if suffix == "py" and not re.search(rf"^\$ .*\b{stem}\b", text, re.MULTILINE):
+                        reader.type(0, Command(f"python -c 'import {stem}'", ""))
+                case Typed(line, command):
+                    reader.type(line, command)
+                case _:
+                    pytest.fail(f"a page that waits is one to be left out: {step}")
     finally:
-        with importing_from(folder):
-            for app in seeded:
-                asyncio.run(sweep(url, app))
-    assert all(page.left_out), "a block is left out, and nothing says why"
-    logging.getLogger(__name__).info("%d blocks were run; not: %s", page.ran, page.left_out)
+        reader.end()
+        for app in seeded:
+            sweep = [sys.executable, "-m", "tests.sweep", url, app]
+            subprocess.run(
+                sweep, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
+            )
 
 
-def test_what_varies_counts_as_equal() -> None:
+def runnable(text: str, left_out: Mapping[str, str]) -> str:
+    """Return a page without the parts that are left out, with its lines where they were."""
+    for start in left_out:
+        whole = text
+        if start.startswith("## "):
+            text = text.partition(f"\n{start}")[0]
+        else:
+            for block in BLOCK.finditer(whole):
+                if f"{block['text']}".startswith(start):
+                    text = text.replace(block[0], "\n" * block[0].count("\n"))
+        assert text != whole, f"{start!r} is left out, but not on the page"
+    return text
+
+
+def test_the_package_is_the_installed_one(programs: Path, tmp_path: Path) -> None:
+    run = [programs / "python", "-c", "import scheduler; print(scheduler.__file__)"]
+    printed = subprocess.run(
+        run, cwd=tmp_path, env=environment_of(programs), check=True, capture_output=True, text=True
+    )
+    assert Path(printed.stdout).is_relative_to(programs.parent)
+
+
+def test_parts_that_vary_count_as_equal() -> None:
     assert is_as_expected("10:00:00.123 ran in 1 ms", "23:59:59.001  ran in 17 ms\n")
     assert is_as_expected("a\n...\nd", "a\nb\nc\nd")
     assert is_as_expected("...\na\n...", "a\n")
     assert is_as_expected("due 2026-01-01 00:00:00+01:00", "due 2026-11-24 01:02:03-05:00")
-
-
-def test_what_does_not_vary_does_not() -> None:
     assert not is_as_expected("ran", "ran twice")
     assert not is_as_expected("a\nd", "a\nb\nd")
-
-
-def test_a_command_has_what_stands_below_it() -> None:
-    assert list(commands_of("$ a  # first\n1\n2\n$ b\n")) == [
-        Command("a  # first", "1\n2\n"),
-        Command("b", ""),
-    ]
-
-
-def test_a_file_of_a_page_can_be_imported_there_and_nowhere_else(folder: Path) -> None:
-    path = folder / "page.md"
-    path.write_text("```python\n# shelf.py\nbooks = 3\n```\n```python\nimport shelf\n```\n")
-    Page(path, folder, {}).run()
-    assert "shelf" not in sys.modules
-    assert str(folder) not in sys.path
-
-
-def test_where_a_page_looks_for_modules_nobody_looks_after_it(folder: Path) -> None:
-    path, before = folder / "page.md", sys.path.copy()
-    path.write_text("```python\nimport sys\nsys.path.insert(0, 'elsewhere')\n```\n")
-    Page(path, folder, {}).run()
-    assert sys.path == before
 
 
 @pytest.mark.parametrize(
@@ -95,14 +159,22 @@ def test_where_a_page_looks_for_modules_nobody_looks_after_it(folder: Path) -> N
     [
         "```console\n$ echo one; false\n...\n```\n",
         "```console\n$ echo one\ntwo\n```\n",
+        "```console\n$ sleep 60\n```\n",
         "```python\nassert False\n```\n",
-        "```python\nasync def f(): assert False\nawait f()\n```\n",
-        "```python\ndef test_one(): assert False\n```\n",
     ],
 )
-def test_what_goes_wrong_in_a_block_is_noticed(folder: Path, block: str) -> None:
-    path = folder / "page.md"
-    path.write_text(block)
-    with pytest.raises(AssertionError) as caught:
-        Page(path, folder, {}).run()
-    assert "line 1" in "".join(caught.value.__notes__)
+def test_a_block_that_goes_wrong_is_noticed(tmp_path: Path, block: str) -> None:
+    reader = Reader("page.md", tmp_path, os.environ, patience=1)
+    (step,) = steps_of(f"# Page\n\n{block}")
+    assert isinstance(step, Typed)
+    with pytest.raises(NotAsWritten, match="^page.md, line 3: "):
+        reader.type(step.line, step.command)
+    reader.end()
+
+
+def test_a_command_is_interrupted_once_its_lines_are_there(tmp_path: Path) -> None:
+    reader = Reader("page.md", tmp_path, os.environ, patience=30)
+    command = Command(
+        "trap 'echo over; exit' INT; echo on; while :; do sleep 0.1; done", "on\n^C\nover"
+    )
+    assert reader.type(1, command) == "on\nover\n"

@@ -18,9 +18,10 @@ from rich.console import Console
 
 from tests.migrations.guides import GUIDES, ROOT
 from tests.migrations.report import seams_of, table_of, wrongs_of
-from tests.migrations.trial import NotAsWritten, Trial
+from tests.migrations.trial import Trial
 from tests.migrations.verdict import judged
 from tests.rabbitmq import PrivateNode
+from tests.reader import NotAsWritten
 
 FOLDER = ROOT / "build/migrations"
 APART = "SCHEDULER_MIGRATIONS_APART"  # set within such namespaces

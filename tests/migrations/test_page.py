@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from tests.acceptance.snippets import Command
 from tests.migrations.guides import GUIDES
-from tests.migrations.page import File, Meanwhile, Typed, Until, steps_of
+from tests.reader import Command, File, Meanwhile, Typed, Until, steps_of
 
 PAGE = """\
 # Move
@@ -17,11 +16,17 @@ work()
 ```
 
 ```python
-not_a_file()
+a_script()
+```
+
+```python
+# shop/jobs.py, continued
+rest()
 ```
 
 ```console
-$ make it
+$ make it \\
+    quickly
 made
 $ end it
 ```
@@ -39,8 +44,10 @@ $ end it
 def test_a_page_is_files_commands_and_waits_in_its_order() -> None:
     assert list(steps_of(PAGE)) == [
         File("shop/jobs.py", "# shop/jobs.py\nwork()\n"),
-        Typed(12, Command("make it", "made\n")),
-        Typed(12, Command("end it", "")),
+        Typed(8, Command("python -c 'a_script()\n'", "")),
+        File("shop/jobs.py", "# shop/jobs.py, continued\nrest()\n", continued=True),
+        Typed(17, Command("make it \\\n    quickly", "made\n")),
+        Typed(17, Command("end it", "")),
         Meanwhile(65),
         Until(59),
         File("crontab", "# crontab\n* * * * * job\n"),

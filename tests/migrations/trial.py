@@ -12,18 +12,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.acceptance.snippets import INTERRUPT, Command, is_as_expected
 from tests.migrations import record
-from tests.migrations.guides import ROOT, Guide
-from tests.migrations.page import File, Meanwhile, Typed, Until, steps_of
+from tests.migrations.guides import Guide
 from tests.migrations.verdict import Line, line_of
+from tests.reader import File, Meanwhile, Reader, Typed, Until, build_wheel, steps_of
 
 ENDS_WITHIN = 120  # seconds, of a command
 GONE_WITHIN = 20
-
-
-class NotAsWritten(Exception):
-    """A command of the page did something else than the page says."""
 
 
 class Trial:
@@ -38,7 +33,6 @@ class Trial:
         self._guide = guide
         self._environment = folder / "environment"
         self._project = folder / "project"
-        self._printed = folder / "printed"
         clean = {k: v for k, v in os.environ.items() if not k.startswith("SCHEDULER_")}
         self._variables = clean | {
             "PATH": f"{self._environment}/bin:{os.environ['PATH']}",
@@ -48,24 +42,32 @@ class Trial:
             "BROKER_URL": broker,
             "SCHEDULER_BROKER_URL": broker,
         }
+        self._reader = Reader(str(guide.page), self._project, self._variables, ENDS_WITHIN)
 
     def prepare(self) -> None:
         """Install what the project needs, and lay it out."""
+        built = self._environment.with_name("wheel")
+        shutil.rmtree(built, ignore_errors=True)
+        wheel = build_wheel(built)
         requirements = self._guide.project / "requirements.txt"
         wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
         stamp = self._environment / "requirements"
         if not stamp.exists() or stamp.read_text() != wanted:
             run = [sys.executable, "-m", "venv", "--clear", str(self._environment)]
             subprocess.run(run, check=True)
-            pip = [f"{self._environment}/bin/python", "-m", "pip", "install", "-qq"]
-            subprocess.run([*pip, "--editable", str(ROOT), "-r", str(requirements)], check=True)
+            self._install(wheel, "-r", requirements)
             stamp.write_text(wanted)
+        self._install("--force-reinstall", "--no-deps", wheel)
         shutil.rmtree(self._project, ignore_errors=True)
         for folder in filter(None, (self._guide.shared, self._guide.project)):
             shutil.copytree(folder, self._project, dirs_exist_ok=True)
         shutil.copy(record.__file__, self._project)
         if (self._project / "prepare.sh").exists():
             subprocess.run(["bash", "prepare.sh"], cwd=self._project, check=True)
+
+    def _install(self, *what: str | Path) -> None:
+        pip = [self._environment / "bin/python", "-m", "pip", "install", "-qq", *what]
+        subprocess.run(pip, check=True)
 
     def follow(self) -> Iterator[str]:
         """Do what the page says; tells what is being done.
@@ -76,12 +78,12 @@ class Trial:
         try:
             for step in steps_of(self._guide.page.read_text()):
                 match step:
-                    case File(path, text):
+                    case File(path):
                         yield f"writes {path}"
-                        self._write(path, text)
+                        self._reader.write(step)
                     case Typed(line, command):
                         yield f"$ {command.line}"
-                        yield from self._type(line, command).splitlines()
+                        yield from self._reader.type(line, command).splitlines()
                     case Meanwhile(seconds):
                         yield f"waits for {seconds} s"
                         time.sleep(seconds)
@@ -96,36 +98,6 @@ class Trial:
         """What the jobs have noted."""
         noted = (self._project / record.RECORD).read_text().splitlines()
         return [line_of(json.loads(each)) for each in noted]
-
-    def _write(self, path: str, text: str) -> None:
-        file = self._project / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-    def _type(self, line: int, command: Command) -> str:
-        """What it prints, read from a file: what it leaves in the background holds on to a pipe."""
-        assert INTERRUPT not in command.expected, "what is to go on, goes into the background"
-        where = f"{self._guide.page}, line {line}: $ {command.line}\n"
-        with self._printed.open("w") as printed:
-            process = subprocess.Popen(
-                ["bash", "-c", command.line],
-                cwd=self._project,
-                env=self._variables,
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                code = process.wait(ENDS_WITHIN)
-            except subprocess.TimeoutExpired:
-                raise NotAsWritten(f"{where}It did not end.") from None
-        said = self._printed.read_text()
-        if code:
-            raise NotAsWritten(f"{where}It ended with exit code {code}:\n{said}")
-        if command.expected and not is_as_expected(command.expected, said):
-            raise NotAsWritten(f"{where}It printed:\n{said}")
-        return said
 
     def _end_all(self) -> None:
         """End what is still at work in the project."""
