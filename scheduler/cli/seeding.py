@@ -84,16 +84,19 @@ def seed(
         app.events.listening(_count_of(app, work), QueueDeclared, LoopSeeded),
     ):
         reports, left = ask(app, seeded, rights_to_seed(app.names, app.topology()), is_long=True)
-    if reports or as_json:
+    if as_json:
+        rows = [*map(row_of_report, reports)]
+        return print_json({"loops": rows, "leftovers": [*map(asdict, left)]})
+    if reports:
         show(reports, OF_REPORTS, as_json)
-        schedules = [] if as_json else [report.loop.schedule for report in reports]
+        schedules = [report.loop.schedule for report in reports]
         for meaning in dict.fromkeys(meaning_of(it) for it in schedules if isinstance(it, Cron)):
             print_line(meaning)
     else:
         are = "would be" if dry_run else "are"
         told = no_loops(app.namespace)
         print_line(f"{told}; the queues of its tasks {are} declared: {', '.join(app.tasks)}.")
-    if left and not as_json:
+    if left:
         print_line(LEFTOVERS.format(", ".join(map(str, left))))
 
 

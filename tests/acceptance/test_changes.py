@@ -99,10 +99,13 @@ def test_a_prune_that_is_only_tried_says_what_it_would_remove(shop: CommandLine)
     assert (seeded.code, "not in this code: report (" in seeded.out) == (FINE, True)
     assert "aliases= of a renamed task takes over" in seeded.out
     tried = shop("seed", "bazaar.py", "--prune", "--dry-run", "--json")
-    assert {row["loop"]: row["did"] for row in tried.json} == {
+    assert {row["loop"]: row["did"] for row in tried.json["loops"]} == {
         "bill": "unchanged",
         "report": "removed",
     }
+    left = {"task": "report", "ready": 0, "parked": 0, "processors": 0}
+    assert tried.json["leftovers"] == [left]
     done = shop("seed", "bazaar.py", "--prune", "--json")
-    assert {row["loop"]: row["did"] for row in done.json}["report"] == "removed"
+    assert {row["loop"]: row["did"] for row in done.json["loops"]}["report"] == "removed"
+    assert done.json["leftovers"] == []
     assert "not in this code" not in shop("seed", "bazaar.py").out

@@ -50,7 +50,11 @@ def test_programs_are_told_who_has_set_a_schedule(seeded: CommandLine) -> None:
         **{"loop": "report", "schedule": "0 9 * * * in UTC", "code": "every 1h"},
         "override": override,
     }
-    assert [each["override"] for each in seeded("seed", "--json").json] == [override, None, None]
+    assert [each["override"] for each in seeded("seed", "--json").json["loops"]] == [
+        override,
+        None,
+        None,
+    ]
 
 
 def test_all_options_of_a_schedule_can_be_given(seeded: CommandLine) -> None:

@@ -48,7 +48,7 @@ async def test_two_versions_work_side_by_side_and_the_new_one_takes_over(deploy:
     await deploy.until(lambda: len(runs(deploy, "removed", "old")) >= 2)
     await deploy.until(lambda: len(runs(deploy, "resized", "old")) >= 2)
 
-    did = {row["loop"]: row["did"] for row in deploy.call("seed", **NEW)}
+    did = {row["loop"]: row["did"] for row in deploy.call("seed", **NEW)["loops"]}
     assert did["added"] == "created"
     assert did["quickened"] == "rescheduled"
     assert did["moved"] == "rescheduled"
@@ -133,7 +133,7 @@ async def test_a_renamed_task_takes_over_though_seeds_are_killed(
                 break
             killed += 1
         assert killed > 2
-        listed = {row["loop"]: row["did"] for row in renaming.call("seed", **NEW)}
+        listed = {row["loop"]: row["did"] for row in renaming.call("seed", **NEW)["loops"]}
         assert listed == {"counter": "unchanged"}
         new = renaming.start("run", **NEW)
         await renaming.until(lambda: len(of("render", "page")) == 15)
