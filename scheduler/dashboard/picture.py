@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import log2
+from types import MappingProxyType
 from typing import NamedTuple
 
 from scheduler.brokers.contract import Depth
@@ -159,9 +160,13 @@ class Picture:
         leftovers: the tasks in the broker that the code does not have.
         parked: parked messages, by task and kind of error.
         calls_succeeded_at: when a call of each task succeeded last, to ten seconds.
+
+    Args:
+        aliases: old names of tasks, and their current names.
     """
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, aliases: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._aliases = aliases
         self.loops: dict[LoopId, LoopPicture] = {}
         self.minutes = Minutes(MINUTES_KEPT)
         self.entries: list[JournalEntry] = []
@@ -203,7 +208,7 @@ class Picture:
     def hear_of_calls(self, message: Message) -> None:
         """Note a new message of the history of calls; ignore older ones."""
         assert message.offset is not None
-        told = [each for each in decoded_batch(message) if isinstance(each, Summary)]
+        told = [each for each in decoded_batch(message, self._aliases) if isinstance(each, Summary)]
         if told and message.offset not in self._summaries:
             self._summaries[message.offset] = told
             self.version += 1

@@ -35,7 +35,7 @@ from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
 from scheduler.queues.failed import Parked
 from scheduler.queues.running import Running
-from scheduler.tasks.registry import App
+from scheduler.tasks.registry import App, aliases_of
 from scheduler.timing.backoff import backoff
 from scheduler.timing.clock import Clock
 
@@ -110,7 +110,7 @@ class Site:
         self.clock = clock
         self.access = access
         self.read_only = read_only
-        self.picture = Picture(app.namespace)
+        self.picture = Picture(app.namespace, aliases_of(app))
         self.operations = Operations(clock)
         self.looks: dict[str, Look] = {}
         self.findings: tuple[datetime, Sequence[Finding]] | None = None

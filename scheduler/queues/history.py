@@ -9,7 +9,7 @@ lists of objects with the fields of `Summary` and `Attempt`, moments in millisec
 """
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -144,9 +144,10 @@ _BATCH = TypeAdapter(Batch)
 class History:
     """Read and append to the history of a namespace's calls."""
 
-    def __init__(self, broker: Broker, names: Names) -> None:
+    def __init__(self, broker: Broker, names: Names, aliases: Mapping[str, str]) -> None:
         self._broker = broker
         self._names = names
+        self._aliases = aliases
 
     async def append(
         self, by: str, summaries: Sequence[Summary], attempts: Sequence[Attempt]
@@ -185,18 +186,22 @@ class History:
         async with aclosing(self._broker.read(self._names.history, since=since)) as messages:
             async for message in messages:
                 if text in message.body:
-                    for told in decoded_batch(message):
+                    for told in decoded_batch(message, self._aliases):
                         # A stream is read from the beginning of a chunk, which may be earlier.
                         if since is None or _ended_at(told) >= since:
                             yield told
 
 
-def decoded_batch(message: Message) -> Iterator[Summary | Attempt]:
-    """Decode a message of the stream; an unreadable one counts as empty."""
+def decoded_batch(message: Message, aliases: Mapping[str, str]) -> Iterator[Summary | Attempt]:
+    """Decode a message of the stream; an unreadable one counts as empty.
+
+    Args:
+        aliases: old names of tasks, and their current names, under which their calls count.
+    """
     with suppress(Undecodable):
         batch = parsed(_BATCH, message.body, "history")
         for each in (*batch.summaries, *batch.attempts):
-            yield replace(each, by=batch.by)
+            yield replace(each, by=batch.by, task=aliases.get(each.task, each.task))
 
 
 def _ended_at(told: Summary | Attempt) -> datetime:

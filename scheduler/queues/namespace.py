@@ -36,11 +36,12 @@ class Namespace:
         names = app.names
         self.app, self.broker, self.clock = app, broker, clock
         self.is_processor = hands is not None
-        self.failed = FailedQueues(broker, names, clock, aliases_of(app))
+        aliases = aliases_of(app)
+        self.failed = FailedQueues(broker, names, clock, aliases)
         self.lead = Lead(app.settings.longest_lead)
         self.timers = Timers(broker, names, clock, self.lead)
         self.heads = Heads(broker, names)
         self.journal = Journal(broker, names)
-        self.history = History(broker, names)
+        self.history = History(broker, names, aliases)
         self.roster = Roster(broker, names, clock, listing)
         self.roll_call = RollCall(broker, names, hands, clock.now())

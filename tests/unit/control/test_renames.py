@@ -10,6 +10,7 @@ import pytest
 from scheduler import Context, Every, Retry, Scheduler, StopLoop
 from scheduler.control.reports import Did
 from scheduler.control.where import Where
+from scheduler.dashboard.picture import Picture
 from scheduler.errors import BrokerError, Unconfirmed
 from scheduler.events import LoopReported
 from scheduler.processor.recognition import LoopTurns
@@ -19,6 +20,7 @@ from scheduler.queues.failed import EVERYTHING
 from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.loops import Loop
+from scheduler.tasks.registry import aliases_of
 from scheduler.timing.once import Once
 from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, new_app, of, program_of
@@ -119,6 +121,23 @@ async def test_a_renamed_task_takes_over_what_its_old_name_left(stage: Stage) ->
     assert queues == {stage.app.names.failed_queue("render")}
     assert not of(LoopReported, stage.events)
     assert (await stage.history("counter"))[0] == "renamed"
+
+
+async def test_recent_failures_of_the_old_name_count_for_the_new_one(stage: Stage) -> None:
+    old, new = old_shop(), new_shop()
+    await stage.seed(old.app)
+    async with stage.processor():
+        await old.send(-1)
+        await asyncio.sleep(12)
+    await renamed(stage, new)
+    findings = [finding async for finding in stage.program.doctor.examine()]
+    (calls,) = [each for each in findings if "calls failed" in each.detail]
+    assert calls.about == "task render"
+    picture = Picture(new.app.namespace, aliases_of(new.app))
+    async for message in stage.broker.read(new.app.names.history):
+        picture.hear_of_calls(message)
+    (task,) = picture.calls(stage.clock.now())
+    assert task == "render"
 
 
 async def test_seeding_again_finds_it_renamed(stage: Stage) -> None:
