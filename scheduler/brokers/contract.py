@@ -340,8 +340,8 @@ def written_into(stream: str, exchange: str, routing_key: str) -> Generator[None
         yield
     except Unroutable:
         raise QueueNotFound(
-            f"What is published to the exchange {exchange!r} for {routing_key!r} does not get into "
-            f"the stream {stream!r}: it is not there, or not bound."
+            f"Messages to the exchange {exchange!r} for {routing_key!r} do not reach the stream "
+            f"{stream!r}: it does not exist, or is not bound."
         ) from None
 
 

@@ -81,8 +81,8 @@ def parse_url(text: str) -> "URL":
     vhost = text.partition("://")[2].partition("/")[2].partition("?")[0]
     if "," in url.host + vhost:
         raise SettingsError(
-            "The broker URL has a comma that separates nothing. Several are written in full, "
-            f"with a comma between them: {FORM},{FORM}. In a virtual host it is written %2C."
+            "The broker URL has a misplaced comma. Write several URLs in full, separated by "
+            f"commas: {FORM},{FORM}. Write %2C for a comma in a virtual host."
         )
     if "@" in vhost:  # and in `amqp://user:1@2/3@host/`, `3` would be shown as a virtual host
         raise SettingsError(UNREADABLE)
@@ -145,14 +145,14 @@ def _check_options(url: "URL") -> None:
     if not set(URL_OPTIONS).issuperset(url.query):
         raise SettingsError(
             f"The broker URL has an unknown option; expected one of {', '.join(URL_OPTIONS)}. "
-            "It is not shown, as it may be a part of a password."
+            "It is not shown, as it may be part of a password."
         )
     for name in ("heartbeat", "timeout"):
         value = url.query.get(name, "0")
         if not value.isdecimal() or int(value) > LONGEST_SECONDS:
             raise SettingsError(
                 f"{name} in the broker URL is a whole number of seconds, up to {LONGEST_SECONDS}. "
-                "What it is now is not shown, as it may be a part of a password."
+                "Its value is not shown, as it may be part of a password."
             )
 
 

@@ -88,7 +88,7 @@ def encoded_key(routing_key: str) -> bytes:
     try:
         routing_key.encode()
     except UnicodeEncodeError:
-        raise Unencodable(f"The routing key {ascii(routing_key)} is no text.") from None
+        raise Unencodable(f"The routing key {ascii(routing_key)} is not text.") from None
     return short_string(routing_key, "The routing key")
 
 
@@ -117,7 +117,7 @@ def check_body(body: bytes, largest: int | None, place: str, address: str) -> No
         raise TooLarge(
             f"The message to {place} is {len(body) / 2**20:.2f} MiB, and {address} accepts "
             f"{largest / 2**20:.2f} MiB (its max_message_size). It was not sent: store the data "
-            "elsewhere and send where it is, or raise max_message_size in rabbitmq.conf.",
+            "elsewhere and send its location, or raise max_message_size in rabbitmq.conf.",
             limit=largest,
         )
 

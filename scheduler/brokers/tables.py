@@ -69,9 +69,9 @@ def read_table(data: bytes, at: int = 0, depth: int = 0) -> tuple[dict[str, Any]
     except (IndexError, struct.error) as error:
         raise Malformed(str(error)) from None
     except KeyError as error:
-        raise Malformed(f"there is no kind {chr(error.args[0])!r}") from None
+        raise Malformed(f"unknown type {chr(error.args[0])!r}") from None
     if at != end or end > len(data):
-        raise Malformed("it does not end where it says")
+        raise Malformed("its length is wrong")
     return table, end
 
 
@@ -127,7 +127,7 @@ def _read_array(data: bytes, at: int, depth: int) -> tuple[list[Any] | Opaque, i
         value, at = READERS[data[at]](data, at + 1, depth + 1)
         values.append(value)
     if at != end:
-        raise Malformed("an array does not end where it says")
+        raise Malformed("an array has a wrong length")
     return values, end
 
 
@@ -147,7 +147,7 @@ def short_string(text: object, what: str) -> bytes:
             f"{what} holds a character that cannot be encoded: {error.reason}."
         ) from None
     if len(data) > LONGEST_SHORT:
-        raise Unencodable(f"{what} is {len(data)} bytes long: at most {LONGEST_SHORT} can travel.")
+        raise Unencodable(f"{what} is {len(data)} bytes long: at most {LONGEST_SHORT} are allowed.")
     return len(data).to_bytes() + data
 
 
@@ -223,7 +223,7 @@ def _decimal(value: Decimal, path: Path) -> bytes:
 def time_of(value: datetime, what: str) -> bytes:
     """Encode a moment."""
     if value.tzinfo is None or value < UNIX_EPOCH:
-        raise Unencodable(f"{what} holds {value}: moments have a time zone, and come after 1970.")
+        raise Unencodable(f"{what} holds {value}: expected a time with a zone, after 1970.")
     return int((value - UNIX_EPOCH).total_seconds()).to_bytes(8)
 
 

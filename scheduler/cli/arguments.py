@@ -169,7 +169,7 @@ RunArgument = Annotated[
 ]
 OneTask = Annotated[
     str | None,
-    typer.Option("--task", autocompletion=tasks_to_complete, help="Only those of this task."),
+    typer.Option("--task", autocompletion=tasks_to_complete, help="Select by task."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

@@ -39,7 +39,7 @@ def doctor(
     health_port: HealthPort = None,
     as_json: Json = False,
 ) -> bool:
-    """Look for what would break the guarantees, and what to change.
+    """Check everything that could break the guarantees.
 
     The exit code is 1 if there are problems.
 

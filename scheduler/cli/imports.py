@@ -50,7 +50,7 @@ Out = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Overwrite FILE if it exists.")]
 Namespace = Annotated[
     str | None,
-    typer.Option(help="The namespace of the app; else, as what was read is called."),
+    typer.Option(help="The namespace of the app; by default, that of the source."),
 ]
 Zone = Annotated[
     str | None,
@@ -91,7 +91,7 @@ def import_crontab(
         bool | None,
         typer.Option(
             "--users/--no-users",
-            help="Whether lines name a user after the times, as in /etc/cron.d; else, as it looks.",
+            help="Expect a user after the times, as in /etc/cron.d; by default, guess.",
         ),
     ] = None,
     as_json: Json = False,
@@ -207,4 +207,4 @@ def _tell(found: Found, ways: OutputOptions) -> None:
         lines.append("Nothing was written: --out FILE does that.")
     sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
     if not found.jobs:
-        raise SchedulerError("There is nothing in it that can be carried over.")
+        raise SchedulerError("Nothing in the files can be carried over.")

@@ -158,7 +158,7 @@ def topology_show(
 @command(topology, "export", asks=False)
 def topology_export(
     reference: AppArgument = None,
-    vhost: Annotated[str, typer.Option(help="The virtual host that they are for.")] = "/",
+    vhost: Annotated[str, typer.Option(help="The virtual host of the definitions.")] = "/",
     as_json: Annotated[
         bool,
         typer.Option("--json", help="No effect: the output is always JSON.", show_default=False),

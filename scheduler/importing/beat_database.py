@@ -67,10 +67,10 @@ def _rows(text: str, file: str) -> Iterator[Row]:
             yield Row(place, str(row["model"]).lower(), row.get("pk"), dict(row["fields"]))
             position = _skipped(text, end, ",")
     except json.JSONDecodeError as error:
-        raise UsageError(f"{file}, line {error.lineno}, is no JSON: {error.msg}.") from None
+        raise UsageError(f"{file}, line {error.lineno}, is not JSON: {error.msg}.") from None
     except (TypeError, KeyError, ValueError, AttributeError, RecursionError):
         line = text.count("\n", 0, position) + 1
-        raise UsageError(f"{file}, line {line}, is no row of manage.py dumpdata.") from None
+        raise UsageError(f"{file}, line {line}, is not a row of manage.py dumpdata.") from None
 
 
 def _skipped(text: str, position: int, mark: str) -> int:
@@ -87,7 +87,7 @@ def _entry(row: Row, schedules: Mapping[tuple[str, str], Row]) -> Entry:
     task = str(fields.get("task"))
     name = str(fields.get("name") or task)
     if task == OWN:
-        raise ScheduleError("it clears results of Celery's, of which there are none")
+        raise ScheduleError("it deletes results that Celery stores, and there are none here")
     kind, of = _schedule(row, schedules)
     notes = [
         Note(place, f"{option}={fields[option]} of {name!r}: {why}")

@@ -53,7 +53,7 @@ def read_celery(texts: Mapping[str, str], *, tz: str | None = None) -> Found:
     if dumps or is_django:
         app.notes.append(Note(Place(next(iter(texts)), 1), DJANGO))
     if not jobs and not app.notes:
-        raise UsageError(f"{', '.join(texts)}: there are no tasks, and nothing that beat runs.")
+        raise UsageError(f"{', '.join(texts)}: found no tasks and no schedule of beat.")
     notes = list(dict.fromkeys(app.notes))
     return Found("celery", _namespace(sources, texts), jobs, notes)
 
@@ -257,7 +257,7 @@ class Settings:
                 others.setdefault(bound.place.file, {})[name] = bound.place.line
         for file, lines in others.items():
             names = ", ".join(f"{name} (line {line})" for name, line in sorted(lines.items()))
-            told = f"settings of Celery's that are of no use here: {names}"
+            told = f"settings of Celery's without effect here: {names}"
             self._note(Place(file, min(lines.values())), told)
         for _, made in self._project.state.classes:
             if {named(str(name)) for name in made.attributes} & READ:

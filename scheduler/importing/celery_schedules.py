@@ -56,7 +56,7 @@ class Beat:
             case Made("solar"):
                 raise ScheduleError(SOLAR)
             case Made(kind):
-                raise ScheduleError(f"{kind}(...) is a schedule that is not known here")
+                raise ScheduleError(f"{kind}(...) is an unknown schedule")
             case Unread():
                 raise Unreadable(value)
             case _:
@@ -91,13 +91,17 @@ def _period(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     given = dict(zip(("run_every", "relative"), args, strict=False)) | dict(kwargs)
     others = [name for name, each in given.items() if name != "run_every" and each]
     if others or "run_every" not in given:
-        raise ScheduleError(f"schedule({', '.join(others)}) has no equal: expected a period alone")
+        raise ScheduleError(
+            f"schedule({', '.join(others)}) has no equivalent: expected a period alone"
+        )
     return given["run_every"]
 
 
 def _fields(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, str]:
     if len(args) > 2:
-        raise ScheduleError("crontab: what is third, differs between releases of Celery: name it")
+        raise ScheduleError(
+            "crontab: the third argument differs between releases of Celery: pass it by name"
+        )
     given = dict(zip(FIELDS, args, strict=False)) | dict(kwargs)
     if "**" in given:
         raise ScheduleError(str(given["**"]))

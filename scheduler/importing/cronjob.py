@@ -82,7 +82,7 @@ def documents_in(text: str, file: str) -> list[Value]:
     except (yaml.YAMLError, RecursionError) as error:
         told = " ".join(str(error).replace('"<unicode string>"', file).split())
         hint = " A template is rendered first: helm template." if "{{" in text else ""
-        raise UsageError(f"{file} is no YAML: {told}.{hint}") from None
+        raise UsageError(f"{file} is not YAML: {told}.{hint}") from None
 
 
 def _nodes(loader: "yaml.SafeLoader") -> Iterator["yaml.Node"]:

@@ -217,7 +217,7 @@ def _misread(line: _Line, setting: _Setting, user: str, command: str) -> Iterato
 
 def _schedule(when: str, tz: str) -> tuple[Cron, frozenset[int] | None]:
     if when == "@reboot":
-        raise ScheduleError("there is no start of a machine: run it where the machine is set up")
+        raise ScheduleError("there is no equivalent: run it when the machine starts")
     if when.startswith("@") and when not in NICKNAMES:
         raise ScheduleError(f"{when} is not known")
     text = NICKNAMES.get(when, when).removeprefix("-")  # keeps cronie from logging it

@@ -76,7 +76,7 @@ def source_of(text: str, file: str) -> Source:
         return Source(file, ast.parse(text))
     except (SyntaxError, ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise UsageError(f"{file}{line}, is no Python: {shown(str(error))}.") from None
+        raise UsageError(f"{file}{line}, is not Python: {shown(str(error))}.") from None
 
 
 PLAIN = (str, bytes, int, float, bool, timedelta, range, type(None))

@@ -82,11 +82,11 @@ class Arguments:
             text = _STRICT.encode(wire)
         except (ValueError, TypeError) as error:
             raise InvalidArguments(
-                f"The arguments of {self._name} cannot travel as JSON: {error}."
+                f"The arguments of {self._name} cannot be sent as JSON: {error}."
             ) from None
         if self._read(text) != fitting:
             raise InvalidArguments(
-                f"The arguments of {self._name} would not arrive as they are: JSON turns them into "
+                f"The arguments of {self._name} would change on the way: JSON turns them into "
                 f"{text}. Pass plain values, and the names of secrets."
             )
         return wire
@@ -117,7 +117,7 @@ class Arguments:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise RegistrationError(
                 f"{self._name} has the parameter {str(parameter)!r}: the arguments of a task "
-                "travel by name, so it can have neither *args, **kwargs nor positional-only ones."
+                "are sent by name, so it can have neither *args, **kwargs nor positional-only ones."
             )
 
     def _adapter_of(self, fields: dict[str, Any]) -> TypeAdapter[Any]:

@@ -87,13 +87,13 @@ class Context(Generic[State]):
             text = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise CarryError(
-                f"Only what JSON can hold can be carried to the next run: {error}. "
-                "Carry a string, number, list or dict, or store the value elsewhere."
+                f"The carried value must be JSON: {error}. Carry a string, number, list or dict, "
+                "or store the value elsewhere."
             ) from None
         if len(text.encode()) > CARRY_LIMIT:
             raise CarryError(
-                f"At most 64 KiB can be carried to the next run, this is {len(text.encode())} "
-                "bytes of JSON. Store the value elsewhere, and carry where it is."
+                f"The carried value is {len(text.encode())} bytes of JSON; at most 64 KiB are "
+                "allowed. Store the value elsewhere, and carry its location."
             )
         self._hand_on(json.loads(text))
 

@@ -69,7 +69,7 @@ class Tls:
 
     def _check(self, url: URL) -> None:
         if self.key_file is not None and self.cert_file is None:
-            raise SettingsError(f"{KEY} is set, but not {CERT}, which it belongs to: set both.")
+            raise SettingsError(f"{KEY} is set, but {CERT} is not: set both.")
         files = {CA: self.ca_file, CERT: self.cert_file}
         unused = [setting for setting, path in files.items() if path is not None]
         if unused and url.scheme != "amqps":
@@ -86,8 +86,7 @@ class Tls:
             return ssl.create_default_context(cafile=self.ca_file)
         except (ssl.SSLError, OSError) as error:
             raise SettingsError(
-                f"{CA}: {str(self.ca_file)!r} holds no certificate that can be used: "
-                f"{words_of(error)}."
+                f"{CA}: {str(self.ca_file)!r} has no usable certificate: {words_of(error)}."
             ) from None
 
     def _show_certificate(self, context: ssl.SSLContext, path: Path) -> None:
@@ -98,7 +97,7 @@ class Tls:
             context.load_cert_chain(path, self.key_file, password=self._refuse_passphrase)
         except (ssl.SSLError, OSError) as error:
             raise SettingsError(
-                f"{CERT} and {KEY}: {str(path)!r} and {str(self.key_file or path)!r} are no "
+                f"{CERT} and {KEY}: {str(path)!r} and {str(self.key_file or path)!r} are not a "
                 f"certificate and its key: {words_of(error)}."
             ) from None
 

@@ -137,7 +137,7 @@ class MemoryServer:
     def stream(self, name: str) -> Stream:
         if name in self.queues:
             raise IncompatibleBroker(
-                f"{name!r} is no stream: it is consumed, not read or followed."
+                f"{name!r} is not a stream: it is consumed, not read or followed."
             )
         if name not in self.streams:
             raise QueueNotFound(f"There is no stream {name!r}.")

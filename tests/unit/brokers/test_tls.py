@@ -198,10 +198,10 @@ def test_what_is_pem_but_no_certificate_is_told(tmp_path: Path, pair: Pair):
     garbled = tmp_path / "garbled.pem"
     garbled.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     for tls, told in [
-        (Tls(ca_file=garbled), "garbled.pem' holds no certificate that can be used: "),
-        (Tls(ca_file=pair.key), "me.key' holds no certificate that can be used: "),
-        (Tls(cert_file=garbled, key_file=pair.key), "are no certificate and its key: "),
-        (Tls(cert_file=pair.certificate), "are no certificate and its key: "),
+        (Tls(ca_file=garbled), "garbled.pem' has no usable certificate: "),
+        (Tls(ca_file=pair.key), "me.key' has no usable certificate: "),
+        (Tls(cert_file=garbled, key_file=pair.key), "are not a certificate and its key: "),
+        (Tls(cert_file=pair.certificate), "are not a certificate and its key: "),
     ]:
         with pytest.raises(SettingsError) as error:
             tls.context(SECURE)
@@ -210,7 +210,7 @@ def test_what_is_pem_but_no_certificate_is_told(tmp_path: Path, pair: Pair):
 
 def test_a_key_of_another_certificate_is_told(authority: Authority, pair: Pair):
     other = authority.issue("other", "other@example.org")
-    with pytest.raises(SettingsError, match="no certificate and its key: key values mismatch"):
+    with pytest.raises(SettingsError, match="not a certificate and its key: key values mismatch"):
         Tls(cert_file=pair.certificate, key_file=other.key).context(SECURE)
 
 
@@ -228,7 +228,7 @@ def test_a_key_with_a_passphrase_is_refused_rather_than_asked_for(pair: Pair):
 
 
 def test_a_key_without_its_certificate_is_refused(pair: Pair):
-    with pytest.raises(SettingsError, match="SCHEDULER_TLS_KEY_FILE is set, but not SCHEDULER_TLS"):
+    with pytest.raises(SettingsError, match="SCHEDULER_TLS_KEY_FILE is set, but SCHEDULER_TLS"):
         Tls(key_file=pair.key).context(SECURE)
 
 

@@ -51,10 +51,10 @@ def test_a_schedule_has_its_equal(schedule: str, expected: Cron | Every) -> None
     ("schedule", "told"),
     [
         ("solar('sunset', 52, 13)", "solar: nothing goes by the sun"),
-        ("rrule('DAILY')", "rrule(...) is a schedule that is not known here"),
+        ("rrule('DAILY')", "rrule(...) is an unknown schedule"),
         ("settings.EVERY", "what `settings.EVERY` is cannot be known without running it"),
         ("int(os.environ['EVERY'])", "cannot be known without running it"),
-        ("crontab(0, 0, '1')", "what is third, differs between releases of Celery"),
+        ("crontab(0, 0, '1')", "the third argument differs between releases of Celery"),
         ("crontab(hours=1)", "crontab takes no hours"),
         ("crontab(day_of_week=7)", "the day of week field is not understood: '7'"),
         ("crontab(minute='5/15')", "the minute field is not understood: '5/15'"),
@@ -294,7 +294,7 @@ def test_settings_of_beat_and_tasks_hold() -> None:
     assert isinstance(job_of(found, "cleanup").action, Unknown)
     told = "\n".join(notes_of(found))
     assert "settings.py:7: the schedules are in a database" in told
-    assert "settings of Celery's that are of no use here: broker_url" in told
+    assert "settings of Celery's without effect here: broker_url" in told
     assert "settings.py:15: which function cleanup is" in told
 
 
@@ -335,7 +335,7 @@ def test_a_database_has_loops_pauses_and_moments() -> None:
     greetings = job_of(found, "Christmas greetings")
     assert greetings.once == {"Christmas-greetings": datetime(2026, 12, 24, 17, tzinfo=UTC)}
     notes = notes_of(found)
-    assert "dump.json:8: left out, 'celery.backend_cleanup': it clears results" in notes[1]
+    assert "dump.json:8: left out, 'celery.backend_cleanup': it deletes results" in notes[1]
     assert (
         notes[2]
         == "dump.json:9: queue=imports of 'Import prices': each task has a queue of its own"
@@ -353,12 +353,12 @@ def test_a_dump_and_modules_go_together() -> None:
 @pytest.mark.parametrize(
     ("file", "text", "told"),
     [
-        ("a.py", "def", "a.py, line 1, is no Python"),
-        ("a.py", "x = 1", "a.py: there are no tasks, and nothing that beat runs"),
+        ("a.py", "def", "a.py, line 1, is not Python"),
+        ("a.py", "x = 1", "a.py: found no tasks and no schedule of beat"),
         ("a.json", "[", "a.json has no django_celery_beat.periodictask"),
-        ("a.json", "[{]", "a.json, line 1, is no JSON"),
-        ("a.json", "[1]", "a.json, line 1, is no row of manage.py dumpdata"),
-        ("a.json", "[\n{}]", "a.json, line 2, is no row of manage.py dumpdata"),
+        ("a.json", "[{]", "a.json, line 1, is not JSON"),
+        ("a.json", "[1]", "a.json, line 1, is not a row of manage.py dumpdata"),
+        ("a.json", "[\n{}]", "a.json, line 2, is not a row of manage.py dumpdata"),
         ("a.json", "[]", "a.json has no django_celery_beat.periodictask"),
     ],
 )

@@ -190,10 +190,10 @@ spec:
     [
         ("kind: Deployment", "jobs.yaml has no CronJob"),
         ("", "jobs.yaml has no CronJob"),
-        ("a: [", "jobs.yaml is no YAML"),
+        ("a: [", "jobs.yaml is not YAML"),
         ("spec:\n  schedule: {{ .Values.schedule | quote }}", "helm template"),
         ("{{- if .Values.on }}\nkind: CronJob\n{{- end }}", "helm template"),
-        ("&a [*a]", "jobs.yaml is no YAML"),
+        ("&a [*a]", "jobs.yaml is not YAML"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(text: str, told: str) -> None:

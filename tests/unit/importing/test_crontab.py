@@ -112,7 +112,7 @@ def test_whether_there_are_users_is_told_by_the_looks(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("@reboot x", "there is no start of a machine"),
+        ("@reboot x", "there is no equivalent"),
         ("@hourly", "expected five fields of times, and a command"),
         ("@fortnightly x", "@fortnightly is not known"),
         ("61 * * * * x", "the minute field is not understood: '61'"),

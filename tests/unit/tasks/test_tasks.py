@@ -130,7 +130,7 @@ async def any_value(value: Any) -> None: ...
 
 @pytest.mark.parametrize("value", [object(), lambda: None, b"\xff", {1: {2: object()}}])
 def test_what_json_cannot_hold_is_refused(value: Any):
-    with pytest.raises(InvalidArguments, match="any_value cannot travel as JSON"):
+    with pytest.raises(InvalidArguments, match="any_value cannot be sent as JSON"):
         Arguments(any_value).dump({"value": value})
 
 
