@@ -499,8 +499,8 @@ class RunFinished(RunEvent):
             return ", which was its only run"
         due_at, ended_at = token.due_at.astimezone(), self.started_at + self.duration
         is_today = due_at.date() == ended_at.astimezone().date()
-        told = time_of_day(due_at) if is_today else exact(due_at)
-        return f", {'again' if token.attempt else 'next'} at {told}"
+        shown = time_of_day(due_at) if is_today else exact(due_at)
+        return f", {'again' if token.attempt else 'next'} at {shown}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,10 +220,10 @@ class Sender(Generic[Q]):
             if len(pair) == 2:
                 call, posting = pair[0], self._when(pair[1])
             if not isinstance(call, Mapping):
-                told = (
+                text = (
                     f"a call is a mapping of arguments by name, got {shown(cast('object', call))}."
                 )
-                raise InvalidArguments(told)
+                raise InvalidArguments(text)
             return self._spec.arguments.bind(**cast("Mapping[str, Any]", call)), posting
         except (InvalidArguments, TypeError) as error:  # TypeError: a name is not a string
             raise InvalidArguments(f"Nothing was sent. Call {number}: {error}") from None

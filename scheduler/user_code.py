@@ -65,10 +65,10 @@ class UserCode:
 
     def _instead_of(self, error: BaseException) -> RuntimeError:
         try:
-            told = summary_of(error)
+            summary = summary_of(error)
         except BaseException:  # its message failed in the same way
-            told = type(error).__name__
-        instead = RuntimeError(f"{self._what} raised {told}")
+            summary = type(error).__name__
+        instead = RuntimeError(f"{self._what} raised {summary}")
         instead.__cause__ = error
         return instead
 

@@ -317,8 +317,8 @@ def _do(
     except NotAllSeen as interrupted:
         error = interrupted
     if as_json:
-        told = {"error": type(error).__name__, "message": str(error)} if error else {}
-        print_json({done: ids, "not_found": sorted(not_found), **told})
+        failure = {"error": type(error).__name__, "message": str(error)} if error else {}
+        print_json({done: ids, "not_found": sorted(not_found), **failure})
     else:
         for name in sorted(not_found):
             print_line(f"not found: {name}")

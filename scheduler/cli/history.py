@@ -100,13 +100,13 @@ class Calls:
     id: str
     failed: bool
 
-    def include(self, told: Summary | Attempt) -> bool:
+    def include(self, record: Summary | Attempt) -> bool:
         """Return whether a record of the history is selected."""
-        if self.task not in (None, told.task):
+        if self.task not in (None, record.task):
             return False
-        if isinstance(told, Summary):
+        if isinstance(record, Summary):
             return not (self.id or self.failed)
-        return told.id.startswith(self.id) and (not self.failed or told.outcome in FAILED)
+        return record.id.startswith(self.id) and (not self.failed or record.outcome in FAILED)
 
 
 def _show_calls(
@@ -115,9 +115,9 @@ def _show_calls(
     async def found(program: Program) -> list[Summary | Attempt]:
         last = deque[Summary | Attempt](maxlen=limit)
         beginning = SystemClock().now() - span
-        async for told in program.history.read(since=beginning, containing=calls.id):
-            if calls.include(told):
-                last.append(told)
+        async for record in program.history.read(since=beginning, containing=calls.id):
+            if calls.include(record):
+                last.append(record)
         return list(last)
 
     try:
@@ -128,25 +128,25 @@ def _show_calls(
             "`scheduler seed` has not run yet."
         ) from error
     if as_json:
-        print_json([row_of_call(told) for told in listed])
+        print_json([row_of_call(record) for record in listed])
     else:
         print_table(listed, OF_CALLS)
 
 
-def row_of_call(told: Summary | Attempt) -> Row:
+def row_of_call(record: Summary | Attempt) -> Row:
     """Return the records of calls, for programs."""
-    if isinstance(told, Summary):
-        return {"at": told.until, "what": "summary", **asdict(told)}
+    if isinstance(record, Summary):
+        return {"at": record.until, "what": "summary", **asdict(record)}
     fields = "task", "id", "key", "attempt", "sent_at", "due_at", "started_at", "late", "took"
-    row = {name: getattr(told, name) for name in (*fields, "error", "by")}
-    return {"at": told.ended_at, "what": told.outcome, **row}
+    row = {name: getattr(record, name) for name in (*fields, "error", "by")}
+    return {"at": record.ended_at, "what": record.outcome, **row}
 
 
-def _note_on_call(told: Summary | Attempt) -> str:
-    if isinstance(told, Attempt):
-        return told.error
-    counts = [f"{count} {name}" for name in COUNTED if (count := getattr(told, name))]
-    return ", ".join([*counts, *(f"{each.count} x {each.error}" for each in told.errors)])
+def _note_on_call(record: Summary | Attempt) -> str:
+    if isinstance(record, Attempt):
+        return record.error
+    counts = [f"{count} {name}" for name in COUNTED if (count := getattr(record, name))]
+    return ", ".join([*counts, *(f"{each.count} x {each.error}" for each in record.errors)])
 
 
 OF_CALLS = Table[Summary | Attempt](

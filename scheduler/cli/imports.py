@@ -162,8 +162,8 @@ def _namespace(found: Found, wanted: str | None) -> str:
     if wanted is None:
         return re.sub(r"[^A-Za-z0-9_-]+", "-", found.namespace)[:64].strip("-") or found.kind
     if not NAMESPACE.fullmatch(wanted):
-        told = "--namespace has 1 to 64 letters, digits, '_' or '-'"
-        raise UsageError(f"{told}, got {wanted!r}.")
+        problem = "--namespace has 1 to 64 letters, digits, '_' or '-'"
+        raise UsageError(f"{problem}, got {wanted!r}.")
     return wanted
 
 
@@ -172,8 +172,8 @@ def _write(code: str, path: Path, force: bool) -> None:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(code)
     except FileExistsError:
-        told = "is there already: nothing was written. --force writes over it."
-        raise UsageError(f"{path} {told}") from None
+        problem = "is there already: nothing was written. --force writes over it."
+        raise UsageError(f"{path} {problem}") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
 

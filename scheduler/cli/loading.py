@@ -44,7 +44,7 @@ def ready_app(reference: str | None, *, log_format: str | None = None) -> Schedu
     if style not in logs.FORMATTERS:
         raise UsageError(f"--log-format is {', '.join(logs.FORMATTERS)}, got {style!r}.")
     logs.configure(app.settings.log_level, style)
-    app.events.listen(logs.log_event, *logs.told())
+    app.events.listen(logs.log_event, *logs.logged_events())
     return app
 
 
@@ -110,8 +110,8 @@ def _in_pyproject(place: Path) -> tuple[str, Path]:
     for folder in (place, *place.parents):
         section = _section(folder / "pyproject.toml")
         if unknown := section.keys() - {"app"}:
-            told = no_such("key", min(unknown), ["app"])
-            raise UsageError(f"{folder / 'pyproject.toml'}, [tool.scheduler]: {told}")
+            problem = no_such("key", min(unknown), ["app"])
+            raise UsageError(f"{folder / 'pyproject.toml'}, [tool.scheduler]: {problem}")
         if app := section.get("app"):
             return app, folder
     raise AppNotFound(
@@ -212,8 +212,8 @@ def importing(place: str) -> Generator[None]:
         where = "".join(f" ({each.filename}, line {each.lineno})" for each in _theirs(error)[-1:])
         raise type(error)(f"{error}{where}") from None
     except Exception as error:
-        told = f"{place} cannot be imported: {summary_of(error)}"
-        raise UsageError(_with_lines(told, error)) from error
+        problem = f"{place} cannot be imported: {summary_of(error)}"
+        raise UsageError(_with_lines(problem, error)) from error
 
 
 @contextmanager
@@ -230,9 +230,9 @@ def in_lifespan() -> Generator[None]:
         raise LifespanError(_with_lines(str(error), cause)) from cause
 
 
-def _with_lines(told: str, error: BaseException) -> str:
+def _with_lines(problem: str, error: BaseException) -> str:
     lines = traceback.format_list(_theirs(error))
-    return printable(f"{told}\n{''.join(lines)}".rstrip())
+    return printable(f"{problem}\n{''.join(lines)}".rstrip())
 
 
 def _theirs(error: BaseException) -> list[traceback.FrameSummary]:

@@ -29,7 +29,7 @@ def configure(level: str, style: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
-def told() -> list[type[Event]]:
+def logged_events() -> list[type[Event]]:
     """Return the events that may have a line at the level of this process."""
     kinds = [*Event.__subclasses__(), *RunEvent.__subclasses__()]
     return [kind for kind in kinds if logger.isEnabledFor(kind.level)]

@@ -94,8 +94,8 @@ def seed(
             print_line(meaning)
     else:
         are = "would be" if dry_run else "are"
-        told = no_loops(app.namespace)
-        print_line(f"{told}; the queues of its tasks {are} declared: {', '.join(app.tasks)}.")
+        text = no_loops(app.namespace)
+        print_line(f"{text}; the queues of its tasks {are} declared: {', '.join(app.tasks)}.")
     if left:
         print_line(LEFTOVERS.format(", ".join(map(str, left))))
 

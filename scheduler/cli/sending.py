@@ -69,8 +69,8 @@ def send(
     """
     pairs = (each for each in (reference, task) if each and "=" in each)
     for each in (*pairs, *context.args):
-        told = "is no option: the arguments are one JSON object"
-        raise UsageError(f"{each!r} {told}, such as --args '{{\"n\": 1}}'.")
+        problem = "is no option: the arguments are one JSON object"
+        raise UsageError(f"{each!r} {problem}, such as --args '{{\"n\": 1}}'.")
     reference, name = app_and_one(reference, task, "a TASK")
     if delay is not None and at is not None:
         raise UsageError("A call has one time: give --in or --at, not both.")

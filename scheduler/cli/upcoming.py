@@ -44,8 +44,8 @@ def upcoming(
         )
     if not found:
         tasks = ", ".join(app.tasks)
-        told = no_loops(app.namespace)
-        return print_line(f"{told}; its tasks run when they are sent messages: {tasks}.")
+        text = no_loops(app.namespace)
+        return print_line(f"{text}; its tasks run when they are sent messages: {tasks}.")
     for loop, times in found:
         print_line(f"{loop}  ({meaning_of(loop.schedule)})")
         for time in times:

@@ -199,12 +199,12 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
     )
 
 
-def visitor_of(told: object) -> Visitor | None:
+def visitor_of(visitor: object) -> Visitor | None:
     """Return the result of `access=`, checked.
 
     Raises:
         UsageError: it is neither a `Visitor` nor None.
     """
-    if told is None or isinstance(told, Visitor):
-        return told
-    raise UsageError(f"access= must return a Visitor or None, got {told!r}; access denied.")
+    if visitor is None or isinstance(visitor, Visitor):
+        return visitor
+    raise UsageError(f"access= must return a Visitor or None, got {visitor!r}; access denied.")

@@ -588,8 +588,8 @@ async def _do(
 
 
 def _told(report: Report) -> str:
-    told = f"{report.loop}: {report.did.value}"
+    text = f"{report.loop}: {report.did.value}"
     if report.silent:
         silent = ", ".join(report.silent)
-        told += f", not confirmed by {silent}; they may start one more run"
-    return told
+        text += f", not confirmed by {silent}; they may start one more run"
+    return text

@@ -108,8 +108,8 @@ def description_of(which: Selection) -> str:
 
 def words_of(which: Selection) -> list[str]:
     """Describe the selection of messages."""
-    told = {"task": which.task, "reason": which.reason, "error": which.kind}
-    return [f"{name}: {value}" for name, value in told.items() if value is not None]
+    filters = {"task": which.task, "reason": which.reason, "error": which.kind}
+    return [f"{name}: {value}" for name, value in filters.items() if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +149,10 @@ def roll_of(answers: Answers, running: Running, at: datetime) -> Roll:
 
 
 def _pod(name: str, answers: Answers, running: Running) -> Pod:
-    told, hands = running.said.get(name), answers.said.get(name, {})
+    report, hands = running.said.get(name), answers.said.get(name, {})
     return Pod(
         name,
         answers.about.get(name, NOTHING_TOLD),
-        sorted(told.runs, key=lambda run: run.started_at) if told else (),
+        sorted(report.runs, key=lambda run: run.started_at) if report else (),
         [(loop, token) for loop, tokens in hands.items() for token in tokens if not token.running],
     )

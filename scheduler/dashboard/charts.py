@@ -78,12 +78,12 @@ class Chart:
         ).format(WIDTH, HEIGHT, f"{self.title}: {self._at(-1)}", Markup("").join(drawn))
 
     def _at(self, index: int) -> str:
-        told = [
+        parts = [
             f"{amount(value)} {self.unit} {each.name}".rstrip()
             for each in self.series
             if (value := each.values[index]) is not None
         ]
-        return f"{self.moments[index]:%d %b %H:%M} UTC, {', '.join(told) or 'not known'}"
+        return f"{self.moments[index]:%d %b %H:%M} UTC, {', '.join(parts) or 'not known'}"
 
     def _columns(self) -> Iterator[Markup]:
         width, top = WIDTH / len(self.moments), self.top

@@ -426,14 +426,14 @@ def processors(site: Site, _: Query) -> Context:
 def running(site: Site, _: Query) -> Context:
     due = [each for each in site.standings() if each.state is Where.RUNNING]
     due.sort(key=lambda each: each.loop.due_at or site.clock.now())
-    told = [*site.running[1].runs] if site.running else []
-    going_on = [run for run in told if not _has_ended(run, site.picture)]
+    reported = [*site.running[1].runs] if site.running else []
+    going_on = [run for run in reported if not _has_ended(run, site.picture)]
     ids = {run.id for run in going_on}
     not_told = [each for each in due if _run_of(each.loop) not in ids]
     return {
         "running": site.running,
         "going_on": going_on,
-        "ended": len(told) - len(going_on),
+        "ended": len(reported) - len(going_on),
         "due": len(due),
         "not_told": [
             (each, _usual(each.loop), site.app.tasks.get(each.loop.id.task))

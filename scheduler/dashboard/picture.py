@@ -208,11 +208,13 @@ class Picture:
     def hear_of_calls(self, message: Message) -> None:
         """Note a new message of the history of calls; ignore older ones."""
         assert message.offset is not None
-        told = [each for each in decoded_batch(message, self._aliases) if isinstance(each, Summary)]
-        if told and message.offset not in self._summaries:
-            self._summaries[message.offset] = told
+        summaries = [
+            each for each in decoded_batch(message, self._aliases) if isinstance(each, Summary)
+        ]
+        if summaries and message.offset not in self._summaries:
+            self._summaries[message.offset] = summaries
             self.version += 1
-            for each in told:
+            for each in summaries:
                 if each.succeeded:
                     known = self.calls_succeeded_at.get(each.task, each.until)
                     self.calls_succeeded_at[each.task] = max(known, each.until)
@@ -221,9 +223,11 @@ class Picture:
         """Return the outcomes of each task's calls in the last quarter of an hour."""
         since = now - RECENT
         self._summaries = {
-            offset: told for offset, told in self._summaries.items() if told[-1].until >= since
+            offset: summaries
+            for offset, summaries in self._summaries.items()
+            if summaries[-1].until >= since
         }
-        return totals_of(each for told in self._summaries.values() for each in told)
+        return totals_of(each for summaries in self._summaries.values() for each in summaries)
 
     def hear(self, message: Message) -> datetime | None:
         """Note a message of the journal; return the time of its subject."""

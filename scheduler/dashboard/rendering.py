@@ -224,9 +224,9 @@ def moment(value: datetime | None, zone: str = "") -> Markup:
     """Mark up a moment: exact here; the reader's browser makes it relative to its clock."""
     if value is None:
         return Markup("")
-    told = wording.in_zone(value, zone)
+    local = wording.in_zone(value, zone)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        value.isoformat(timespec="milliseconds"), wording.in_full(told), wording.brief(told)
+        value.isoformat(timespec="milliseconds"), wording.in_full(local), wording.brief(local)
     )
 
 
@@ -241,7 +241,7 @@ def exact(value: datetime, zone: str = "") -> str:
 
 def clock(value: datetime) -> Markup:
     """Mark up a time of day, by the reader's clock if known."""
-    told = wording.in_zone(value)
+    local = wording.in_zone(value)
     return Markup('<time class="clock" datetime="{}" title="{}">{}</time>').format(
-        value.isoformat(timespec="milliseconds"), wording.in_full(told), f"{told:%H:%M} UTC"
+        value.isoformat(timespec="milliseconds"), wording.in_full(local), f"{local:%H:%M} UTC"
     )

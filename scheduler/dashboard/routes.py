@@ -112,8 +112,8 @@ class Routes:
         async def answered(request: Request) -> Response:
             # Mounted in another application, it gets no start event.
             self._site.start()
-            told = self._site.access(request)
-            visitor = visitor_of(await told if isawaitable(told) else told)
+            result = self._site.access(request)
+            visitor = visitor_of(await result if isawaitable(result) else result)
             if visitor is None:
                 return PlainTextResponse(NO_ACCESS + self._refusal, 403)
             self._site.view()
@@ -132,8 +132,8 @@ class Routes:
             return self._documents.whole(request, visitor, "Try again", why, "", 503)
         if rendered is None:
             gone = "message parked under this ID" if "message" in page.path else "loop of this name"
-            told = f"<h1>Not found</h1><p>There is no {gone}, or no longer.</p>"
-            return await self._not_found(told, request, visitor)
+            text = f"<h1>Not found</h1><p>There is no {gone}, or no longer.</p>"
+            return await self._not_found(text, request, visitor)
         live = f"/live/{rendered.digest}{page.path}" if page.is_live else ""
         return self._documents.whole(request, visitor, page.title, rendered.html, live)
 
@@ -215,10 +215,10 @@ class Routes:
             return await self._not_done(request, form, "", 200)
         try:
             if (question := self._actions.question(form)) is not None:
-                told: Context = {"question": question, "form": form}
-                told["can_change"] = action in PAGE_OF_FORM
+                context: Context = {"question": question, "form": form}
+                context["can_change"] = action in PAGE_OF_FORM
                 title = "Are you sure?"
-                return self._documents.answer(request, visitor, title, "confirm.html", told)
+                return self._documents.answer(request, visitor, title, "confirm.html", context)
             back = await self._actions.do(form)
         except UsageError as error:
             return await self._not_done(request, form, f"{error} Nothing was done.", 400)
@@ -229,8 +229,8 @@ class Routes:
         page, answer = PAGE_OF_FORM.get(form.action), self._documents.answer
         context = await page.seen(self._site, dict(form.kept)) if page is not None else None
         if page is None or context is None:
-            told = {"error": error, "form": form}
-            return answer(request, form.visitor, "Nothing was done", "refused.html", told, code)
+            refusal = {"error": error, "form": form}
+            return answer(request, form.visitor, "Nothing was done", "refused.html", refusal, code)
         context["error"] = error
         return answer(request, form.visitor, page.title, page.template, context, code)
 

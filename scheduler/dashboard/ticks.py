@@ -195,8 +195,8 @@ class _Story:
                 tick, "missed", f"The previous run was still in progress: it took {took}."
             )
         if after is None:
-            told = "No record found." if before is None else "It did not run."
-            return PastTick(tick, "missed" if before else "unknown", told)
+            reason = "No record found." if before is None else "It did not run."
+            return PastTick(tick, "missed" if before else "unknown", reason)
         late = wording.span(after.last.started_at - tick)
         why = f"It did not run. The next run, {late} later, covered all missed ticks."
         return PastTick(tick, "missed", why)

@@ -145,13 +145,13 @@ def strip(runs: Sequence[Run]) -> Markup:
     for at, run in enumerate(runs):
         strokes.setdefault(run.last.ending, []).append(_stroke(run, begin + at, longest))
     failed = sum(run.last.ending in HANGING for run in runs)
-    told = f"last {len(runs)} runs: {failed} failed, the longest took {span(longest)}"
+    label = f"last {len(runs)} runs: {failed} failed, the longest took {span(longest)}"
     drawn = [
         Markup('<path class="{}" d="{}"></path>').format(ending.value, "".join(found))
         for ending, found in strokes.items()
     ]
     return Markup(
-        '<span class="strip" role="img" aria-label="{told}"{}><svg viewBox="0 0 {} {}" '
+        '<span class="strip" role="img" aria-label="{label}"{}><svg viewBox="0 0 {} {}" '
         'aria-hidden="true">{}</svg></span>'
     ).format(
         Markup(' tabindex="0" data-runs="{}"').format(" ".join(map(_briefly, runs)))
@@ -160,7 +160,7 @@ def strip(runs: Sequence[Run]) -> Markup:
         RUNS_KEPT * (BAR + GAP),
         2 * HEIGHT // 3 + HEIGHT,
         Markup("").join(drawn),
-        told=told if runs else "no runs found",
+        label=label if runs else "no runs found",
     )
 
 

@@ -211,12 +211,12 @@ def refuse_to_carry(_: Any) -> NoReturn:
     raise CarryError("A one-off run has no next run to carry to: only loops carry.")
 
 
-def error_of(told: dict[str, Any]) -> Exception:
+def error_of(report: dict[str, Any]) -> Exception:
     """Return the error of a process: itself, or its text."""
-    error = unpickled(told["pickled"])
+    error = unpickled(report["pickled"])
     if not isinstance(error, Exception):
-        error = RuntimeError(told["summary"])
-    error.__cause__ = _ToldError(told["traceback"])
+        error = RuntimeError(report["summary"])
+    error.__cause__ = _ToldError(report["traceback"])
     return error
 
 
@@ -309,11 +309,11 @@ class _Telling(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             with UserCode("a log record"):
-                told = {name: _plain(value) for name, value in vars(record).items()}
-                told |= {"msg": record.getMessage(), "args": None, "exc_info": None}
+                fields = {name: _plain(value) for name, value in vars(record).items()}
+                fields |= {"msg": record.getMessage(), "args": None, "exc_info": None}
                 if record.exc_info and not record.exc_text:
-                    told["exc_text"] = logging.Formatter().formatException(record.exc_info)
-            self._tell("log", told)
+                    fields["exc_text"] = logging.Formatter().formatException(record.exc_info)
+            self._tell("log", fields)
         except Exception:
             self.handleError(record)
 

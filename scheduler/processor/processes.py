@@ -145,9 +145,9 @@ class Child:
             rest = None if until is None else until - monotonic()
             ready = wait([process.socket, process.end] if talks else [process.end], rest)
             if process.socket in ready:
-                told = process.lines.read()
-                talks = told is not None
-                for what, value in told or ():
+                received = process.lines.read()
+                talks = received is not None
+                for what, value in received or ():
                     if what in ("raised", "returned"):
                         ending = what, value
                     elif what == "left":
@@ -174,12 +174,12 @@ class Child:
                 fraction, text, stack = value
                 self._answer((None if fraction is None else Progress(fraction, text), stack))
 
-    def _answer(self, told: Whereabouts) -> None:
+    def _answer(self, whereabouts: Whereabouts) -> None:
         with self._lock:
             askers, self._askers, self._asked = self._askers, [], False
         for asker in askers:
             if asker.set_running_or_notify_cancel():
-                asker.set_result(told)
+                asker.set_result(whereabouts)
 
     def _extended(self, span: timedelta) -> tuple[str | None, str]:
         """Return the new deadline, or why there is none."""
@@ -266,8 +266,8 @@ def _out_of_reach() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _log(told: dict[str, Any]) -> None:
-    record = logging.makeLogRecord(told)
+def _log(fields: dict[str, Any]) -> None:
+    record = logging.makeLogRecord(fields)
     logger = logging.getLogger(record.name)
     try:
         with UserCode("a filter or handler of the log"):

@@ -59,9 +59,9 @@ class PatientPublisher:
                 if self._shutdown.aborting:
                     raise
                 pauses = pauses or backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0)
-                pause, told = next(pauses), str(error)
+                pause, reason = next(pauses), str(error)
                 next_in = timedelta(seconds=pause)
-                self._emit(SettlementDelayed(delivery.routing_key, told, next_in))
+                self._emit(SettlementDelayed(delivery.routing_key, reason, next_in))
             await asyncio.wait([delivery.lost], timeout=pause)
 
     async def _confirmed(

@@ -217,10 +217,10 @@ class Successors:
         current_run.set((str(event.loop), event.message_id if event.seq is None else event.seq))
         for hook in self.hooks:
             # In a separate task: a hook that cancels must not cancel the settlement.
-            told = asyncio.create_task(_tell(hook, event), name="escalation hook")
-            await asyncio.wait([told])
-            error = None if told.cancelled() else told.exception()
-            if told.cancelled() or error is not None:
+            calling = asyncio.create_task(_tell(hook, event), name="escalation hook")
+            await asyncio.wait([calling])
+            error = None if calling.cancelled() else calling.exception()
+            if calling.cancelled() or error is not None:
                 logging.getLogger(__name__).error(
                     "The escalation hook %r failed", hook, exc_info=error
                 )

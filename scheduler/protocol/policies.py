@@ -84,9 +84,9 @@ class Harm:
     @property
     def detail(self) -> str:
         """Say what it changes."""
-        told = ", ".join(f"{name}: {value}" for name, value in self.settings.items())
+        settings = ", ".join(f"{name}: {value}" for name, value in self.settings.items())
         others = f" and {len(self.changed) - 1} more" if len(self.changed) > 1 else ""
-        return f"changes {self.changed[0]}{others} ({told})"
+        return f"changes {self.changed[0]}{others} ({settings})"
 
 
 def harms(declared: Iterable[Queue | Exchange], policies: Sequence[Policy]) -> list[Harm]:

@@ -478,7 +478,7 @@ class _Builder:
 
     def of_namespace(self) -> Topology:
         names = self.names
-        told = names.roster, names.snapshots, names.roll_call, names.imprint
+        streams = names.roster, names.snapshots, names.roll_call, names.imprint
         return Topology(
             exchanges=(
                 Exchange(names.unmatched, "fanout"),
@@ -513,7 +513,7 @@ class _Builder:
                 Binding(names.later_unrouted, names.later_unrouted, ""),
                 Binding(names.later, names.later_refused, f"{RETRY_KEY}#", "exchange"),
                 Binding(names.scheduler, names.journal, "#"),
-                *(Binding(names.control, queue, queue) for queue in told),
+                *(Binding(names.control, queue, queue) for queue in streams),
             ),
         )
 

@@ -35,8 +35,8 @@ class Arguments:
                 continue
             self._check_kind(parameter)
             if parameter.name == "ctx" and "ctx" not in hints:
-                told = "has no annotation: write `ctx: Context`, or give it another name"
-                raise RegistrationError(f"The parameter ctx of {self._name} {told}.")
+                problem = "has no annotation: write `ctx: Context`, or give it another name"
+                raise RegistrationError(f"The parameter ctx of {self._name} {problem}.")
             optional = parameter.default is not inspect.Parameter.empty
             kind = self.parameters[parameter.name] = hints.get(parameter.name, Any)
             fields[parameter.name] = NotRequired[kind] if optional else Required[kind]

@@ -30,9 +30,9 @@ class JumpingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self.threads and timeout:
             return super().select(None)
-        told = bool(self.idle) and timeout != 0 and not self.threads
-        ready = super().select(None if timeout is None and not told else 0)
-        if told and not ready:
+        is_idle = bool(self.idle) and timeout != 0 and not self.threads
+        ready = super().select(None if timeout is None and not is_idle else 0)
+        if is_idle and not ready:
             self._tell(timeout)
         elif not ready and timeout:
             self.now += timeout

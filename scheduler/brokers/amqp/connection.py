@@ -212,8 +212,8 @@ class Connection:
                 await self._connect()
                 break
             except tolerated as error:
-                told = str(error) if isinstance(error, SchedulerError) else summary_of(error)
-                self.emit(ConnectionRetried(self.address, told, attempt, timedelta(seconds=delay)))
+                cause = str(error) if isinstance(error, SchedulerError) else summary_of(error)
+                self.emit(ConnectionRetried(self.address, cause, attempt, timedelta(seconds=delay)))
                 await asyncio.sleep(delay)
         elapsed = timedelta(seconds=asyncio.get_running_loop().time() - started)
         self.emit(Connected(self.address, self.info.version, elapsed))

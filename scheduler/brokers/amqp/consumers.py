@@ -250,16 +250,16 @@ class AmqpConsumer:
             planned = await self._until_interrupted(self._interrupted)
             await asyncio.sleep(BEFORE_RESUMING.total_seconds())
             # A lost connection is logged once.
-            told = self._connection.connected and not planned
-            if told:
+            reported = self._connection.connected and not planned
+            if reported:
                 self._connection.emit(ConsumerInterrupted(self._queue, self._interrupted.result()))
-            told |= await self._begin_again()
-            if told:
+            reported |= await self._begin_again()
+            if reported:
                 self._connection.emit(ConsumerResumed(self._queue))
 
     async def _begin_again(self) -> bool:
         """Restart consuming; return whether an event was emitted on the way."""
-        told = False
+        reported = False
         for delay in pauses():
             try:
                 await self._begin()
@@ -269,7 +269,7 @@ class AmqpConsumer:
             except (
                 Exception
             ) as error:  # a consumer that gave up would stay registered and do nothing
-                told = True
+                reported = True
                 self._connection.emit(ConsumerInterrupted(self._queue, summary_of(error)))
             await asyncio.sleep(delay)
-        return told
+        return reported

@@ -90,12 +90,12 @@ def _summed_up(refusals: Sequence[BrokerError]) -> BrokerError:
     """Combine the errors of all nodes: a refusal if one is, as all have the same users."""
     if len(refusals) == 1:
         return refusals[0]
-    told = " ".join(sorted(map(str, refusals)))
+    reasons = " ".join(sorted(map(str, refusals)))
     kind = next(
         (type(each) for each in refusals if not isinstance(each, BrokerUnavailable)),
         BrokerUnavailable,
     )
-    return kind(f"None of the {len(refusals)} addresses of the broker can be used. {told}")
+    return kind(f"None of the {len(refusals)} addresses of the broker can be used. {reasons}")
 
 
 class Node:

@@ -89,8 +89,8 @@ class Frames(FrameReceiver):
             *_, size = HEAD.unpack(head)
             return frame.unmarshal(head + await self.reader.readexactly(size + len(END)))
         except asyncio.IncompleteReadError:
-            told = "The connection was closed: end of stream."
-            raise AMQPConnectionError(told) from None
+            text = "The connection was closed: end of stream."
+            raise AMQPConnectionError(text) from None
         except OSError as error:
             raise AMQPConnectionError(f"The connection was closed: {error}") from error
 

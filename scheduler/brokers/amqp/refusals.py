@@ -88,18 +88,18 @@ def _translation(error: BaseException, address: str) -> SchedulerError | None:
             return None
 
 
-def _unmet(condition: str, told: str) -> SchedulerError:
+def _unmet(condition: str, text: str) -> SchedulerError:
     if (large := TOO_LARGE.search(condition)) is not None:
-        return TooLarge(told, limit=int(large["limit"]))
+        return TooLarge(text, limit=int(large["limit"]))
     if NO_REPLICA in condition:
         return NoReplica(
-            f"{told} It may be starting; if this persists, `rabbitmq-streams add_replica` gives "
+            f"{text} It may be starting; if this persists, `rabbitmq-streams add_replica` gives "
             "the node one."
         )
-    told = f"{told} Nothing was changed."
+    text = f"{text} Nothing was changed."
     if (other := OTHER_ARGUMENT.search(condition)) is not None:
-        return OtherArguments(told, **other.groupdict())
-    return IncompatibleBroker(told)
+        return OtherArguments(text, **other.groupdict())
+    return IncompatibleBroker(text)
 
 
 def _tells_of_a_lost_connection(error: BaseException) -> bool:

@@ -181,8 +181,8 @@ class MemoryServer:
             if known := self.place(queue.name):
                 has, wants = _terms(known.spec), _terms(queue)
                 if differing := sorted(name for name, _ in has.items() ^ wants.items()):
-                    told = _with_other("queue", queue.name, has, wants)
-                    raise OtherArguments(told, queue=queue.name, argument=differing[0])
+                    text = _with_other("queue", queue.name, has, wants)
+                    raise OtherArguments(text, queue=queue.name, argument=differing[0])
         for exchange in topology.exchanges:
             known = self._exchanges.get(exchange.name)
             if known is None and exchange.passive:

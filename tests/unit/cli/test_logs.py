@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from scheduler import Context, Retry, Scheduler, Settings
-from scheduler.cli.logs import configure, log_event, told
+from scheduler.cli.logs import configure, log_event, logged_events
 from scheduler.events import (
     Connected,
     ConnectionRetried,
@@ -371,9 +371,9 @@ def test_no_line_is_below_the_level(log: Log, level: str, lines: int):
 def test_the_log_is_told_of_all_that_may_have_a_line(level: int):
     configure(logging.getLevelName(level), "text")
     has_line = {type(event) for event, of, _ in (*OF_PROCESSES, *OF_RUNS) if of >= level}
-    assert has_line <= set(told())
-    assert (RunStarted in told()) is (level == DEBUG)  # there is one for each run
-    assert not {type(event) for event in SILENT} & set(told())
+    assert has_line <= set(logged_events())
+    assert (RunStarted in logged_events()) is (level == DEBUG)  # there is one for each run
+    assert not {type(event) for event in SILENT} & set(logged_events())
 
 
 @pytest.mark.parametrize("style", ["text", "json"])

@@ -294,7 +294,7 @@ def test_settings_of_beat_and_tasks_hold() -> None:
     assert isinstance(job_of(found, "cleanup").action, Unknown)
     told = "\n".join(notes_of(found))
     assert "settings.py:7: the schedules are in a database" in told
-    assert "settings of Celery's without effect here: broker_url" in told
+    assert "Celery settings without effect here: broker_url" in told
     assert "settings.py:15: which function cleanup is" in told
 
 
