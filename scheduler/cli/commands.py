@@ -18,7 +18,7 @@ WORDS, CURRENT = "COMP_WORDS", "COMP_CWORD"
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
-class Listed(NamedTuple):
+class Entry(NamedTuple):
     """List a command, or a group of them.
 
     Attributes:
@@ -30,31 +30,31 @@ class Listed(NamedTuple):
     help: str
 
 
-COMMANDS: Mapping[str, Listed] = {
-    "init": Listed("starter", "Write a first app, its test, and a compose file with RabbitMQ."),
-    "dev": Listed("processing", "Run everything in this process: no RabbitMQ is needed."),
-    "seed": Listed("seeding", "Declare the queues, and start loops that have not been started."),
-    "run": Listed("processing", "Take messages and run tasks."),
-    "dashboard": Listed("dashboard", "Show what runs in a browser."),
-    "status": Listed("status", "Show where each loop is, and the backlog of tasks."),
-    "census": Listed("census", "Count loops by task and state, and messages in queues and timers."),
-    "next": Listed("upcoming", "List the next times of each loop, without asking the broker."),
-    "pause": Listed("loops", "Pause a loop, or a task with all its calls and loops."),
-    "resume": Listed("loops", "Resume a loop at its next nominal time, or a whole task."),
-    "trigger": Listed("loops", "Run a loop now, in addition to its schedule."),
-    "send": Listed("sending", "Send a call to a task, and print its ID."),
-    "remove": Listed("loops", "Remove a loop that is not in the code."),
-    "sync": Listed("loops", "Make keyed loops match a file: start, reschedule, stop."),
-    "ps": Listed("runs", "List the current runs: where, since when and how far."),
-    "cancel": Listed("runs", "Cancel a run."),
-    "history": Listed("history", "List the history of loops, or of the calls of a task."),
-    "doctor": Listed("doctor", "Check everything that could break the guarantees."),
-    "scheduled": Listed("loops", "List, move and cancel named one-offs."),
-    "schedule": Listed("schedules", "Override a loop's schedule without changing code."),
-    "failed": Listed("failed", "List, show, replay and purge parked messages."),
-    "unsent": Listed("unsent", "List, send and purge messages that could not be sent."),
-    "topology": Listed("seeding", "Show or export the exchanges and queues the app uses."),
-    "import": Listed("imports", "Write code for this package from files of other schedulers."),
+COMMANDS: Mapping[str, Entry] = {
+    "init": Entry("starter", "Write a first app, its test, and a compose file with RabbitMQ."),
+    "dev": Entry("processing", "Run everything in this process: no RabbitMQ is needed."),
+    "seed": Entry("seeding", "Declare the queues, and start loops that have not been started."),
+    "run": Entry("processing", "Take messages and run tasks."),
+    "dashboard": Entry("dashboard", "Show what runs in a browser."),
+    "status": Entry("status", "Show where each loop is, and the backlog of tasks."),
+    "census": Entry("census", "Count loops by task and state, and messages in queues and timers."),
+    "next": Entry("upcoming", "List the next times of each loop, without asking the broker."),
+    "pause": Entry("loops", "Pause a loop, or a task with all its calls and loops."),
+    "resume": Entry("loops", "Resume a loop at its next nominal time, or a whole task."),
+    "trigger": Entry("loops", "Run a loop now, in addition to its schedule."),
+    "send": Entry("sending", "Send a call to a task, and print its ID."),
+    "remove": Entry("loops", "Remove a loop that is not in the code."),
+    "sync": Entry("loops", "Make keyed loops match a file: start, reschedule, stop."),
+    "ps": Entry("runs", "List the current runs: where, since when and how far."),
+    "cancel": Entry("runs", "Cancel a run."),
+    "history": Entry("history", "List the history of loops, or of the calls of a task."),
+    "doctor": Entry("doctor", "Check everything that could break the guarantees."),
+    "scheduled": Entry("loops", "List, move and cancel named one-offs."),
+    "schedule": Entry("schedules", "Override a loop's schedule without changing code."),
+    "failed": Entry("failed", "List, show, replay and purge parked messages."),
+    "unsent": Entry("unsent", "List, send and purge messages that could not be sent."),
+    "topology": Entry("seeding", "Show or export the exchanges and queues the app uses."),
+    "import": Entry("imports", "Write code for this package from files of other schedulers."),
 }
 ELSEWHERE = {
     **dict.fromkeys(("beat", "celery", "start", "worker"), "run"),

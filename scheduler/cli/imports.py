@@ -155,7 +155,7 @@ def _show(found: Found, ways: OutputOptions) -> None:
             sys.stdout.write(code)
         if ways.as_json:
             print_json(_plain(found, code, ways))
-    _tell(found, ways)
+    _report(found, ways)
 
 
 def _namespace(found: Found, wanted: str | None) -> str:
@@ -188,7 +188,7 @@ def _plain(found: Found, code: str, ways: OutputOptions) -> dict[str, object]:
     }
 
 
-def _tell(found: Found, ways: OutputOptions) -> None:
+def _report(found: Found, ways: OutputOptions) -> None:
     """Report the findings on stderr, as the code may go into a file.
 
     Raises:

@@ -234,7 +234,7 @@ class Actions:
                 reports = await _do(program, verb, [found[name] for name in some], form)
                 for name, report in zip(some, reports, strict=True):
                     if isinstance(report, Report):
-                        operation.tell(_told(report))
+                        operation.add_line(_text_of(report))
                         done += [name] if report.did in UNDOABLE else []
                     elif len(names) == 1:
                         raise report
@@ -312,7 +312,9 @@ class Actions:
         async def work(operation: Operation) -> None:
             program = self._site.program
             report = await program.verbs.run_beside(await program.loops.find(name), args)
-            operation.tell(f"{name}: {report.did.value} once, with {', '.join(args) or 'its own'}")
+            operation.add_line(
+                f"{name}: {report.did.value} once, with {', '.join(args) or 'its own'}"
+            )
 
         return RequestedAction(f"run {name} once", work)
 
@@ -327,7 +329,7 @@ class Actions:
             outbox = Outbox(app.names, clock, lambda: broker, app.events.emit)
             outbox.use(broker, clock)
             id = await outbox.send(name, wire, posting)
-            operation.tell(f"{id} sent, and confirmed by the broker")
+            operation.add_line(f"{id} sent, and confirmed by the broker")
 
         return RequestedAction(f"send {name}", work)
 
@@ -380,7 +382,7 @@ class Actions:
             report = await do(self._site.program)
             operation.undo = undo if report.did is Did.RESCHEDULED else None
             words = wording.schedule_in_words(report.loop.schedule)
-            operation.tell(f"{_told(report)}; schedule: {words}")
+            operation.add_line(f"{_text_of(report)}; schedule: {words}")
 
         return work
 
@@ -450,7 +452,7 @@ class Actions:
 
         async def work(operation: Operation) -> None:
             def tell(parked: Parked) -> None:
-                operation.tell(f"{done} {parked.id}")
+                operation.add_line(f"{done} {parked.id}")
                 operation.check()
 
             if count.isdecimal():
@@ -484,7 +486,9 @@ class Actions:
         async def work(operation: Operation) -> None:
             look = await self._look_again(task if task in site.app.tasks else "")
             more = "" if look.is_whole else ", and there are more"
-            operation.tell(f"{counted(look.count, 'message')} in {len(look.groups)} groups{more}")
+            operation.add_line(
+                f"{counted(look.count, 'message')} in {len(look.groups)} groups{more}"
+            )
 
         return RequestedAction("look at what is parked", work)
 
@@ -505,7 +509,7 @@ class Actions:
             findings = [finding async for finding in site.program.doctor.examine()]
             site.findings = site.clock.now(), findings
             wrong = sum(finding.verdict != "ok" for finding in findings)
-            operation.tell(f"{len(findings)} checks, {wrong} need attention")
+            operation.add_line(f"{len(findings)} checks, {wrong} need attention")
 
         return RequestedAction("examine the broker", work)
 
@@ -520,7 +524,7 @@ class Actions:
             running = await program.cancellation.running()
             site.running = site.clock.now(), running
             site.roll = roll_of(answers, running, site.clock.now())
-            operation.tell(f"{len(answers.said)} of {answers.expected} processors responded")
+            operation.add_line(f"{len(answers.said)} of {answers.expected} processors responded")
 
         return RequestedAction("call the roll", work)
 
@@ -531,7 +535,7 @@ class Actions:
             running = await site.program.cancellation.running(stack_of=stack_of)
             site.running = site.clock.now(), running
             more = f", and {running.more} more" if running.more else ""
-            operation.tell(f"{counted(len(running.runs), 'run')}{more}")
+            operation.add_line(f"{counted(len(running.runs), 'run')}{more}")
 
         return RequestedAction("ask for the current runs", work)
 
@@ -543,7 +547,7 @@ class Actions:
         async def work(operation: Operation) -> None:
             report = await site.program.cancellation.cancel(run, by=by)
             ending = report.ending or "still running, cancellation requested"
-            operation.tell(f"{report.run.id}: {ending}")
+            operation.add_line(f"{report.run.id}: {ending}")
             site.running = site.clock.now(), await site.program.cancellation.running()
 
         return RequestedAction(f"cancel the run {run}", work)
@@ -587,7 +591,7 @@ async def _do(
     return await side_by_side(attempt, loops)
 
 
-def _told(report: Report) -> str:
+def _text_of(report: Report) -> str:
     text = f"{report.loop}: {report.did.value}"
     if report.silent:
         silent = ", ".join(report.silent)

@@ -108,10 +108,10 @@ class Feed:
     async def _follow_roster(self) -> None:
         picture = self._picture
 
-        def tell(listed: Listed, _: timedelta) -> None:
+        def note(listed: Listed, _: timedelta) -> None:
             picture.enter(listed)
 
-        self._following = await self._roster.follow(tell)
+        self._following = await self._roster.follow(note)
 
     async def _follow_calls(self) -> None:
         if not self._has_calls:

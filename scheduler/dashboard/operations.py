@@ -92,7 +92,7 @@ class Operation:
         if total > LONG:
             self._shown.set()
 
-    def tell(self, line: str) -> None:
+    def add_line(self, line: str) -> None:
         """Add one result."""
         self._add(len(self.lines), line)
 

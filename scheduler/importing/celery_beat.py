@@ -231,5 +231,5 @@ class _Reading(Options):
         self.add(note for each in options.values() for note in each.notes)
         spans = {name: span_of(options[name].value) for name in SPANS if name in options}
         read = {name: span for name, span in spans.items() if span is not None}
-        Options(self.of, options, self.notes).tell(read, WHY)
+        Options(self.of, options, self.notes).report(read, WHY)
         return read

@@ -152,7 +152,7 @@ class Options:
     def span(self, name: str) -> timedelta | None:
         return span_of(self.value(name))
 
-    def tell(self, taken: Collection[str], why: Mapping[str, str]) -> None:
+    def report(self, taken: Collection[str], why: Mapping[str, str]) -> None:
         for name, bound in self.given.items():
             if name not in taken:
                 is_made = isinstance(bound.value, Made) or not isinstance(bound.value, Unread)

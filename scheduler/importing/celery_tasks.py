@@ -157,7 +157,7 @@ class _Decorated:
         name = self._options.value("name", path)
         parameters = list(self._parameters())
         awaited = isinstance(function, ast.AsyncFunctionDef)
-        self._options.tell(TAKEN, WHY)
+        self._options.report(TAKEN, WHY)
         action: Action = CeleryCall(path, awaited=awaited)
         if not self._source.module:
             action = Unknown(f"Call {function.name} of {self._source.file} here.")

@@ -219,7 +219,7 @@ class _CronJob:
             self._note(self._spec["schedule"], BY_HAND)
         name = self._manifest["metadata"]["name"]
         action = self._action()
-        self._tell_the_rest()
+        self._report_the_rest()
         image = self._container["image"].text
         said = f"CronJob {name.text}, {self._spec['schedule'].text!r}" + (image and f" of {image}")
         return Job(
@@ -316,7 +316,7 @@ class _CronJob:
             known[name] = _expanded(variable["value"].text, known)
             yield name, known[name]
 
-    def _tell_the_rest(self) -> None:
+    def _report_the_rest(self) -> None:
         levels = (
             (self._manifest, "", ""),
             (self._spec, "spec", "spec."),

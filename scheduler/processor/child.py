@@ -84,7 +84,7 @@ class Lines:
         self._socket = connected
         self._rest = bytearray()
 
-    def tell(self, what: str, value: Any = None) -> None:
+    def send(self, what: str, value: Any = None) -> None:
         self._socket.sendall(json.dumps([what, value]).encode() + b"\n")
 
     def read(self) -> Sequence[tuple[str, Any]] | None:
@@ -127,29 +127,29 @@ class ProcessSide:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._let_go)
         root = logging.getLogger()
-        root.handlers = [_Telling(self.tell)]
+        root.handlers = [_LogSender(self.send)]
         root.setLevel(job.log_level)
         threading.Thread(target=self._listen, name="processor", daemon=True).start()
         self._begun.wait()
         try:
             result = _call(job, self._context(job))
         except Exception as error:
-            self.tell("raised", _told(error))
+            self.send("raised", _report_of(error))
         else:
-            self.tell("returned", _pickled(result))
+            self.send("returned", _pickled(result))
         Finalize(None, self._leave, exitpriority=LAST)
 
-    def tell(self, what: str, value: Any) -> None:
+    def send(self, what: str, value: Any) -> None:
         if os.getpid() != self._process:  # it was forked off the one that may
             _unreachable()
         with self._telling:
-            self._lines.tell(what, value)
+            self._lines.send(what, value)
 
     def _context(self, job: Job) -> Context[Any]:
         return replace(
             job.context,
             _extend=self._extend,
-            _hand_on=partial(self.tell, "carry") if job.carries else refuse_to_carry,
+            _hand_on=partial(self.send, "carry") if job.carries else refuse_to_carry,
             _note_progress=self._note_progress,
         )
 
@@ -164,7 +164,7 @@ class ProcessSide:
                             fraction, text = self._progress or (None, "")
                             begun = self._begun.is_set()
                             stack = of_thread(self._thread, OURS) if begun else ""
-                            self.tell("where", [fraction, text, stack])
+                            self.send("where", [fraction, text, stack])
                         case _:
                             self._answers.put(value)
         finally:
@@ -176,12 +176,12 @@ class ProcessSide:
         ended._shutdown()  # as at the end of a process
         sys.stdout.flush()
         sys.stderr.flush()
-        self.tell("left", None)
+        self.send("left", None)
         threading.Event().wait()
 
     def _extend(self, span: timedelta) -> datetime:
         with self._extending:
-            self.tell("extend", span // timedelta(microseconds=1))
+            self.send("extend", span // timedelta(microseconds=1))
             deadline, why_not = self._answers.get()
         if deadline is None:
             raise RuntimeError(why_not)
@@ -196,7 +196,7 @@ class ProcessSide:
             if signal.getsignal(number) is _stay:
                 signal.signal(number, signal.SIG_DFL)
         root = logging.getLogger()
-        if any(isinstance(each, _Telling) for each in root.handlers):
+        if any(isinstance(each, _LogSender) for each in root.handlers):
             root.handlers = [logging.StreamHandler()]
         self._socket.close()
 
@@ -216,7 +216,7 @@ def error_of(report: dict[str, Any]) -> Exception:
     error = unpickled(report["pickled"])
     if not isinstance(error, Exception):
         error = RuntimeError(report["summary"])
-    error.__cause__ = _ToldError(report["traceback"])
+    error.__cause__ = _RemoteTraceback(report["traceback"])
     return error
 
 
@@ -231,7 +231,7 @@ def unpickled(text: str | None) -> Any:
         return None
 
 
-class _ToldError(Exception):
+class _RemoteTraceback(Exception):
     """Show the traceback of an error that was raised in another process."""
 
     def __str__(self) -> str:
@@ -281,7 +281,7 @@ def _function_of(job: Job) -> Any:
     return getattr(cast("Any", found), WRAPPED) if is_task else found
 
 
-def _told(error: Exception) -> dict[str, str | None]:
+def _report_of(error: Exception) -> dict[str, str | None]:
     return {
         "pickled": _pickled(error),
         "summary": summary_of(error),
@@ -299,12 +299,12 @@ def _pickled(value: Any) -> str | None:
     return base64.b64encode(data).decode()
 
 
-class _Telling(logging.Handler):
+class _LogSender(logging.Handler):
     """Send log records to the processor, in plain values."""
 
-    def __init__(self, tell: Callable[[str, Any], None]) -> None:
+    def __init__(self, send: Callable[[str, Any], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._send = send
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -313,7 +313,7 @@ class _Telling(logging.Handler):
                 fields |= {"msg": record.getMessage(), "args": None, "exc_info": None}
                 if record.exc_info and not record.exc_text:
                     fields["exc_text"] = logging.Formatter().formatException(record.exc_info)
-            self._tell("log", fields)
+            self._send("log", fields)
         except Exception:
             self.handleError(record)
 

@@ -146,12 +146,12 @@ class Knowledge:
             case _:
                 pass
 
-    def _tell(self, listed: Listed, lag: timedelta) -> None:
+    def _report(self, listed: Listed, lag: timedelta) -> None:
         self._emit(EpochHeard(listed.loop, listed.epoch, lag))
         if listed.is_of_task:
-            self._tell_of_pauses()
+            self._report_pauses()
 
-    def _tell_of_pauses(self) -> None:
+    def _report_pauses(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
@@ -183,8 +183,8 @@ class Knowledge:
             await self._roster.read()
             if self._following is None or not self._following.is_on:
                 await self._stop_following()
-                self._following = await self._roster.follow(self._tell)
-        self._tell_of_pauses()
+                self._following = await self._roster.follow(self._report)
+        self._report_pauses()
         self._current.set()
 
     async def _stop_following(self) -> None:

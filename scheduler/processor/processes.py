@@ -89,7 +89,7 @@ class Child:
         assert process is not None
         try:
             with suppress(OSError):  # it has ended
-                self._tell("go")
+                self._send("go")
             ending = self._hear(process)
             if ending is None:
                 raise ProcessEnded(process.how_it_ended())
@@ -128,13 +128,13 @@ class Child:
             asks, self._asked = not self._asked, True
         if asks:
             with suppress(OSError):  # it has just ended
-                self._tell("where")
+                self._send("where")
         return asker
 
-    def _tell(self, what: str, value: Any = None) -> None:
+    def _send(self, what: str, value: Any = None) -> None:
         with self._lock:
             if self._process is not None:
-                self._process.lines.tell(what, value)
+                self._process.lines.send(what, value)
 
     def _hear(self, process: "_Process") -> tuple[str, Any] | None:
         """Serve its requests until it has ended; return how its function did."""
@@ -169,7 +169,7 @@ class Child:
                 self._context.carry(value)
             case "extend":
                 with suppress(OSError):  # it has just ended
-                    self._tell("extended", self._extended(timedelta(microseconds=value)))
+                    self._send("extended", self._extended(timedelta(microseconds=value)))
             case _:
                 fraction, text, stack = value
                 self._answer((None if fraction is None else Progress(fraction, text), stack))

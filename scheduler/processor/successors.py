@@ -217,7 +217,7 @@ class Successors:
         current_run.set((str(event.loop), event.message_id if event.seq is None else event.seq))
         for hook in self.hooks:
             # In a separate task: a hook that cancels must not cancel the settlement.
-            calling = asyncio.create_task(_tell(hook, event), name="escalation hook")
+            calling = asyncio.create_task(_call_hook(hook, event), name="escalation hook")
             await asyncio.wait([calling])
             error = None if calling.cancelled() else calling.exception()
             if calling.cancelled() or error is not None:
@@ -226,7 +226,7 @@ class Successors:
                 )
 
 
-async def _tell(hook: EscalationHook, event: Escalated) -> None:
+async def _call_hook(hook: EscalationHook, event: Escalated) -> None:
     async with asyncio.timeout(HOOK_TIMEOUT.total_seconds()):
         with UserCode("the hook"):
             if (awaitable := hook(event)) is not None:

@@ -66,10 +66,10 @@ class Watchdog:
                 if not is_late:
                     found = None if self._answered.wait(self._after) else self.look()
             if found is not None:
-                self._tell(*found, asked_at)
+                self._report(*found, asked_at)
             asked_at = monotonic() + ASK_AGAIN_S
 
-    def _tell(self, by: str, place: str, since: float) -> None:
+    def _report(self, by: str, place: str, since: float) -> None:
         """Log it now, and emit it when the event loop runs again."""
         logging.getLogger(__name__).warning(
             "the event loop is blocked by %s, at %s: nothing else runs. Await I/O, and move long "

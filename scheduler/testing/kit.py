@@ -19,7 +19,7 @@ from scheduler.protocol.tokens import decode, is_token
 from scheduler.protocol.topology import Exchange, Topology
 from scheduler.queues.failed import read_parked
 from scheduler.tasks.tasks import Task, TaskSpec
-from scheduler.testing.records import Heard, Parked, Ran, Records, Sent, shown, table_of
+from scheduler.testing.records import Parked, Ran, Recorder, Records, Sent, shown, table_of
 from scheduler.testing.virtual_time import VirtualTimeLoop, run_virtually
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import Duration, parse_duration
@@ -57,7 +57,7 @@ class Kit:
         self._app = app
         self._tasks = app.select(None if tasks is None else names)
         self._start = in_utc("start", start)
-        self._heard = Heard()
+        self._recorder = Recorder()
 
     async def __aenter__(self) -> Self:
         self._loop = _virtual_time()
@@ -65,7 +65,7 @@ class Kit:
         self._server = MemoryServer(self._clock)
         async with AsyncExitStack() as stack:
             self._broker = await stack.enter_async_context(MemoryBroker(self._server))
-            stack.enter_context(self._app.events.listening(self._heard.hear))
+            stack.enter_context(self._app.events.listening(self._recorder.record))
             await self._broker.declare(_exchanges_of_others(self._app))
             await Program(self._app, self._broker, self._clock).seeding.seed()
             working = await stack.enter_async_context(MemoryBroker(self._server))
@@ -94,12 +94,12 @@ class Kit:
     @property
     def sent(self) -> Records[Sent]:
         """Return the messages that were sent, by the test or by runs."""
-        return Records(self._app, self._heard.sent)
+        return Records(self._app, self._recorder.sent)
 
     @property
     def runs(self) -> Records[Ran]:
         """Return the runs that have ended, including retries."""
-        return Records(self._app, self._heard.runs)
+        return Records(self._app, self._recorder.runs)
 
     @property
     def parked(self) -> Records[Parked]:
@@ -170,7 +170,7 @@ class Kit:
             expected = "at least once" if times is None else f"{times} times"
             raise AssertionError(
                 f"Expected {name} to run {expected}; it ran {len(ran)} times until "
-                f"{shown(self.now)}. Runs:\n{table_of(self._heard.runs)}"
+                f"{shown(self.now)}. Runs:\n{table_of(self._recorder.runs)}"
             )
         return ran
 

@@ -133,7 +133,7 @@ class Parked:
         return f"Parked({_call(self.loop, self.arguments)}, {self.reason}: {self.error})"
 
 
-class Heard:
+class Recorder:
     """Collect sent messages and runs from the events of an app."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class Heard:
         self.runs: list[Ran] = []
         self._sending: dict[str, CallSending] = {}
 
-    def hear(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         match event:
             case CallSending():
                 self._sending[event.message_id] = event

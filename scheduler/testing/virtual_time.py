@@ -33,12 +33,12 @@ class JumpingSelector(selectors.DefaultSelector):
         is_idle = bool(self.idle) and timeout != 0 and not self.threads
         ready = super().select(None if timeout is None and not is_idle else 0)
         if is_idle and not ready:
-            self._tell(timeout)
+            self._notify(timeout)
         elif not ready and timeout:
             self.now += timeout
         return ready
 
-    def _tell(self, pause: float | None) -> None:
+    def _notify(self, pause: float | None) -> None:
         idle, self.idle = self.idle, []
         for waiting in idle:
             if not waiting.done():

@@ -80,7 +80,7 @@ def _translation(error: BaseException, address: str) -> SchedulerError | None:
             return _unmet(reply(error), f"{address} refused: {reply(error)}.")
         case ChannelAccessRefused():
             return AccessRefused(f"{address} refused: {reply(error)}.")
-        case _ if _tells_of_a_lost_connection(error):
+        case _ if _is_lost_connection(error):
             return Unconfirmed(
                 f"The connection to {address} was lost before the broker responded: {reply(error)}."
             )
@@ -102,7 +102,7 @@ def _unmet(condition: str, text: str) -> SchedulerError:
     return IncompatibleBroker(text)
 
 
-def _tells_of_a_lost_connection(error: BaseException) -> bool:
+def _is_lost_connection(error: BaseException) -> bool:
     match error:
         case AMQPError() | ChannelInvalidStateError() | ConnectionError() | RuntimeError():
             return True
