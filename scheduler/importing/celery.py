@@ -257,7 +257,7 @@ class Settings:
                 others.setdefault(bound.place.file, {})[name] = bound.place.line
         for file, lines in others.items():
             names = ", ".join(f"{name} (line {line})" for name, line in sorted(lines.items()))
-            told = f"settings of Celery's without effect here: {names}"
+            told = f"Celery settings without effect here: {names}"
             self._note(Place(file, min(lines.values())), told)
         for _, made in self._project.state.classes:
             if {named(str(name)) for name in made.attributes} & READ:
