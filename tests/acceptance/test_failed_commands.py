@@ -169,7 +169,7 @@ def test_the_status_of_tasks_is_what_waits_for_them(desk: Desk):
     assert done.code == FINE
     told, _, head, *rows, _, parked = done.out.splitlines()
     assert told == f"The app of namespace {desk.names.namespace!r} has no loops."
-    assert head.split()[:4] == ["TASK", "READY", "PROCESSORS", "PARKED"]
+    assert head.split()[:5] == ["TASK", "READY", "OLDEST", "PROCESSORS", "PARKED"]
     assert [row.split()[:4] for row in rows] == [
         ["sms", "1", "0", "1"],
         ["mail", "0", "0", "1"],
