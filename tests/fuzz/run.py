@@ -64,7 +64,7 @@ class Fuzz:
         self._sent = 0
         self._since = field.clock.now()
         self._patience = PATIENCE
-        self._unknown = set[tuple[str, int | None]]()
+        self._unknown = set[str]()
 
     async def run(
         self, messages: int, *, per_round: int = 500, tell: Callable[[Tally], None] = _nothing
@@ -144,14 +144,19 @@ class Fuzz:
 
     async def _ends(self, accepted: Mapping[int, Sample]) -> dict[int, Counter[Fate]]:
         record, ends = self._field.record, {number: Counter[Fate]() for number in accepted}
-        parked = Counter(map(_number_of_parked, await self._operator.parked()))
+        found = await self._operator.parked()
+        parked = Counter(map(_number_of_parked, found))
         known = (Fate.RUN, record.runs), (Fate.PARKED, parked), (Fate.ACKED, record.acked)
         for fate, counts in known:
             for number, count in counts.items():
                 if number in ends:
                     ends[number][fate] += count
+                elif number is None:
+                    self._unknown.update(
+                        f"{each!r:.900}" for each in found if _number_of_parked(each) is None
+                    )
                 else:
-                    self._unknown.add((str(fate), number))
+                    self._unknown.add(f"{fate}, though it had ended: {number}")
         for number in await self._put_again([n for n, each in ends.items() if not each]):
             ends[number][Fate.ACKED] = 1
         for number, sample in accepted.items():
@@ -250,7 +255,7 @@ class Fuzz:
             seqs = record.beats[loop]
             tally.expect(len(seqs) > 1, f"{loop} has run {len(seqs)} times")
             tally.expect(seqs == list(range(len(seqs))), f"{loop} has run {seqs}")
-        tally.wrong += [f"{fate}, though it had ended: {n}" for fate, n in self._unknown]
+        tally.wrong += self._unknown
         tally.wrong += record.troubles
 
     async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
