@@ -76,10 +76,10 @@ from scheduler.queues.listing import Listed, Listing, checkpoint_of
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
-from scheduler.tasks.loops import Loop
+from scheduler.tasks.loops import SUPERVISION_TIMEOUT, Loop
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.backoff import dice
-from scheduler.timing.durations import SECOND
+from scheduler.timing.durations import SECOND, format_duration
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
 
 ROUND = "scheduler.supervision"
@@ -87,6 +87,8 @@ ROUND = "scheduler.supervision"
 REMEMBERED = 100  # troubles: a token can carry a limited number
 NOTED_AT_ONCE = 50  # loops that are noted in the roster
 
+LONGEST_ROUND = SUPERVISION_TIMEOUT - timedelta(seconds=10)
+"""A run that its task's timeout ends would be parked."""
 MARKED_EVERY = timedelta(seconds=30)
 
 ROUNDS_AFTER_RECONNECT_S = (0.5, 3.0, 7.0, 12.0, 20.0)
@@ -142,10 +144,14 @@ class Supervisor:
 
         async def supervise(ctx: Context) -> None:
             try:
-                ctx.carry((await self.round(memory_of(ctx.carried))).model_dump())
-                await self._roll_call.say(ROUND, "", {})
+                async with asyncio.timeout(LONGEST_ROUND.total_seconds()):
+                    ctx.carry((await self.round(memory_of(ctx.carried))).model_dump())
+                    await self._roll_call.say(ROUND, "", {})
             except BrokerError as error:
                 self._app.events.emit(SupervisionDelayed(str(error)))
+            except TimeoutError:
+                took = format_duration(LONGEST_ROUND)
+                self._app.events.emit(SupervisionDelayed(f"A round did not end within {took}."))
             except Exception:
                 # Not parked like the failure of any other run: the next round is soon.
                 logging.getLogger(__name__).exception("A round of supervision failed")

@@ -12,7 +12,7 @@ import pytest
 from scheduler import Context, Every, Scheduler, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control import supervision
-from scheduler.control.census import count
+from scheduler.control.census import Census, count
 from scheduler.control.memory import ROUNDS, Memory, memory_of
 from scheduler.control.supervision import NOTED_AT_ONCE
 from scheduler.control.where import Where
@@ -21,6 +21,7 @@ from scheduler.events import (
     CensusTaken,
     Connected,
     LoopReported,
+    MessageParked,
     PlaceLost,
     ProcessorStarted,
     QueuesMissing,
@@ -33,7 +34,7 @@ from scheduler.protocol.hatchery import Timer, timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token, decode
 from scheduler.protocol.topology import Topology
-from scheduler.tasks.loops import loop_of
+from scheduler.tasks.loops import SUPERVISION_TIMEOUT, loop_of
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording
 from scheduler.timing.durations import MILLISECOND, SECOND, ZERO
@@ -622,6 +623,26 @@ async def test_supervision_is_looked_after_though_that_failed_before(
     told = {event.reason for event in of(SupervisionDelayed, stage.events)}
     assert told == (set() if logged else {"It went."})
     assert stage.repairs() == [("_supervision", "lost")]
+
+
+async def test_a_round_that_does_not_end_is_broken_off_and_its_token_is_not_parked(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+
+    async def read_on(census: Census) -> None:
+        await asyncio.sleep(3600)
+
+    async with stage.supervised():
+        monkeypatch.setattr(Census, "read_on", read_on)
+        await asyncio.sleep(ROUND + 1)
+        monkeypatch.undo()
+        await asyncio.sleep(SUPERVISION_TIMEOUT.total_seconds() + ROUND)
+        assert of(MessageParked, stage.events) == []
+    delayed = [event.reason for event in of(SupervisionDelayed, stage.events)]
+    assert delayed == ["A round did not end within 2m50s."]
+    assert of(CensusTaken, stage.events) != []
 
 
 @pytest.mark.parametrize("carried", ["garbage", {"reported": 7}, [1], {"cursor": -7}])
