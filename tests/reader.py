@@ -43,6 +43,11 @@ VARYING = (
 INTERRUPT = "^C"
 
 
+def heed_interrupts() -> None:
+    """Heed SIGINT in a new process, though its ancestors were started in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class NotAsWritten(AssertionError):
     """A command of a page did not do what the page says."""
 
@@ -159,6 +164,7 @@ class Reader:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=heed_interrupts,
             )
         self._started.append(process)
         until, interrupts, _ = command.expected.partition(INTERRUPT)

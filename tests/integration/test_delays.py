@@ -55,9 +55,9 @@ async def test_messages_of_random_delays_all_arrive_and_none_is_early(
 
 
 async def test_what_waits_is_held_by_the_broker_and_by_no_processor(shop: Shop) -> None:
-    queue = f"{shop.app.names.prefix}.later.2x6h"
+    queue = f"{shop.app.names.prefix}.later.2x6h"  # though some time passes until it is sent
     async with shop.app, shop.working("work") as broker:
-        await asyncio.gather(*(shop.work.send_later("12h", n) for n in range(100)))
+        await asyncio.gather(*(shop.work.send_later("13h", n) for n in range(100)))
         depth = await broker.depth(queue)
         assert depth is not None
         assert (depth.ready, depth.consumers) == (100, 0)
