@@ -122,8 +122,8 @@ class Backlog:
         parked: wait for an operator.
         recent: the outcomes of its calls in the last quarter of an hour.
         pause: None: processors take its messages.
-        oldest: how long the oldest message has been ready; None: none is, or no call has started
-            lately.
+        oldest: how long the oldest message has been ready, as processors see it; None: none is, or
+            none of them takes messages now.
     """
 
     task: str
@@ -137,7 +137,7 @@ class Backlog:
     @property
     def is_behind(self) -> bool:
         """Return whether its messages wait for longer than they should."""
-        return self.pause is None and self.oldest is not None and self.oldest > BEHIND
+        return self.oldest is not None and self.oldest > BEHIND
 
     @property
     def is_fine(self) -> bool:
@@ -366,7 +366,7 @@ class Survey:
                 _total(failed, task),
                 totals := recent.get(task.name, Totals()),
                 pauses.get(task.name),
-                totals.oldest(now) if _total(ready, task) else None,
+                totals.oldest(now) if own and own.consumers and _total(ready, task) else None,
             )
             for task in called
         ]

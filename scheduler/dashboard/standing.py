@@ -154,8 +154,9 @@ def delays_in_words(app: App, picture: Picture, now: datetime) -> list[str]:
     for task, totals in picture.calls(now).items():
         depth = picture.depths.get(app.names.processor_queue(task))
         oldest = totals.oldest(now)
-        is_held = picture.listing.pause_of(task) is not None
-        if depth is not None and depth.ready and oldest and oldest > BEHIND and not is_held:
+        if depth is None or not (depth.ready and depth.consumers):
+            continue
+        if oldest is not None and oldest > BEHIND:
             waiting = counted(depth.ready, "call")
             sentences.append(
                 f"{waiting} of {task} waiting, the oldest for {format_duration(oldest)}."
