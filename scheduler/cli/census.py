@@ -21,7 +21,7 @@ def census(reference: AppArgument = None, as_json: Json = False) -> bool:
     """Count loops by task and state, and messages in queues and timers.
 
     The loops are as the last round of supervision counted them. If there was none in the last
-    minute, they are counted from the roster, which takes half a minute for a million. Nothing is
+    minute, they are counted from the roster, which takes a minute for a million. Nothing is
     written. The exit code is 1 if loops are overdue, or have two tokens: supervision repairs them.
 
     Example: scheduler census shop:app

@@ -33,7 +33,7 @@ from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 LOOK_BACK = timedelta(minutes=5)
 """A token that waits longer than `LONG` is in the roster, so no more is read at first."""
 RECENT = timedelta(minutes=2)
-"""A count reads at least so far back."""
+"""How far back a count reads: longer waits are in the roster."""
 CLOCKS_DIFFER = timedelta(seconds=5)
 LONG_MS = LONG // timedelta(milliseconds=1)
 MOST_PUTS = 20_000
@@ -83,11 +83,18 @@ class Census:
         self.doubled = dict[LoopId, int]()
         self.long = dict[LoopId, Message]()
 
-    async def read_on(self, look_back: timedelta = LOOK_BACK, *, is_exact: bool = True) -> bool:
-        """Read the puts since the last reading, or those whose progress the roster lacks.
+    async def read_on(
+        self,
+        noted_until: datetime | None = None,
+        *,
+        look_back: timedelta = LOOK_BACK,
+        is_exact: bool = True,
+    ) -> bool:
+        """Read the puts since the last reading.
 
         Args:
-            look_back: the first reading begins at least so far back.
+            noted_until: the roster has the progress that was put before; None: unknown.
+            look_back: the first reading begins there, and at least so far back.
             is_exact: whether to read up to the last put that was confirmed before. Otherwise
                 nothing is written, and in a cluster, the newest puts may be missing.
 
@@ -99,21 +106,19 @@ class Census:
             BrokerUnavailable: it could not be read to its end. The next reading continues from
                 there.
         """
-        since: datetime | int | None = self._reached
-        if since is None:
-            since = self._clock.now() - look_back
-            noted_until = self._listing.noted_until
-            if noted_until is not None:
-                since = min(since, noted_until - CLOCKS_DIFFER)
+        begin = self._clock.now() - look_back
+        if noted_until is not None:
+            begin = min(begin, noted_until - CLOCKS_DIFFER)
+        since = begin if self._reached is None else self._reached
         self._reached = await self._journal.read_on(self._hear_once, since=since, is_exact=is_exact)
         return not self._is_full
 
     async def look(self) -> None:
-        """Read the puts that the roster lacks, however long that takes, and write nothing."""
+        """Read the puts of the last minutes, however long that takes, and write nothing."""
         while True:
             self.long.clear()
             with suppress(StreamTooLong):  # the next reading continues
-                if await self.read_on(RECENT, is_exact=False):
+                if await self.read_on(look_back=RECENT, is_exact=False):
                     return
 
     def put_of(self, loop: LoopId) -> Put | None:

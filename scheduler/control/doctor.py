@@ -323,13 +323,13 @@ class Doctor:
             )
 
     async def _check_calls(self) -> AsyncIterator[Finding]:
-        recent = await self._survey.recent_calls()
-        failing = {task: totals for task, totals in recent.items() if totals.lost}
-        for task, totals in failing.items():
-            yield _judge_calls(task, totals)
-        if not failing and any(task.called for task in self._app.tasks.values()):
+        backlogs = await self._survey.backlogs()
+        for each in backlogs:
+            if each.recent.lost:
+                yield _judge_calls(each.task, each.recent)
+        if backlogs and not any(each.recent.lost for each in backlogs):
             yield Finding("calls", "ok", "none failed in the last 15 minutes")
-        for each in await self._survey.backlogs():
+        for each in backlogs:
             if each.is_behind:
                 yield Finding(
                     f"calls of {each.task}",

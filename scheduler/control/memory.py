@@ -6,6 +6,7 @@ sees what the last round counted, without asking a processor.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,6 +16,7 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.tasks import SUPERVISION
+from scheduler.timing.moments import moment_of
 
 ROUNDS = 4
 """A memory of the last rounds is up to date."""
@@ -48,7 +50,8 @@ class Memory(BaseModel):
 
     Attributes:
         tally: what the round counted; None: nothing yet, or too many tasks to carry.
-        counted_at_ms: when.
+        counted_at_ms: when; 0: never. The roster has the progress of long waits that was put
+            before.
         reported: loops whose trouble was reported.
         stuck: timers of calls that were reported.
         policies: policies that change the queues, as reported.
@@ -61,6 +64,10 @@ class Memory(BaseModel):
     reported: Mapping[str, str] = {}
     stuck: Sequence[str] = ()
     policies: Sequence[str] = ()
+
+    @property
+    def counted_at(self) -> datetime | None:
+        return moment_of(self.counted_at_ms) if self.counted_at_ms else None
 
 
 def memory_of(carried: Any) -> Memory:

@@ -35,7 +35,7 @@ RECENT = timedelta(minutes=15)
 JOURNAL_TIMEOUT = timedelta(seconds=10)
 LOOK_BACKS = (
     timedelta(seconds=10),
-    timedelta(minutes=2),
+    timedelta(minutes=1),
     timedelta(minutes=10),
     timedelta(hours=2),
     timedelta(days=1),
@@ -324,12 +324,7 @@ class Survey:
     def _checkpoint(self, listed: Listed | None, since: datetime | None) -> Token | None:
         """Return the token that waited when it was noted, if it had no successor until then."""
         checkpoint = None if listed is None else listed.checkpoint
-        if checkpoint is None:
-            return None
-        until, noted_until = checkpoint.until, self._roster.listing.noted_until
-        if noted_until is not None:
-            until = max(until, noted_until - CLOCKS_DIFFER)
-        if since is not None and until < since:
+        if checkpoint is None or (since is not None and checkpoint.until < since):
             return None
         try:
             return checkpoint.token(self._app.namespace)

@@ -89,7 +89,6 @@ NOTED_AT_ONCE = 50  # loops that are noted in the roster
 
 LONGEST_ROUND = SUPERVISION_TIMEOUT - timedelta(seconds=10)
 """A run that its task's timeout ends would be parked."""
-MARKED_EVERY = timedelta(seconds=30)
 
 ROUNDS_AFTER_RECONNECT_S = (0.5, 3.0, 7.0, 12.0, 20.0)
 UNSETTLED = 30 * SECOND
@@ -184,7 +183,7 @@ class Supervisor:
         began = self._clock.now()
         await self._declare_missing()
         known_at = self._clock.now()  # the census may miss later puts
-        await self._read_on()
+        await self._read_on(memory.counted_at)
         orphans = self._census.orphans()
         depths = await self._survey.depths(self._app.tasks.keys() & self._listing.counts.keys())
         overdue = await self._census.overdue(known_at, self._tolerance, depths)
@@ -210,7 +209,6 @@ class Supervisor:
             await self._beginnings.repair(list(filter(None, seen)), "doubled", epochs=doubled)
             doubled.clear()
         await self._note()
-        await self._mark(known_at)
         troubles = {
             **{str(loop): "orphan" for loop in orphans},
             **{str(loop): "removed" for loop in self._removed()},
@@ -329,10 +327,10 @@ class Supervisor:
                 emit(TimerStuck(queue, cause, was_recreated=False))
         return list(of_calls)
 
-    async def _read_on(self) -> None:
+    async def _read_on(self, noted_until: datetime | None = None) -> None:
         """Read the journal to its end, and note what was heard whenever it is much."""
         try:
-            while not await self._census.read_on():
+            while not await self._census.read_on(noted_until):
                 await self._note()
         except StreamTooLong:  # the next round continues
             await self._note()
@@ -351,12 +349,6 @@ class Supervisor:
             if entries:
                 await self._roster.note(entries)
         self._census.long.clear()
-
-    async def _mark(self, known_at: datetime) -> None:
-        """Mark in the roster until when all progress is noted, if the last mark is older."""
-        before = self._listing.noted_until
-        if before is None or known_at - before >= MARKED_EVERY:
-            await self._roster.mark(known_at)
 
     def _decoded(self, messages: Iterable[Message]) -> Iterator[Token]:
         for message in messages:

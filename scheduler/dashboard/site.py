@@ -58,7 +58,7 @@ class _Judgement:
         self.standings = standings_of(app, picture, now)
         self._heard_back_to = picture.heard_back_to
         self._calls = picture.calls(now)
-        self._delays = delays_in_words(app, picture, now)
+        self._delays = delays_in_words(app, picture, self._calls, now)
         self._notes = [*pauses_in_words(app, picture), *leftovers_in_words(picture)]
         self._failures = partial(failures_of, self.standings, picture, app.names, now)
 

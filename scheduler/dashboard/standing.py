@@ -148,10 +148,12 @@ def pauses_in_words(app: App, picture: Picture) -> list[str]:
     return sentences
 
 
-def delays_in_words(app: App, picture: Picture, now: datetime) -> list[str]:
+def delays_in_words(
+    app: App, picture: Picture, calls: Mapping[str, Totals], now: datetime
+) -> list[str]:
     """Describe each task whose calls wait for longer than they should."""
     sentences = list[str]()
-    for task, totals in picture.calls(now).items():
+    for task, totals in calls.items():
         depth = picture.depths.get(app.names.processor_queue(task))
         oldest = totals.oldest(now)
         if depth is None or not (depth.ready and depth.consumers):

@@ -3,9 +3,7 @@
 An entry counts if it follows the loop's latest one (`epochs.accepted`). Another one of the same
 epoch and creator is a note: only its later checkpoint counts.
 
-A message of the roster is a JSON object that holds many: ``{"entries": [...]}``. With the member
-``noted_until_ms``, the messages before it have the progress of all loops that wait for long, as far
-as it was put before that moment. Each entry is an object:
+A message of the roster is a JSON object that holds many: ``{"entries": [...]}``. Each is an object:
 
 ====================  ============================================================
 ``task``, ``key``     its loop; one of the key ``*`` pauses a whole task until it is gone
@@ -234,21 +232,11 @@ class _Minimum:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Hold the entries of a message, not decoded.
-
-    Attributes:
-        noted_until: all progress that was put before is in the messages before this one; None: that
-            is unknown.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = WIRE
-
-    entries: Sequence[Any]
-    noted_until: Moment | None = None
+class _Batch:
+    entries: list[Any]
 
 
-_LISTED, _MINIMUM, _BATCH = TypeAdapter(Listed), TypeAdapter(_Minimum), TypeAdapter(Batch)
+_LISTED, _MINIMUM, _BATCH = TypeAdapter(Listed), TypeAdapter(_Minimum), TypeAdapter(_Batch)
 
 
 def encoded(listed: Listed) -> str:
@@ -275,20 +263,14 @@ def messages_of(entries: Iterable[Listed]) -> Iterator[Message]:
 
 def entries_of(message: Message) -> Iterator[Listed]:
     """Decode the entries of a message; skip unreadable ones, with a warning."""
-    return filter(None, map(entry_of, batch_in(message).entries))
+    return filter(None, map(entry_of, parts_of(message)))
 
 
-def batch_in(message: Message) -> Batch:
+def parts_of(message: Message) -> list[Any]:
     """Return the entries of a message, not decoded; none, with a warning, if it is invalid."""
     with _left_out_if_bad():
-        return validated(_BATCH, parsed_json(message.body), "roster message")
-    return Batch(())
-
-
-def mark_of(noted_until: datetime) -> Message:
-    """Return a message that marks until when all progress is in the messages before it."""
-    body = _BATCH.dump_json(Batch((), noted_until), by_alias=True)
-    return Message(body, content_type="application/json", type=ENTRY_TYPE)
+        return validated(_BATCH, parsed_json(message.body), "roster message").entries
+    return []
 
 
 def entry_of(part: Any) -> Listed | None:
@@ -372,15 +354,12 @@ class Listing(Mapping[LoopId, Listed]):
     Attributes:
         forgotten: the greatest epoch of the loops that it has forgotten.
         reached: the message of the stream up to which all is judged; None: none.
-        noted_until: it has the progress of all loops that wait for long, as far as it was put
-            before; None: unknown.
         counts: the number of loops of each task in each state.
         streams: how many streams it has been of, one after the other.
     """
 
     def __init__(self) -> None:
         self.forgotten = 0
-        self.noted_until: datetime | None = None
         self.streams = 0
         self.reached: Bookmark | None = None
         self.counts = defaultdict[str, Counter[LoopState]](Counter)
@@ -577,7 +556,6 @@ class Listing(Mapping[LoopId, Listed]):
     def clear(self) -> None:
         """Remove all entries; keep the epochs that were learned."""
         self.table.clear()
-        self.noted_until = None
         self.begin_anew()
 
     def forget(self, before: datetime) -> None:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import chain
 
 from scheduler.brokers.contract import Broker, Consumer
@@ -22,15 +22,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import Gathering
-from scheduler.queues.listing import (
-    Listed,
-    Listing,
-    batch_in,
-    entries_of,
-    entry_of,
-    mark_of,
-    messages_of,
-)
+from scheduler.queues.listing import Listed, Listing, entries_of, entry_of, messages_of, parts_of
 from scheduler.queues.snapshots import Bookmark, Latest, Share, Snapshots
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch
@@ -106,10 +98,6 @@ class Roster:
             for identity in mine:
                 self._awaited.pop(identity, None)
 
-    async def mark(self, noted_until: datetime) -> None:
-        """Mark until when all progress is noted in the entries that were confirmed before."""
-        await self._append(mark_of(noted_until))
-
     async def note(self, entries: Iterable[Listed]) -> None:
         """Append entries, confirmed, with the time that they have, without reading them back.
 
@@ -137,18 +125,15 @@ class Roster:
     async def _publish(self, messages: Iterator[Message], refused: Refused) -> None:
         for message in messages:
             try:
-                await self._append(message)
+                await self._broker.publish(
+                    message, exchange=self._names.control, routing_key=self._names.roster
+                )
             except TooLarge as error:
                 entries = list(entries_of(message))
                 if len(entries) == 1:
                     refused[entries[0].identity] = error
                 else:  # above the limit of a broker that accepts very little
                     await self._publish(chain.from_iterable(map(_alone, entries)), refused)
-
-    async def _append(self, message: Message) -> None:
-        await self._broker.publish(
-            message, exchange=self._names.control, routing_key=self._names.roster
-        )
 
     def _is_accepted(self, listed: Listed, listing: Listing) -> bool:
         if self._awaited.get(listed.identity):
@@ -192,8 +177,6 @@ class Roster:
             return
         self._since_snapshot = 0
         await self._snapshots.append(Shares(self.listing))
-        if self.listing.noted_until is not None:  # a snapshot does not tell
-            await self.mark(self.listing.noted_until)
 
     async def follow(
         self, hear: Callable[[Listed, timedelta], None] = lambda listed, lag: None
@@ -297,9 +280,7 @@ class Roster:
         listing = self.listing
         if listing.reached is not None and message.offset <= listing.reached.offset:
             return
-        batch = batch_in(message)
-        listing.noted_until = batch.noted_until or listing.noted_until
-        for part in batch.entries:
+        for part in parts_of(message):
             self._since_snapshot += 1
             loop = None if self._followed else listing.enter_first(part, message.offset)
             if loop is not None:

@@ -41,12 +41,12 @@ class Desk:
         self.app = an_app("test", ["task"])
         self.broker = FaultyBroker(stage.server)
         self.timers = timers_of(self.app.names, stage.broker, clock)
-        program = program_of(self.app, self.broker, clock)
-        self.listing = program.roster.listing
+        self.program = program_of(self.app, self.broker, clock)
+        self.listing = self.program.roster.listing
         for loop in LOOPS:
             entry = Entry(EPOCH, LoopState.ACTIVE, EPOCH)
             self.listing.enter(Listed(loop, Every(SECOND), {}, entry, at=START))
-        self.census = Census(program)
+        self.census = Census(self.program)
 
     @property
     def heard(self) -> list[int]:
@@ -151,6 +151,10 @@ async def test_what_was_put_long_before_the_first_reading_is_left_to_the_roster(
     await asyncio.sleep(LOOK_BACK.total_seconds() + 1)
     await desk.hear(token(2, LOOPS[1]))
     assert desk.heard == [2]
+    desk.census = Census(desk.program)
+    async with desk.broker:
+        await desk.census.read_on(START)  # until then, it was noted
+    assert desk.heard == [1, 2]
 
 
 async def test_a_journal_that_is_too_long_is_read_on_from_where_it_was(desk: Desk) -> None:

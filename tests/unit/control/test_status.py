@@ -187,23 +187,23 @@ async def test_where_the_journal_has_forgotten_a_loop_its_checkpoint_tells(
     assert found.due_at == START + timedelta(days=14)
 
 
-async def test_what_supervision_has_noted_is_not_read_again(stage: Stage) -> None:
-    app = new_app()
+async def test_short_waits_after_a_noted_long_one_count_though_they_are_long_ago(
+    stage: Stage,
+) -> None:
+    app = new_app(supervision_interval="10m")
 
-    @app.periodic(every="1h")
+    @app.periodic(cron="0-9 9 * * *")
     async def task(ctx: Context) -> None: ...
 
     await stage.seed(app)
-    broker = FaultyBroker(stage.server)
-    readings = broker.on("read", ".journal", where=lambda call: call.position == 0)
     async with stage.supervised():
-        await asyncio.sleep(3600 + 60)
-    await asyncio.sleep(3600 + 1800)
-    await stage.program.roster.mark(stage.clock.now())
-    async with broker:
-        (found,) = await program_of(app, broker, stage.clock).survey.status()
-    assert (found.where, found.seq, found.last is not None) == (Where.UNATTENDED, 1, True)
-    assert readings.met == []
+        await asyncio.sleep(timedelta(days=1, hours=21, minutes=5, seconds=30).total_seconds())
+        assert (await stage.listing())[TASK].checkpoint is not None
+    await asyncio.sleep(1800)
+    found = await status(stage)
+    assert (found.where, found.seq) == (Where.UNATTENDED, 16)
+    await pause(stage)
+    assert (await status(stage)).seq == 16
 
 
 @pytest.mark.parametrize("repaired", [False, True])

@@ -631,7 +631,7 @@ async def test_a_round_that_does_not_end_is_broken_off_and_its_token_is_not_park
     app, _ = counting()
     await stage.seed(app)
 
-    async def read_on(census: Census) -> None:
+    async def read_on(*_: object) -> None:
         await asyncio.sleep(3600)
 
     async with stage.supervised():

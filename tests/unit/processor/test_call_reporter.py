@@ -120,7 +120,8 @@ async def test_a_task_whose_calls_wait_for_long_is_behind_until_it_is_paused_or_
         picture.depths[queue] = await stage.broker.depth(queue)
         async for message in stage.broker.read(app.names.history):
             picture.hear_of_calls(message)
-        dashboards = delays_in_words(app, picture, stage.clock.now())
+        now = stage.clock.now()
+        dashboards = delays_in_words(app, picture, picture.calls(now), now)
         return mail.oldest, mail.is_fine, "".join(doctors), dashboards
 
     for _ in range(200):
