@@ -109,7 +109,7 @@ class NoReplica(BrokerUnavailable):
 
 
 class StreamTooLong(BrokerUnavailable):
-    """The stream is too long to be read in the available time.
+    """The stream was not read to its end: it is too long for the time, or the broker paused.
 
     Attributes:
         reached: the offset up to which it was read; None: nothing was read.

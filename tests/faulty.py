@@ -247,7 +247,7 @@ class FaultyBroker(MemoryBroker):
         except EOFError:
             left = deadline - asyncio.get_running_loop().time()
             await asyncio.sleep(min(left, LONGEST_SILENCE.total_seconds()))
-            raise silent(stream) from None
+            raise silent(stream, reached) from None
 
     async def last(self, stream: str) -> Message | None:
         async with self._asked("last", stream):

@@ -272,9 +272,9 @@ class Broker(Protocol):
             timeout: for the whole read, including the caller's work between messages; None: none.
 
         Raises:
-            StreamTooLong: the timeout was over before the last message came. A read from the offset
-                `reached` misses nothing.
-            BrokerUnavailable: no more messages came, for `LONGEST_SILENCE` or until the timeout.
+            StreamTooLong: the timeout was over before the last message came, or no more came for
+                `LONGEST_SILENCE`. A read from the offset `reached` misses nothing.
+            BrokerUnavailable: no message came at all.
         """
         ...
 
@@ -297,10 +297,9 @@ class Broker(Protocol):
         Raises:
             QueueNotFound: this exchange and routing key lead nowhere.
             AccessRefused: the user may not publish there.
-            StreamTooLong: the timeout was over before the mark came. A read from the offset
-            `reached`
-                misses nothing.
-            BrokerUnavailable: no messages came, for `LONGEST_SILENCE` or until the timeout.
+            StreamTooLong: the timeout was over before the mark came, or no more messages came for
+                `LONGEST_SILENCE`. A read from the offset `reached` misses nothing.
+            BrokerUnavailable: no message came at all.
         """
         ...
 
@@ -345,12 +344,17 @@ def written_into(stream: str, exchange: str, routing_key: str) -> Generator[None
         ) from None
 
 
-def silent(stream: str) -> BrokerUnavailable:
-    """Make the error for a read whose mark did not come, without any message."""
-    return BrokerUnavailable(
+def silent(stream: str, reached: int | None = None) -> BrokerUnavailable:
+    """Make the error for a read of which no more messages come.
+
+    Args:
+        reached: the offset of the last message; None: none came.
+    """
+    reason = (
         f"The stream {stream!r} could not be read to its end: no more messages arrived. The "
         "broker may be busy, or the node may lag behind. Try again later."
     )
+    return BrokerUnavailable(reason) if reached is None else StreamTooLong(reason, reached=reached)
 
 
 def too_long(stream: str, reached: int | None) -> StreamTooLong:

@@ -34,6 +34,9 @@ REPAIRED = {
     "lost": "its token was put again",
     "doubled": "a node of the broker delivered its token twice: one token replaces both",
 }
+WITHOUT_NOTE = Verb.GONE, Verb.START, Verb.RENAME
+"""Their entries do not continue from the note of the entry before; a rename has its own."""
+
 TRIES = 10
 LOOK_BACK = timedelta(minutes=10)
 """How far back a creator reads the journal itself."""
@@ -155,7 +158,7 @@ class Beginnings:
         answers = await self._roster.append(planned) if planned else []
         entries = {each.loop: each for each in answers if isinstance(each, Listed)}
         accepted = [each for each in wanted if each.loop.id in entries]
-        tokens = {each.loop.id: _first(each, entries[each.loop.id], now) for each in accepted}
+        tokens = {each.loop.id: _first(each, entries[each.loop.id]) for each in accepted}
         tokens |= await self._exchanged(tokens, entries)
         await side_by_side(
             lambda each: self._put(each, entries[each.loop.id], tokens[each.loop.id]), accepted
@@ -214,11 +217,20 @@ class Beginnings:
             beginning.entry,
             _reason(wanted, beginning.entry.state),
             by=actor(self._roll_call.processor),
-            checkpoint=_checkpoint(wanted, now),
+            checkpoint=self._checkpoint(wanted, now),
             override=None if wanted.verb is Verb.GONE else loop.override,
             renames=before.loop.task if wanted.verb is Verb.RENAME and before else None,
             former=_former(wanted),
         )
+
+    def _checkpoint(self, wanted: Wanted, now: datetime) -> Checkpoint | None:
+        before = wanted.before
+        if wanted.checkpoint is not None:
+            return wanted.checkpoint
+        if before is None or wanted.verb in WITHOUT_NOTE:
+            return None
+        noted = before.noted(self._app.namespace)
+        return None if noted is None else noted.ended(now)
 
     async def _exchanged(
         self, tokens: Mapping[LoopId, Token], entries: Mapping[LoopId, Listed]
@@ -336,9 +348,9 @@ def in_parts(epochs: Mapping[LoopId, int]) -> Iterator[Mapping[LoopId, int]]:
         yield some
 
 
-def _first(wanted: Wanted, listed: Listed, now: datetime) -> Token:
-    token = first_token(wanted.loop, listed.entry, wanted.verb, now, listed.reason, listed.by)
-    return replace(wanted.change(token), first=not wanted.brand_new, former=listed.former)
+def _first(wanted: Wanted, listed: Listed) -> Token:
+    token = wanted.change(first_token(listed, wanted.verb))
+    return replace(token, first=not wanted.brand_new, former=listed.former)
 
 
 def _is_start(first: Token) -> bool:
@@ -370,12 +382,3 @@ def _former(wanted: Wanted) -> tuple[str, ...] | None:
     tasks = dict.fromkeys((before.loop.task, *(before.former or ())))
     tasks.pop(wanted.loop.id.task, None)
     return tuple(tasks) or None
-
-
-def _checkpoint(wanted: Wanted, now: datetime) -> Checkpoint | None:
-    before = wanted.before
-    if wanted.checkpoint is not None:
-        return wanted.checkpoint
-    if before is None or before.checkpoint is None or wanted.verb in (Verb.GONE, Verb.START):
-        return None
-    return before.checkpoint.ended(now)

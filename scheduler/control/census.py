@@ -243,7 +243,8 @@ class Census:
             now_ms = milliseconds_since_epoch(self._clock.now())
             # Heard late, a put has waited for longer than it still will.
             put_ms = put.started_at_ms + put.duration_ms if put.by_run else now_ms
-            if not put.first and (put.rests or put.due_at_ms - put_ms >= LONG_MS):
+            is_long = put.rests or put.due_at_ms - put_ms >= LONG_MS
+            if is_long and not put.first and not put.is_start:
                 self.long[loop] = message
 
     def forget(self, loop: LoopId) -> None:

@@ -13,29 +13,20 @@ from scheduler.protocol.epochs import Entry, LoopState, Verb, stays_ended
 from scheduler.protocol.messages import one_line
 from scheduler.protocol.tokens import Act, State, Token
 from scheduler.queues.journal import Heard
-from scheduler.tasks.loops import Loop
+from scheduler.queues.listing import Listed
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import jittered
 
 TOOK_ITS_PLACE = Verb.REPAIR, Verb.RESCHEDULE, Verb.RENAME
 
 
-def first_token(
-    loop: Loop, entry: Entry, verb: Verb, now: datetime, reason: str = "", by: str = ""
-) -> Token:
-    """Return the first token of a loop's epoch, at its next tick, without progress."""
-    tick = loop.schedule.next_after(now)
-    return Token(
-        loop=loop.id,
-        schedule=loop.schedule,
-        scheduled_at=tick,
-        due_at=jittered(loop.schedule, str(loop), tick),
-        epoch=entry.epoch,
-        life=entry.life,
+def first_token(listed: Listed, verb: Verb) -> Token:
+    """Return the first token of the epoch that an entry began, without progress."""
+    return replace(
+        listed.token,
         first=True,
-        args=loop.args,
-        reason=one_line(reason) or None,
-        act=Act(verb, now, by),
+        reason=one_line(listed.reason) or None,
+        act=Act(verb, listed.at, listed.by),
     )
 
 

@@ -254,18 +254,16 @@ class Seeding:
         if not any(before_rename(self._app, loop.id) for loop in loops):
             return {}
         heard_at, listing = self._clock.now(), await self._survey.listing()
-        before = {loop.id: entry_before(self._app, loop.id, listing) for loop in loops}
-        there = {id: each for id, each in before.items() if each is not None and not each.is_gone}
+        old_ones = {loop.id: entry_before(self._app, loop.id, listing) for loop in loops}
+        there = {id: each for id, each in old_ones.items() if each is not None and not each.is_gone}
         old = {loop.id: loop for loop in orphans_of(self._app, listing)}
         last = await self._survey.last_tokens([old[each.loop] for each in there.values()])
         noted = dict[LoopId, Checkpoint]()
         for id, each in there.items():
             found = [(token, heard_at)] if (token := last.get(each.loop)) is not None else []
-            if each.checkpoint is not None:
+            if (before := each.noted(self._app.namespace)) is not None:
                 with suppress(MessageError):
-                    found.append(
-                        (each.checkpoint.token(self._app.namespace), each.checkpoint.until)
-                    )
+                    found.append((before.token(self._app.namespace), before.until))
             for token, until in found:
                 its = checkpoint_of(replace(token, loop=id), self._app.namespace, until)
                 is_alive = token.epoch >= each.entry.life
@@ -290,7 +288,6 @@ class Seeding:
         if before is not None and not before.is_gone and (listed is None or listed.is_gone):
             if before.override is not None:
                 loop = replace(loop, schedule=before.schedule, override=before.override)
-            before = replace(before, checkpoint=None)  # it is of the old name
             checkpoint = noted.get(loop.id)
             return Wanted(Verb.RENAME, loop, before, checkpoint=checkpoint, did=Did.RENAMED)
         names = self._app.names

@@ -291,19 +291,17 @@ class Survey:
             left = deadline - self._clock.now()
             if not missing or left <= timedelta(0):
                 break
-            found |= await self._put_since(since, missing, left)
-            found |= {
+            before = {
                 loop: token
-                for loop in missing - set(found)
+                for loop in missing
                 if loop in noted and (token := self._checkpoint(noted[loop], since))
             }
+            found |= before | await self._put_since(since, missing, left)
             # If no run made the last token, more may be known about the run before.
-            missing -= {
+            missing -= before.keys() | {
                 loop
                 for loop, token in found.items()
-                if token.last is not None
-                or token.epoch == token.life
-                or (loop in noted and noted[loop].checkpoint is not None)
+                if token.last is not None or token.epoch == token.life
             }
         return found
 
@@ -323,7 +321,7 @@ class Survey:
 
     def _checkpoint(self, listed: Listed | None, since: datetime | None) -> Token | None:
         """Return the token that waited when it was noted, if it had no successor until then."""
-        checkpoint = None if listed is None else listed.checkpoint
+        checkpoint = None if listed is None else listed.noted(self._app.namespace)
         if checkpoint is None or (since is not None and checkpoint.until < since):
             return None
         try:

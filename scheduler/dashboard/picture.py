@@ -23,7 +23,7 @@ from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token, dec
 from scheduler.queues.failed import Parked, is_record, read_parked
 from scheduler.queues.history import Summary, Totals, decoded_batch, totals_of
 from scheduler.queues.journal import JournalEntry, entry_of_record, entry_of_token, with_progress_of
-from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.listing import Checkpoint, Listed, Listing
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.moments import UNIX_EPOCH
@@ -277,16 +277,15 @@ class Picture:
         if listed.is_of_task or (loop := self._loop(listed.loop)) is None:
             return
         loop.listed = listed
-        if loop.token is None and listed.checkpoint is not None:
-            self._recall(loop, listed)
+        if loop.token is None and (noted := listed.noted(self._namespace)) is not None:
+            self._recall(loop, noted)
 
-    def _recall(self, loop: LoopPicture, listed: Listed) -> None:
-        assert listed.checkpoint is not None
+    def _recall(self, loop: LoopPicture, noted: Checkpoint) -> None:
         try:
-            token = listed.checkpoint.token(self._namespace)
+            token = noted.token(self._namespace)
         except MessageError:
             return  # the journal reports it, sooner or later
-        loop.see(token, len(listed.checkpoint.body))
+        loop.see(token, len(noted.body))
         if token.last is not None:
             tick = token.seq if token.attempt else max(token.seq - 1, 0)
             loop.add(Run(token.last.started_at, tick, token.last))

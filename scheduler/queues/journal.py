@@ -128,6 +128,11 @@ class Put(NamedTuple):
         return Position(self.epoch, self.seq, self.attempt, joined=not self.first)
 
     @property
+    def is_start(self) -> bool:
+        """Return whether it is what a start put: the roster has that anyway."""
+        return 0 < self.epoch == self.life and not (self.seq or self.attempt or self.by_run)
+
+    @property
     def rests(self) -> bool:
         """Return whether it only goes to the journal: a run paused its loop, or was its last."""
         return self.state in (State.PAUSED, State.DONE)

@@ -60,7 +60,8 @@ from scheduler.queues.loop_table import LoopTable, Row, share_of
 from scheduler.queues.snapshots import Bookmark, batches
 from scheduler.tasks.loops import Override
 from scheduler.timing.durations import shown
-from scheduler.timing.moments import UNIX_EPOCH, milliseconds_since_epoch
+from scheduler.timing.moments import LATEST_MS, UNIX_EPOCH, milliseconds_since_epoch, moment_of
+from scheduler.timing.schedules import jittered
 
 ENTRY_TYPE = "scheduler.roster"
 MOST_ENTRIES = 100
@@ -187,6 +188,32 @@ class Listed:
     def names(self) -> list[LoopId]:
         """Return the current and former names of the loop."""
         return [self.loop, *(LoopId(task, self.loop.key) for task in self.former or ())]
+
+    @property
+    def token(self) -> Token:
+        """Return the token of its epoch, at its first tick, without progress."""
+        tick = self.schedule.next_after(self.at)
+        return Token(
+            loop=self.loop,
+            schedule=self.schedule,
+            scheduled_at=tick,
+            due_at=jittered(self.schedule, str(self.loop), tick),
+            epoch=self.epoch,
+            life=self.entry.life,
+            args=self.args,
+        )
+
+    def noted(self, namespace: str) -> Checkpoint | None:
+        """Return the loop's progress, if the roster has it.
+
+        A start that waits for long needs no note: until its first tick, nothing follows its token.
+        """
+        if self.checkpoint is not None or not 0 < self.epoch == self.entry.life:
+            return self.checkpoint
+        token, until = self.token, moment_of(LATEST_MS)
+        if self.entry.state is LoopState.ACTIVE:
+            until = token.scheduled_at
+        return checkpoint_of(token, namespace, until) if until - self.at >= LONG else None
 
     @property
     def first_due_at(self) -> datetime:

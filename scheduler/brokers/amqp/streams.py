@@ -168,7 +168,7 @@ class Reading:
             raise too_long(self._stream, self._reached)
         entry = await self.next(min(left, LONGEST_SILENCE.total_seconds()))
         if entry is None:
-            raise silent(self._stream)
+            raise silent(self._stream, self._reached)
         return entry
 
 

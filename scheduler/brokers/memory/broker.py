@@ -165,7 +165,7 @@ class MemoryBroker:
     ) -> AsyncGenerator[Message]:
         self._open()
         source, mark = self._server.stream(stream), new_mark()
-        begin, deadline = source.offset_at(since), _deadline(timeout)
+        begin, deadline, reached = source.offset_at(since), _deadline(timeout), None
         with written_into(stream, exchange, routing_key):
             await self.publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
         for offset, message in source.read(begin):
@@ -173,12 +173,13 @@ class MemoryBroker:
                 return
             if not is_mark(message):
                 yield message
+            reached = offset
             self._still_there(stream)
             if asyncio.get_running_loop().time() >= deadline:
-                raise too_long(stream, offset)
+                raise too_long(stream, reached)
         left = deadline - asyncio.get_running_loop().time()
         await asyncio.sleep(min(left, LONGEST_SILENCE.total_seconds()))
-        raise silent(stream)
+        raise silent(stream, reached)
 
     async def last(self, stream: str) -> Message | None:
         self._open()

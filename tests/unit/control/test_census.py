@@ -125,6 +125,8 @@ async def test_behind_a_backlog_it_looks_at_a_few_that_were_passed_over_a_round_
         (token(1, due_at=START + LONG), False),
         (token(1, due_at=START + SECOND + LONG), True),  # though it is soon due, as heard late
         (token(1, due_at=START + LONG, first=True, act=Act(Verb.RESUME, START)), False),
+        (token(0, due_at=START + 3 * LONG, last=None), False),  # the entry of a start says it
+        (token(0, due_at=START + 3 * LONG, last=None, life=EPOCH - 1), True),
         (token(1, state=State.PAUSED), True),
         (token(1, state=State.DONE), True),
         (token(1, epoch=EPOCH - 1), True),  # the last run of a loop that was paused meanwhile

@@ -355,7 +355,8 @@ async def test_many_loops_are_noted_without_holding_up_the_event_loop(
 
     await stage.seed(app)
     loops = [loop_of(report.spec, Every("3h"), {}, f"r{n}") for n in range(2 * NOTED_AT_ONCE)]
-    await stage.seeding.start_all(loops)
+    await stage.seeding.start_all([replace(loop, schedule=Every("4h")) for loop in loops])
+    await stage.seeding.start_all(loops)  # a start needs no note, but another schedule does
     monkeypatch.setattr(supervision, "decode", note)
     broker, at_publish = FaultyBroker(stage.server), list[int]()
 
@@ -367,7 +368,8 @@ async def test_many_loops_are_noted_without_holding_up_the_event_loop(
         await asyncio.sleep(ROUND + 2)
     assert len(decoded) == len(loops)
     assert 0 < min(each for each in at_publish if each) <= NOTED_AT_ONCE
-    assert all(each.checkpoint for each in (await stage.listing()).there if each.loop.key)
+    keyed = [each for each in (await stage.listing()).there if each.loop.key]
+    assert all(each.checkpoint and each.checkpoint.position.epoch == each.epoch for each in keyed)
 
 
 async def while_it_waits(stage: Stage) -> None:
@@ -837,14 +839,14 @@ async def test_a_queue_that_is_gone_is_declared_and_reported(
 
 
 async def test_a_token_that_the_journal_does_not_know_is_a_new_one(stage: Stage) -> None:
-    app, carried = counting()
+    app, carried = counting(every="50s")
     await stage.seed(app)
     async with stage.supervised():
         await run_once(stage)
         await stage.broker.delete(app.names.journal)
         await stage.lose(TASK)
-        await asyncio.sleep(PERIOD + UNTIL_FOUND)
+        await asyncio.sleep(50 + UNTIL_FOUND)
         assert stage.repairs() == [("task", "lost")]
-        await asyncio.sleep(PERIOD)
+        await asyncio.sleep(50)
     assert of(PlaceLost, stage.events) == [PlaceLost(TASK)]
     assert carried[:2] == [(0, None), (0, None)]

@@ -492,6 +492,7 @@ async def test_who_asks_of_a_long_journal_at_once_shares_a_reading_that_goes_on(
     for number, loop in enumerate(loops):
         await timers.tell(replace(token(seq=number), loop=loop))
     broker, told = FaultyBroker(stage.server), list[str]()
+    broker.on("read", ".journal", where=lambda call: call.position == 2, times=1).fails(EOFError())
     reads = broker.on("read", ".journal").first(lambda call: asyncio.sleep(20))
     async with broker:
         journal = journal_of(app.names, broker)
