@@ -455,7 +455,7 @@ async def test_a_queue_that_is_gone_is_declared_and_the_loop_goes_on(
             gone = [names.timer(timer) for timer in timers()]
         for queue in gone:
             await stage.broker.delete(queue)
-        await asyncio.sleep(2 * ROUND + 10)
+        await asyncio.sleep(4 * ROUND)  # the second look at supervision finds it lost
         assert None not in [await stage.broker.depth(queue) for queue in gone]
         await asyncio.sleep(PERIOD)
     assert ("task", "lost") in stage.repairs() or kind != "timers"
