@@ -1,6 +1,7 @@
 """The shape of the package: who may import whom, what is public, and who may ask for the time."""
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -77,6 +78,13 @@ def test_no_modules_import_each_other() -> None:
 
 def test_modules_are_named_after_what_they_hold() -> None:
     assert not {name.rpartition(".")[2] for name in modules()} & NAMES_OF_NOTHING
+
+
+def test_the_core_is_read_in_an_hour() -> None:
+    page = (shape.ROOT.parent / "docs/explanation/reading-the-code.md").read_text()
+    named = re.findall(r"^\d\. `scheduler/(\S+)`", page, re.MULTILINE)
+    assert len(named) == 7
+    assert sum(len((shape.ROOT / name).read_text().splitlines()) for name in named) <= 2_500
 
 
 def test_the_package_exports_its_public_names() -> None:

@@ -33,9 +33,13 @@ def test_an_extra_is_never_named_with_another_package(extra: str):
     assert named <= {DISTRIBUTION}
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / ".github/workflows").iterdir()))
+def test_a_workflow_may_only_read(path: Path):
+    assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
+
+
 def test_only_the_step_that_publishes_can_show_who_it_is():
     workflow = yaml.safe_load((ROOT / ".github/workflows/publish.yml").read_text())
-    assert workflow["permissions"] == {"contents": "read"}
     allowed = {name: job.get("permissions") for name, job in workflow["jobs"].items()}
     assert allowed == {"build": None, "publish": {"id-token": "write"}}
     assert workflow["jobs"]["publish"]["environment"]["url"].endswith(f"/{DISTRIBUTION}")
