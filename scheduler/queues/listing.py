@@ -35,7 +35,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, overload
 
 from pydantic import ConfigDict, TypeAdapter
 
-from scheduler.errors import MessageError, ScheduleError, Undecodable
+from scheduler.errors import MessageError, ScheduleError
 from scheduler.protocol.epochs import Entry, LoopState, Position, accepted, learned
 from scheduler.protocol.messages import (
     WIRE,
@@ -59,7 +59,6 @@ from scheduler.protocol.tokens import (
 from scheduler.queues.loop_table import LoopTable, Row, share_of
 from scheduler.queues.snapshots import Bookmark, batches
 from scheduler.tasks.loops import Override
-from scheduler.timing.durations import shown
 from scheduler.timing.moments import LATEST_MS, UNIX_EPOCH, milliseconds_since_epoch, moment_of
 from scheduler.timing.schedules import jittered
 
@@ -308,19 +307,6 @@ def entry_of(part: Any) -> Listed | None:
     return None
 
 
-def _row_in(line: bytes) -> Row | None:
-    """Return the row of an entry of a snapshot; None: it is unreadable.
-
-    Only the members of the row are read: decoding all of an entry takes thirty times as long.
-    """
-    try:
-        return _row_of(parsed_json(line), line.decode())
-    except (KeyError, TypeError, ValueError, AttributeError, Undecodable) as error:
-        with _left_out_if_bad():
-            raise Undecodable(f"{shown(line)} is no entry: {error!r}") from None
-    return None
-
-
 def _row_of(members: Mapping[str, Any], entry: str) -> Row:
     state, at_ms, schedule = members["state"], members["at_ms"], members["schedule"]
     forget_ms = due_ms = None
@@ -520,19 +506,6 @@ class Listing(Mapping[LoopId, Listed]):
         while (listed := self.get(loop)) is not None and listed.renamed is not None:
             loop = LoopId(listed.renamed, loop.key)
         return token if loop == token.loop else replace(token, loop=loop)
-
-    def load(self, entries: Iterable[bytes], inherited: int = 0) -> None:
-        """Load a snapshot in place of all entries; `begin_from` ends it.
-
-        Args:
-            inherited: how many of the first ones only an earlier stream had.
-        """
-        rows = enumerate(map(_row_in, entries))
-        self.table.write(
-            row if number >= inherited else row._replace(is_inherited=True)
-            for number, row in rows
-            if row is not None
-        )
 
     def begin_from(self, reached: Sequence[Bookmark]) -> None:
         """Continue after a loaded snapshot.

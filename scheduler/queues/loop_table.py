@@ -13,8 +13,8 @@ column                      holds
 ``known``                   the greatest epoch of all its entries
 ``inherited``               whether only an earlier stream had it
 ``forget_ms``               when it may be forgotten; NULL: it is not gone
-``put``                     its last put, as supervision heard it
 ``due_ms``                  its token is not overdue before; NULL: it has none
+``put``                     its last put, as supervision heard it
 ==========================  ====================================================================
 """
 
@@ -25,7 +25,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from scheduler.errors import NoSpace
+from scheduler.errors import NoSpace, Undecodable
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.tokens import NO_KEYS, WHOLE, LoopId
 
@@ -33,20 +33,23 @@ CACHE_KB = 64_000
 SETTINGS = f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KB};"
 HASHES = 2**32
 
-_CREATE = """
+_STATES = ", ".join(f"'{state}'" for state in LoopState)
+_CREATE = f"""
 CREATE TABLE loops (
     hash INTEGER, task TEXT, key TEXT, entry TEXT, known INTEGER, state TEXT, inherited INTEGER,
-    forget_ms INTEGER, due_ms INTEGER, put TEXT, PRIMARY KEY (hash, task, key)
+    forget_ms INTEGER, due_ms INTEGER, put TEXT, PRIMARY KEY (hash, task, key),
+    CHECK (state IN ({_STATES}) AND typeof(known) = 'integer')
 ) WITHOUT ROWID;
 """
-_INDEX = """
-CREATE INDEX IF NOT EXISTS forgettable ON loops (forget_ms) WHERE forget_ms IS NOT NULL;
-CREATE INDEX IF NOT EXISTS due ON loops (due_ms) WHERE due_ms IS NOT NULL;
-"""
+_INDEX = "CREATE INDEX IF NOT EXISTS forgettable ON loops (forget_ms) WHERE forget_ms IS NOT NULL"
+# Of a million loops this takes seconds, and only supervision needs it: made at its first question.
+_INDEX_DUE = "CREATE INDEX IF NOT EXISTS due ON loops (due_ms) WHERE due_ms IS NOT NULL"
 _UNINDEX = "DROP INDEX IF EXISTS forgettable; DROP INDEX IF EXISTS due;"
-_WRITE = """
-INSERT INTO loops (hash, task, key, entry, known, state, inherited, forget_ms, due_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+_COLUMNS = "hash", "task", "key", "entry", "known", "state", "inherited", "forget_ms", "due_ms"
+_LINE = " || char(9) || ".join(f"ifnull({column}, '')" for column in _COLUMNS)
+_WRITE = f"""
+INSERT INTO loops ({", ".join(_COLUMNS)})
+VALUES (?, ?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, ''))
 ON CONFLICT DO UPDATE SET
     entry = excluded.entry, state = excluded.state, known = max(known, excluded.known),
     inherited = excluded.inherited, forget_ms = excluded.forget_ms, due_ms = excluded.due_ms
@@ -67,7 +70,6 @@ class Row(NamedTuple):
     entry: str
     epoch: int
     state: str
-    is_inherited: bool = False
     forget_ms: int | None = None
     due_ms: int | None = None
 
@@ -79,7 +81,7 @@ class LoopTable:
     def _database(self) -> sqlite3.Connection:
         database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         # Never restored: so no journal, and no transaction ends.
-        database.executescript(f"{SETTINGS} {_CREATE} {_INDEX} BEGIN")
+        database.executescript(f"{SETTINGS} {_CREATE} {_INDEX}; BEGIN")
         return database
 
     def write(self, rows: Iterable[Row]) -> None:
@@ -88,6 +90,19 @@ class LoopTable:
             self._database.executemany(_WRITE, map(_values, rows))
         except sqlite3.OperationalError as error:
             raise _no_space(error) from None
+
+    def load(self, lines: Iterable[bytes]) -> None:
+        """Write rows from lines of `share`, in order; SQLite makes numbers of them.
+
+        Raises:
+            Undecodable: a line is unreadable; rows before it may have been written.
+        """
+        try:
+            self._database.executemany(_WRITE, (line.decode().split("\t") for line in lines))
+        except sqlite3.OperationalError as error:
+            raise _no_space(error) from None
+        except (sqlite3.Error, ValueError) as error:
+            raise Undecodable(f"A line of the snapshot is unreadable: {error}.") from None
 
     @contextmanager
     def in_bulk(self) -> Generator[None]:
@@ -162,16 +177,16 @@ class LoopTable:
         found = self._execute("SELECT task, state, count(*) FROM loops GROUP BY task, state")
         return {(task, LoopState(state)): number for task, state, number in found}
 
-    def share(self, number: int, shares: int) -> list[tuple[str, bool]]:
-        """Return the entries of one share of the loops, and whether they are inherited.
+    def share(self, number: int, shares: int) -> list[bytes]:
+        """Return the rows of one share of the loops, but for their puts, as lines: the columns,
+        with tabs between them.
 
         Args:
             number: of the share, from 0 on; see `share_of`.
         """
         begin, end = (-(-each * HASHES // shares) for each in (number, number + 1))
-        query = "SELECT entry, inherited FROM loops WHERE hash >= ? AND hash < ?"
-        found = self._execute(query, (begin, end))
-        return [(entry, bool(inherited)) for entry, inherited in found]
+        query = f"SELECT {_LINE} FROM loops WHERE hash >= ? AND hash < ?"
+        return [line.encode() for (line,) in self._execute(query, (begin, end))]
 
     def overdue(
         self, before_ms: int, most: int, *, of_task: str = "", without: Collection[str] = ()
@@ -182,6 +197,7 @@ class LoopTable:
             of_task: only the loops of this task; empty: those of all.
             without: tasks whose loops are left out.
         """
+        self._execute(_INDEX_DUE)
         marks = ", ".join("?" * len(without))
         condition = f"due_ms < ? AND ? IN (task, '') AND task NOT IN ({marks})"
         query = f"{condition} ORDER BY due_ms LIMIT ?"
@@ -250,5 +266,4 @@ def _key(loop: LoopId) -> tuple[int, str, str]:
 
 
 def _values(row: Row) -> tuple[object, ...]:
-    loop, *others = row
-    return *_key(loop), *others
+    return *_key(row.loop), row.entry, row.epoch, row.state, False, row.forget_ms, row.due_ms

@@ -268,7 +268,7 @@ class Roster:
                     async for share in shares:
                         if share.number == len(reached):
                             reached.append(share.up_to)
-                        listing.load(share.entries, share.inherited)
+                        listing.table.load(share.lines)
                         listing.forgotten = learned(listing.forgotten, share.forgotten)
             listing.begin_from(reached)
         except Undecodable as error:
@@ -374,9 +374,5 @@ class Shares:
         for number in range(shares):
             if listing.reached is None or listing.streams != streams:
                 raise Undecodable("The roster was recreated while its snapshot was written.")
-            found = listing.table.share(number, shares)
-            inherited = [entry.encode() for entry, is_inherited in found if is_inherited]
-            fresh = [entry.encode() for entry, is_inherited in found if not is_inherited]
-            yield Share(
-                number, listing.reached, inherited + fresh, len(inherited), listing.forgotten
-            )
+            lines = listing.table.share(number, shares)
+            yield Share(number, listing.reached, lines, listing.forgotten)

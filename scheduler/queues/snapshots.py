@@ -8,14 +8,14 @@ read from its first entry. So no snapshot is wrong, and an older one only means 
 
 No message holds all loops: a share is one part or more, and a snapshot counts if all of its parts
 are there. The parts are far below RabbitMQ's max_message_size; a broker that accepts less gets
-smaller ones. A part's body is a JSON object a line, one for each entry, compressed. Its headers:
+smaller ones. A part's body is a line for each loop, compressed: the columns of its row in
+`scheduler.queues.loop_table`, with tabs between them. So its reader parses no JSON. Its headers:
 
 ============================  ============================================================
 ``snapshot``                  the ID that the parts of one snapshot share
 ``part``, ``last``            which of them it is, from 0 on, and whether it is the last
 ``share``                     its share of the loops, from 0 on
 ``offset``, ``digest``        of the last message of the roster that it covers
-``inherited``                 how many of its first entries only an earlier stream had
 ``forgotten``                 the greatest epoch of the loops that are left out, as they are
                               long gone
 ============================  ============================================================
@@ -82,15 +82,13 @@ class Share:
 
     Attributes:
         number: which share it is.
-        entries: an encoded entry of each loop.
-        inherited: how many of the first ones only an earlier stream had.
+        lines: a line for each loop.
         forgotten: the greatest epoch of the loops that are left out.
     """
 
     number: int
     up_to: Bookmark
-    entries: Sequence[bytes]
-    inherited: int = 0
+    lines: Sequence[bytes]
     forgotten: int = 0
 
 
@@ -116,7 +114,6 @@ class _About:
     offset: Count
     digest: str
     last: Flag = False
-    inherited: Count = 0
     forgotten: Count = 0
 
 
@@ -168,10 +165,8 @@ class Snapshots:
                 if about.snapshot != snapshot.id:
                     continue
                 up_to = Bookmark(about.offset, about.digest)
-                inherited = about.inherited
-                async for entries in _entries_of(message):
-                    yield Share(about.share, up_to, entries, inherited, about.forgotten)
-                    inherited = max(inherited - len(entries), 0)
+                async for lines in _lines_of(message):
+                    yield Share(about.share, up_to, lines, about.forgotten)
                 if about.last:
                     return
 
@@ -192,7 +187,7 @@ class Snapshots:
     async def _publish(self, shares: Iterable[Share], most_bytes: int) -> None:
         snapshot, part, before = uuid.uuid4().hex, 0, None
         for share in shares:
-            async for body, inherited in _bodies_of(share, most_bytes):
+            async for body in _bodies_of(share, most_bytes):
                 if before is not None:
                     await self._publish_part(before)
                 about = {
@@ -201,7 +196,6 @@ class Snapshots:
                     "share": share.number,
                     "offset": share.up_to.offset,
                     "digest": share.up_to.digest,
-                    "inherited": inherited,
                     "forgotten": share.forgotten,
                 }
                 before = Message(body, about, content_encoding="gzip", type=SNAPSHOT_TYPE)
@@ -242,20 +236,18 @@ class Snapshots:
         )
 
 
-async def _bodies_of(share: Share, most_bytes: int) -> AsyncGenerator[tuple[bytes, int]]:
-    """Compress the entries of a share; with each part, count those in it that are inherited."""
-    compress, body, entries, left = zlib.compressobj(1, wbits=GZIP), bytearray(), 0, share.inherited
-    for batch in batches(share.entries, SLICE, min(SLICE_BYTES, most_bytes // 2)):
-        lines = b"".join(entry + b"\n" for entry in batch)
+async def _bodies_of(share: Share, most_bytes: int) -> AsyncGenerator[bytes]:
+    """Compress the lines of a share, in one body or more."""
+    compress, body = zlib.compressobj(1, wbits=GZIP), bytearray()
+    for batch in batches(share.lines, SLICE, min(SLICE_BYTES, most_bytes // 2)):
+        lines = b"".join(line + b"\n" for line in batch)
         if body and len(body) + len(lines) > most_bytes:
-            yield bytes(body + compress.flush()), min(left, entries)
-            left -= min(left, entries)
-            compress, body, entries = zlib.compressobj(1, wbits=GZIP), bytearray(), 0
+            yield bytes(body + compress.flush())
+            compress, body = zlib.compressobj(1, wbits=GZIP), bytearray()
         # Flushed, so that the length of the part is known.
         body += compress.compress(lines) + compress.flush(zlib.Z_SYNC_FLUSH)
-        entries += len(batch)
         await asyncio.sleep(0)
-    yield bytes(body + compress.flush()), min(left, entries)
+    yield bytes(body + compress.flush())
 
 
 def batches(entries: Iterable[L], many: int, size: int) -> Iterator[list[L]]:
@@ -271,17 +263,17 @@ def batches(entries: Iterable[L], many: int, size: int) -> Iterator[list[L]]:
         yield batch
 
 
-async def _entries_of(part: Message) -> AsyncGenerator[list[bytes]]:
-    """Decompress the entries of a part, some at a time."""
+async def _lines_of(part: Message) -> AsyncGenerator[list[bytes]]:
+    """Decompress the lines of a part, some at a time."""
     decompress, rest, compressed = zlib.decompressobj(GZIP), b"", part.body
     while not decompress.eof:
         try:
-            lines = decompress.decompress(compressed, SLICE_BYTES)
+            text = decompress.decompress(compressed, SLICE_BYTES)
         except zlib.error as error:
             raise Undecodable(f"The snapshot cannot be decompressed: {error}.") from None
         compressed = decompress.unconsumed_tail
-        if not (lines or compressed or decompress.eof):
+        if not (text or compressed or decompress.eof):
             raise Undecodable("The snapshot cannot be decompressed: it is cut off.")
-        *entries, rest = (rest + lines).split(b"\n")
-        yield entries
+        *lines, rest = (rest + text).split(b"\n")
+        yield lines
         await asyncio.sleep(0)

@@ -25,7 +25,6 @@ from scheduler.queues.listing import (
     Listed,
     Listing,
     checkpoint_of,
-    encoded,
 )
 from scheduler.queues.roster import REMEMBERED, Roster
 from scheduler.tasks.context import CARRY_LIMIT
@@ -538,6 +537,9 @@ NONSENSE = {
     "a bad offset": Message(NOTHING, ABOUT | {"offset": -1}),
     "no number": Message(NOTHING, ABOUT | {"offset": "1"}),
     "no share": Message(NOTHING, ABOUT | {"share": -1}),
+    "no columns": Message(gzip.compress(b"{}\n"), ABOUT),
+    "a bad state": Message(gzip.compress(b"1\ttask\t\t{}\t7\tasleep\t0\t\t\n"), ABOUT),
+    "a bad epoch": Message(gzip.compress(b"1\ttask\t\t{}\tx\tactive\t0\t\t\n"), ABOUT),
 }
 
 
@@ -556,17 +558,6 @@ async def test_a_snapshot_that_cannot_be_read_is_none(
     assert "The snapshot of the roster cannot be read" in caplog.text
     await compacted(roster)
     assert await measured(broker, clock) == (all_at(4), 1)
-
-
-@pytest.mark.usefixtures("_short")
-async def test_an_entry_of_a_snapshot_that_cannot_be_read_is_left_out(
-    broker: FaultyBroker, roster: Roster, caplog: pytest.LogCaptureFixture
-) -> None:
-    message = Message(gzip.compress(b"7\n{}\n"), ABOUT)
-    await roster.append([A])
-    await broker.publish(message, exchange=NAMES.control, routing_key=NAMES.snapshots)
-    assert await roster_of(NAMES, broker).read() == {A.loop: A}
-    assert caplog.text.count("Ignoring an invalid roster entry") == 2
 
 
 @pytest.mark.usefixtures("_short")
@@ -644,6 +635,6 @@ def test_a_program_without_room_for_its_loops_says_where_to_make_some(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("scheduler.queues.loop_table.SETTINGS", "PRAGMA max_page_count = 9;")
-    entries = [encoded(loop_number(number, 1)).encode() for number in range(1000)]
+    lines = [f"{n}\ttask\t{n}\t{n:0500}\t1\tactive\t0\t\t".encode() for n in range(1000)]
     with pytest.raises(NoSpace, match="set TMPDIR to a directory that has the room"):
-        Listing().load(entries)
+        Listing().table.load(lines)

@@ -33,10 +33,10 @@ def snapshots(broker: FaultyBroker, monkeypatch: pytest.MonkeyPatch) -> Snapshot
 
 
 def share(number: int, entries: int = MANY, *, at: int = 0) -> Share:
-    """A share that cannot be compressed by much, some entries of which are inherited."""
+    """A share that cannot be compressed by much."""
     random = Random(number)
     lines = [b'"%s"' % random.randbytes(200).hex().encode() for _ in range(entries)]
-    return Share(at, Bookmark(number, f"digest {number}"), lines, entries // 2, number)
+    return Share(at, Bookmark(number, f"digest {number}"), lines, number)
 
 
 def snapshot(number: int, entries: int = MANY) -> list[Share]:
@@ -49,11 +49,8 @@ async def latest(snapshots: Snapshots) -> list[Share] | None:
         return None
     whole = dict[int, Share]()
     async for piece in snapshots.shares(found):
-        before = whole.get(piece.number, replace(piece, entries=[], inherited=0))
-        inherited = before.inherited + min(piece.inherited, len(piece.entries))
-        whole[piece.number] = replace(
-            before, entries=[*before.entries, *piece.entries], inherited=inherited
-        )
+        before = whole.get(piece.number, replace(piece, lines=[]))
+        whole[piece.number] = replace(before, lines=[*before.lines, *piece.lines])
     assert found.up_to == whole[0].up_to
     return list(whole.values())
 
@@ -81,7 +78,7 @@ async def test_a_snapshot_is_read_as_it_was_written(snapshots: Snapshots, entrie
 async def test_no_part_is_much_bigger_than_the_limit(
     snapshots: Snapshots, broker: FaultyBroker, longer: int
 ) -> None:
-    lines = share(1).entries
+    lines = share(1).lines
     lines = [b"".join(lines[at : at + longer]) for at in range(0, MANY, longer)]
     await snapshots.append([Share(0, Bookmark(1, ""), lines)])
     sizes = [len(part.body) for part in await published(broker)]
