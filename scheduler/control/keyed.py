@@ -18,14 +18,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast
 
 from scheduler.brokers.contract import cancelled
 from scheduler.control.reports import Did
-from scheduler.errors import NotSent, ScheduleError, SchedulerError, UsageError
+from scheduler.errors import BrokerError, NotSent, ScheduleError, SchedulerError, UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.outbox import DEADLINE
 from scheduler.tasks.loops import Loop, loop_of
@@ -51,8 +51,10 @@ if TYPE_CHECKING:  # every program has tasks, and few of them start loops
 M = TypeVar("M")
 Pairs = Mapping[str, M] | Iterable[tuple[str, M]] | AsyncIterable[tuple[str, M]]
 AT_ONCE = 2_000
-BATCHES = 2  # while one waits for the broker, another is made
 """Loops that are started in one batch: a few messages of the roster, and one reading of it."""
+
+BATCHES = 2  # while one waits for the broker, another is made
+FIRST_READING = timedelta(minutes=2)
 KEY = re.compile(r"[A-Za-z0-9_-]+([.@+][A-Za-z0-9_-]+)*")
 LONGEST_KEY = 100
 
@@ -164,7 +166,7 @@ class Keyed:
         except ScheduleError as error:
             raise ScheduleError(f"The schedule of {name}.{key}: {error}") from None
         loop = loop_of(self._keyed_spec, when, args, checked_key(self._keyed_spec, key))
-        async with within_deadline(str(loop)), self._connect() as operations:
+        async with self._starting(str(loop)) as operations:
             return (await operations.seeding.start(loop)).did
 
     async def start_many(
@@ -227,6 +229,15 @@ class Keyed:
 
         return await self._start_each(_each(one_offs), wanted, progress)
 
+    @asynccontextmanager
+    async def _starting(self, loop: str) -> AsyncGenerator[Operations]:
+        """Connect, and read the roster once; then raise if the block takes too long."""
+        async with within_deadline(loop) as deadline, self._connect() as operations:
+            deadline.reschedule(None)
+            await _read_once(operations.roster)
+            deadline.reschedule(asyncio.get_running_loop().time() + DEADLINE.total_seconds())
+            yield operations
+
     async def _start_each(
         self,
         pairs: AsyncIterator[tuple[str, Any]],
@@ -252,6 +263,7 @@ class Keyed:
 
         try:
             async with self._connect() as operations:
+                await _read_once(operations.roster)
                 try:
                     batch = dict[LoopId, Loop]()
                     async for key, value in pairs:
@@ -330,10 +342,7 @@ class Keyed:
             )
         kept = ZERO if unique is None else parse_duration(unique)
         delay = parse_duration(after or ZERO)
-        async with (
-            within_deadline(f"{spec.name}.{key}"),
-            self._connect() as operations,
-        ):
+        async with self._starting(f"{spec.name}.{key}") as operations:
             try:
                 when = Once(at or operations.clock.now() + delay, kept)
             except ScheduleError as error:
@@ -415,21 +424,32 @@ class Keyed:
 
 
 @asynccontextmanager
-async def within_deadline(loop: str) -> AsyncGenerator[None]:
+async def within_deadline(loop: str) -> AsyncGenerator[asyncio.Timeout]:
     """Raise if starting a loop in the block takes longer than the deadline of sending.
 
     Raises:
         NotSent: it may have been started.
     """
     try:
-        async with asyncio.timeout(DEADLINE.total_seconds()):
-            yield
+        async with asyncio.timeout(DEADLINE.total_seconds()) as deadline:
+            yield deadline
     except TimeoutError:
         raise NotSent(
             f"{loop} was not confirmed within {DEADLINE.total_seconds():g} s: the broker does not "
             "respond, or accepts no messages because of a memory or disk alarm. It may have been "
             "started; start it again."
         ) from None
+
+
+async def _read_once(roster: "Roster") -> None:
+    """Read the roster, unless this program has: of a million loops, that takes longer than a start.
+
+    The start reports a failure.
+    """
+    if roster.listing.reached is None:
+        with suppress(BrokerError, TimeoutError):
+            async with asyncio.timeout(FIRST_READING.total_seconds()):
+                await roster.look()
 
 
 def wanted_loop(spec: TaskSpec, key: str, value: object) -> Loop:

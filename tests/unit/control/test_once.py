@@ -459,6 +459,22 @@ async def test_what_the_broker_does_not_confirm_is_given_up(stage: Stage, ask: s
         assert stage.clock.now() - began <= 30 * SECOND
 
 
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_long_roster_is_read_before_the_time_of_a_start_begins(
+    stage: Stage, many: bool
+) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    await shop.remind.once("order-6", after="1h")
+    async with FaultyBroker(stage.server) as slow:
+        slow.on("read", ".roster", times=1).first(lambda call: asyncio.sleep(60))
+        with shop.app.lending(slow, stage.clock):
+            if many:
+                assert await shop.remind.once_many({"order-7": "1h"}) == Started(created=1)
+            else:
+                assert await shop.remind.once("order-7", after="1h") is Did.CREATED
+
+
 async def test_many_are_not_sent_uniquely() -> None:
     with pytest.raises(UsageError, match="does not support unique="):
         await a_shop().remind.options(unique="1m").send_many([{"order": 1}])
