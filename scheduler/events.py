@@ -7,10 +7,10 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field
 from datetime import datetime, timedelta
 from logging import DEBUG, ERROR, INFO, NOTSET, WARNING
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 from scheduler.errors import RegistrationError
 from scheduler.protocol.calls import Call
@@ -25,9 +25,9 @@ Line = tuple[int, str]
 """The level of a line of the log, and its words."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Event:
-    """Report something that happened.
+    """Report something that happened. Each kind is a frozen dataclass.
 
     Attributes:
         level: of its log line; of several levels, the highest; NOTSET: it has no line.
@@ -36,6 +36,10 @@ class Event:
 
     level: ClassVar[int] = NOTSET
     text: ClassVar[str] = ""
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     @property
     def severity(self) -> int:
@@ -45,7 +49,7 @@ class Event:
     @property
     def line(self) -> Line:
         """Return the log line."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = vars(self)
         spans = {name: _span(each) for name, each in values.items() if isinstance(each, timedelta)}
         return self.level, self.text.format_map(values | spans)
 
@@ -123,7 +127,6 @@ def _log_failure(listener: Emit, error: BaseException) -> None:
         logging.getLogger(__name__).exception("The listener %r failed", listener)
 
 
-@dataclass(frozen=True, slots=True)
 class Connected(Event):
     """The processor connected to the broker."""
 
@@ -133,7 +136,6 @@ class Connected(Event):
     after: timedelta
 
 
-@dataclass(frozen=True, slots=True)
 class ConnectionRetried(Event):
     """The broker could not be reached; the next attempt is scheduled."""
 
@@ -144,7 +146,6 @@ class ConnectionRetried(Event):
     next_in: timedelta
 
 
-@dataclass(frozen=True, slots=True)
 class ConnectionLost(Event):
     """The connection to the broker was lost; the package reconnects."""
 
@@ -153,7 +154,6 @@ class ConnectionLost(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class ConsumerInterrupted(Event):
     """The broker stopped delivering from a queue; the package retries."""
 
@@ -162,7 +162,6 @@ class ConsumerInterrupted(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class ConsumerResumed(Event):
     """The broker delivers from the queue again."""
 
@@ -170,7 +169,6 @@ class ConsumerResumed(Event):
     queue: str
 
 
-@dataclass(frozen=True, slots=True)
 class ProcessorStarted(Event):
     """A processor consumes messages of these tasks."""
 
@@ -187,7 +185,6 @@ class ProcessorStarted(Event):
         return INFO, f"processing {what} of {self.namespace} from {self.address}, {most}"
 
 
-@dataclass(frozen=True, slots=True)
 class TaskPaused(Event):
     """The processor stopped consuming messages of a task that was paused."""
 
@@ -197,7 +194,6 @@ class TaskPaused(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class TaskResumed(Event):
     """The processor consumes messages of a task again."""
 
@@ -205,7 +201,6 @@ class TaskResumed(Event):
     task: str
 
 
-@dataclass(frozen=True, slots=True)
 class ProcessorStopping(Event):
     """The processor takes no more messages, and lets its runs finish.
 
@@ -224,7 +219,6 @@ class ProcessorStopping(Event):
         return INFO, f"stopping{_by(self.why)}: {self.running} running, {waiting}"
 
 
-@dataclass(frozen=True, slots=True)
 class ProcessorStopped(Event):
     """The processor has ended.
 
@@ -245,14 +239,12 @@ def _by(why: str) -> str:
     return f" by {why}" if why else ""
 
 
-@dataclass(frozen=True, slots=True)
 class QueueDeclared(Event):
     """The broker has a queue that was declared, or had it already."""
 
     queue: str
 
 
-@dataclass(frozen=True, slots=True)
 class LoopSeeded(Event):
     """A loop was seeded.
 
@@ -271,7 +263,6 @@ class LoopSeeded(Event):
         return DEBUG, f"{self.loop} {self.did}{due}"
 
 
-@dataclass(frozen=True, slots=True)
 class LoopRepaired(Event):
     """A loop had no token, or two, and has one again.
 
@@ -285,7 +276,6 @@ class LoopRepaired(Event):
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
 class PlaceLost(Event):
     """The progress of a repaired loop is lost: it restarts without carried data.
 
@@ -300,7 +290,6 @@ class PlaceLost(Event):
     loop: LoopId
 
 
-@dataclass(frozen=True, slots=True)
 class CallEvent(Event):
     """Something happened to a call at its sender."""
 
@@ -308,7 +297,6 @@ class CallEvent(Event):
     message_id: str
 
 
-@dataclass(frozen=True, slots=True)
 class CallSending(CallEvent):
     """A call is about to be published.
 
@@ -321,19 +309,16 @@ class CallSending(CallEvent):
     due_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
 class CallSent(CallEvent):
     """The broker has confirmed the call."""
 
 
-@dataclass(frozen=True, slots=True)
 class CallNotSent(CallEvent):
     """The call was not confirmed."""
 
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
 class MessageStored(Event):
     """The fallback store has a message that was not confirmed.
 
@@ -347,7 +332,6 @@ class MessageStored(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class StoredSent(Event):
     """The broker has confirmed a message that had been stored."""
 
@@ -356,7 +340,6 @@ class StoredSent(Event):
     target: str
 
 
-@dataclass(frozen=True, slots=True)
 class StoredDelayed(Event):
     """Some messages that are stored could not be sent; they are tried again.
 
@@ -374,7 +357,6 @@ class StoredDelayed(Event):
         return WARNING, f"{what} could not be sent: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
 class RunEvent(Event):
     """Something happened to one run.
 
@@ -391,7 +373,6 @@ class RunEvent(Event):
     message_id: str
 
 
-@dataclass(frozen=True, slots=True)
 class RunStarted(RunEvent):
     """A run began. Its three delays are the parts of `late`.
 
@@ -432,7 +413,6 @@ class RunStarted(RunEvent):
 LEVELS = dict.fromkeys(Ending, WARNING) | {Ending.SUCCEEDED: INFO, Ending.ESCALATED: ERROR}
 
 
-@dataclass(frozen=True, slots=True)
 class RunFinished(RunEvent):
     """A run has ended; its settlement follows.
 
@@ -503,17 +483,14 @@ class RunFinished(RunEvent):
         return f", {'again' if token.attempt else 'next'} at {shown}"
 
 
-@dataclass(frozen=True, slots=True)
 class SuccessorConfirmed(RunEvent):
     """The broker has confirmed the successor of the run; the ack is next."""
 
 
-@dataclass(frozen=True, slots=True)
 class RunSettled(RunEvent):
     """The run is over: its message is acked with all others of this turn of the event loop."""
 
 
-@dataclass(frozen=True, slots=True)
 class RunLost(RunEvent):
     """The delivery of the run was lost with the connection: another processor runs it.
 
@@ -533,14 +510,12 @@ class RunLost(RunEvent):
         return WARNING, "cancelled: connection lost; another processor runs it again"
 
 
-@dataclass(frozen=True, slots=True)
 class RunReturned(RunEvent):
     """The processor of the run is stopping: the message is requeued."""
 
     level, text = INFO, "cancelled and requeued: this processor is stopping"
 
 
-@dataclass(frozen=True, slots=True)
 class TicksSkipped(RunEvent):
     """Nominal times had no run of their own.
 
@@ -559,7 +534,6 @@ class TicksSkipped(RunEvent):
         return WARNING, f"{counted(self.count, 'tick')} skipped: {why}"
 
 
-@dataclass(frozen=True, slots=True)
 class TokenSuperseded(RunEvent):
     """A token was acked without a run.
 
@@ -577,7 +551,6 @@ class TokenSuperseded(RunEvent):
         return INFO, "skipped: the loop was paused, rescheduled or repaired in the meantime"
 
 
-@dataclass(frozen=True, slots=True)
 class HatchedEarly(RunEvent):
     """A message came before its time, and returns to its timers for the rest of its wait.
 
@@ -610,7 +583,6 @@ class HatchedEarly(RunEvent):
         return level, f"{early} before its time, {left}: {then}"
 
 
-@dataclass(frozen=True, slots=True)
 class Escalated(RunEvent):
     """A run failed for the last time; or (for hooks only) its message could not be run at all.
 
@@ -636,7 +608,6 @@ EscalationHook = Callable[[Escalated], Awaitable[None] | None]
 """A function, plain or coroutine, that is called when a message was parked."""
 
 
-@dataclass(frozen=True, slots=True)
 class MessageParked(Event):
     """A message is in a failed queue, with the reason."""
 
@@ -659,7 +630,6 @@ class MessageParked(Event):
         return level, f"a message for {self.routing_key} was parked {why}"
 
 
-@dataclass(frozen=True, slots=True)
 class EpochHeard(Event):
     """A processor that follows the roster has heard of an epoch that began.
 
@@ -673,7 +643,6 @@ class EpochHeard(Event):
     lag: timedelta
 
 
-@dataclass(frozen=True, slots=True)
 class CensusTaken(Event):
     """Supervision has counted tokens.
 
@@ -692,7 +661,6 @@ class CensusTaken(Event):
         return DEBUG, f"counted the tokens of {self.counted} of {loops} in {_span(self.took)}"
 
 
-@dataclass(frozen=True, slots=True)
 class LoopReported(Event):
     """Supervision found a problem that it cannot repair.
 
@@ -706,7 +674,6 @@ class LoopReported(Event):
     advice: str
 
 
-@dataclass(frozen=True, slots=True)
 class TimerStuck(Event):
     """A timer of the broker holds messages past their time.
 
@@ -730,7 +697,6 @@ class TimerStuck(Event):
         return ERROR, f"{self.queue} does not hatch. {self.cause} {check}"
 
 
-@dataclass(frozen=True, slots=True)
 class QueuesMissing(Event):
     """Queues of the app did not exist: they have expired, or an operator deleted them.
 
@@ -753,7 +719,6 @@ class QueuesMissing(Event):
         return ERROR, f"{self.queues[0]}{more} did not exist, {then}"
 
 
-@dataclass(frozen=True, slots=True)
 class PolicyReported(Event):
     """A policy of the broker's operators changes the queues.
 
@@ -768,7 +733,6 @@ class PolicyReported(Event):
     advice: str
 
 
-@dataclass(frozen=True, slots=True)
 class SupervisionDelayed(Event):
     """Supervision failed; it tries again."""
 
@@ -776,7 +740,6 @@ class SupervisionDelayed(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class TokenDelayed(Event):
     """A token is held until its state is verified."""
 
@@ -785,7 +748,6 @@ class TokenDelayed(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class SettlementDelayed(Event):
     """The broker did not confirm a settlement; it is tried again."""
 
@@ -798,7 +760,6 @@ class SettlementDelayed(Event):
     next_in: timedelta
 
 
-@dataclass(frozen=True, slots=True)
 class MessageConfirmed(Event):
     """The broker has confirmed a message that was published.
 
@@ -810,7 +771,6 @@ class MessageConfirmed(Event):
     took: timedelta
 
 
-@dataclass(frozen=True, slots=True)
 class EventLoopBlocked(Event):
     """The event loop was blocked by a task.
 
