@@ -8,6 +8,45 @@ The default message of an error is the first line of its class's docstring.
 How a task says that its run ended differently is not an error: see `scheduler.tasks.outcomes`.
 """
 
+__all__ = [
+    "AccessRefused",
+    "AppNotFound",
+    "Blocked",
+    "BrokerError",
+    "BrokerUnavailable",
+    "CarryError",
+    "ConfirmationTimeout",
+    "DeliveryLost",
+    "IncompatibleBroker",
+    "InvalidArguments",
+    "LifespanError",
+    "MessageError",
+    "NoReplica",
+    "NoSpace",
+    "NotAllSeen",
+    "NotAllSent",
+    "NotRunning",
+    "NotSent",
+    "OtherArguments",
+    "Overtaken",
+    "PortUnavailable",
+    "QueueNotFound",
+    "RegistrationError",
+    "Rejected",
+    "ScheduleError",
+    "SchedulerError",
+    "SettingsError",
+    "StreamTooLong",
+    "TooLarge",
+    "Unconfirmed",
+    "Undecodable",
+    "Unencodable",
+    "UnknownLoop",
+    "Unroutable",
+    "UntrustedBroker",
+    "UsageError",
+]
+
 
 def default_message(kind: type[BaseException]) -> str:
     """Return the default message: the first docstring line of the nearest class that has one."""
