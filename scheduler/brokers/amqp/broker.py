@@ -28,7 +28,6 @@ from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.contract import (
     DEFAULT_TIMEOUT,
-    BrokerInfo,
     Browsed,
     Delivery,
     Depth,
@@ -63,7 +62,7 @@ only then.
 """
 
 
-class AmqpBroker:
+class AmqpBroker(Connection):
     """Connect to RabbitMQ.
 
     Args:
@@ -86,56 +85,33 @@ class AmqpBroker:
     ) -> None:
         read_urls = partial(parse_urls, url) if isinstance(url, str) else url
         endpoint = Endpoint(read_urls, tls=tls or Tls(), heartbeat=heartbeat)
-        self._connection = Connection(endpoint, emit=emit, patient=patient)
+        super().__init__(endpoint, emit=emit, patient=patient)
         self._consumers: set[AmqpConsumer] = set()
 
-    @property
-    def address(self) -> str:
-        return self._connection.address
-
-    @property
-    def info(self) -> BrokerInfo:
-        return self._connection.info
-
-    @property
-    def connected(self) -> bool:
-        return self._connection.connected
-
-    @property
-    def is_blocked(self) -> bool:
-        return self._connection.is_blocked
-
-    @property
-    def silence(self) -> timedelta:
-        return self._connection.silence
-
     async def __aenter__(self) -> "AmqpBroker":
-        await self._connection.open()
+        await self.open()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         for consumer in tuple(self._consumers):
             await consumer.stop()
-        await self._connection.close()
-
-    async def alarm(self) -> str:
-        return await self._connection.alarm()
+        await self.close()
 
     async def declare(self, topology: Topology) -> None:
         if topology.exchanges:
-            async with self._connection.lease(at_once=False) as lease:
+            async with self.lease(at_once=False) as lease:
                 for exchange in topology.exchanges:
                     await _declare_exchange(await lease.channel(), exchange)
 
         async def declare_queue(channel: AbstractChannel, queue: Queue) -> None:
             await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
-            self._connection.emit(QueueDeclared(queue.name))
+            self.emit(QueueDeclared(queue.name))
 
         await self._over_channels(declare_queue, topology.queues)
         await self._over_channels(_bind, topology.bindings)
 
     async def unbind(self, bindings: Iterable[Binding]) -> None:
-        async with self._connection.lease(at_once=False) as lease:
+        async with self.lease(at_once=False) as lease:
             channel = await lease.channel()
             for each in bindings:
                 is_to_queue = each.to == "queue"
@@ -157,7 +133,7 @@ class AmqpBroker:
         lane: int = 0,
     ) -> None:
         key = encoded_key(routing_key)
-        session = await self._connection.ready(timeout)
+        session = await self.ready(timeout)
         if timeout is None:
             return await self._publish(session, message, exchange, routing_key, key, lane)
         try:
@@ -171,17 +147,17 @@ class AmqpBroker:
             ) from None
 
     async def get(self, queue: str) -> Delivery | None:
-        async with self._connection.lease() as lease:
+        async with self.lease() as lease:
             channel = await lease.channel()
             raw = await channel.get(queue)
             if raw is None or lease.lost is None:
                 return None
             lease.is_kept = True
-        deliveries = DeliveryChannel(self._connection, channel, lease.lost, lease.release)
+        deliveries = DeliveryChannel(self, channel, lease.lost, lease.release)
         return deliveries.delivery(raw, queue)
 
     def browse(self, queue: str, *, limit: int) -> Browsed:
-        return Browsing(self._connection, queue, limit, self.depth)
+        return Browsing(self, queue, limit, self.depth)
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], object], *, prefetch: int
@@ -189,7 +165,7 @@ class AmqpBroker:
         def receive(deliveries: DeliveryChannel, raw: RawMessage) -> None:
             handler(deliveries.delivery(raw, queue))
 
-        consumer = AmqpConsumer(self._connection, queue, prefetch, receive)
+        consumer = AmqpConsumer(self, queue, prefetch, receive)
         return await consumer.start(self._consumers)
 
     async def follow(
@@ -199,13 +175,13 @@ class AmqpBroker:
         *,
         since: Literal["first", "next"] | int = "next",
     ) -> streams.AmqpFollower:
-        follower = streams.AmqpFollower(self._connection, stream, handler, since)
+        follower = streams.AmqpFollower(self, stream, handler, since)
         return await follower.start(self._consumers)
 
     def read(
         self, stream: str, *, since: Since = None, timeout: timedelta | None = None
     ) -> AsyncGenerator[Message]:
-        return streams.read(self._connection, stream, since, timeout)
+        return streams.read(self, stream, since, timeout)
 
     def read_to_end(
         self,
@@ -222,17 +198,17 @@ class AmqpBroker:
                     mark, exchange=exchange, routing_key=routing_key, timeout=timeout
                 )
 
-        return streams.read_to_end(self._connection, stream, write, since, timeout)
+        return streams.read_to_end(self, stream, write, since, timeout)
 
     async def last(self, stream: str) -> Message | None:
         depth = await self.depth(stream)
         if depth is not None and not depth.ready:
             return None
-        return await streams.last(self._connection, stream)
+        return await streams.last(self, stream)
 
     async def depth(self, queue: str) -> Depth | None:
         try:
-            async with self._connection.lease() as lease:
+            async with self.lease() as lease:
                 channel = await lease.channel()
                 found = await channel.queue_declare(queue, passive=True)
         except QueueNotFound:
@@ -240,15 +216,15 @@ class AmqpBroker:
         return Depth(found.message_count or 0, found.consumer_count or 0)
 
     async def delete(self, queue: str) -> None:
-        session = await self._connection.ready()
-        with session.awaiting_answer(), self._connection.translated:
+        session = await self.ready()
+        with session.awaiting_answer(), self.translated:
             channel = await session.open_channel()
             try:
                 await channel.queue_delete(queue)
             finally:
                 await closed(channel)
-        session = await self._connection.ready()
-        with self._connection.translated:
+        session = await self.ready()
+        with self.translated:
             await session.renew_getters()
 
     async def _publish(
@@ -272,7 +248,7 @@ class AmqpBroker:
         check_body(body, session.largest_body, place, address)
         sent = body, properties, short_string(exchange, "The exchange"), key, message_id
         try:
-            with self._connection.translated, session.awaiting_answer():
+            with self.translated, session.awaiting_answer():
                 if len(body) > SURELY_ACCEPTED and session.largest_body is None:
                     async with session.lone_publisher() as channel:
                         await channel.publish(*sent)
@@ -289,7 +265,7 @@ class AmqpBroker:
         except IncompatibleBroker as error:
             # One message closed the channel: this one, or another one in flight.
             raise Unconfirmed(str(error)) from None
-        self._connection.emit(MessageConfirmed(exchange, timedelta(seconds=time() - began)))
+        self.emit(MessageConfirmed(exchange, timedelta(seconds=time() - began)))
 
     async def _over_channels(
         self, act: Callable[[AbstractChannel, D], Awaitable[None]], subjects: Sequence[D]
@@ -297,7 +273,7 @@ class AmqpBroker:
         """Run an operation on each item, over a few channels at once."""
 
         async def do(mine: Sequence[D]) -> None:
-            async with self._connection.lease(at_once=False) as lease:
+            async with self.lease(at_once=False) as lease:
                 channel = await lease.channel()
                 for subject in mine:
                     await act(channel, subject)
