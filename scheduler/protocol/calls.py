@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, SkipValidation, TypeAdapter
 
 from scheduler.errors import Undecodable
 from scheduler.protocol.hatchery import LONGEST
@@ -70,27 +70,30 @@ CLAIMS = frozenset({ATTEMPT, FIRST_FAILED_AT, EXCHANGE, KEY, USER_ID, REPLAYED_A
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Describe a message that asks for one run of a task.
+    """Describe a message that asks for one run of a task; most of it are its headers.
 
     Attributes:
         message: as it was published first: body, headers and properties.
+        routing_key: for a delayed call, that of its task.
         args: the arguments, by name; None for a message of another application.
-        exchange: where it was published first.
-        routing_key: the key it was published with; for a delayed call, that of its task.
-        attempt: how many attempts have failed.
     """
 
-    task: str
-    message: Message
-    exchange: str
-    routing_key: str
-    args: Mapping[str, Any] | None = None
-    attempt: int = 0
-    sent_at: datetime | None = None
-    due_at: datetime | None = None
-    not_before: datetime | None = None
-    expires_at: datetime | None = None
-    first_failed_at: datetime | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
+    task: Text
+    message: SkipValidation[Message]
+    exchange: Text
+    routing_key: Annotated[Text, Field(alias="key")]
+    args: SkipValidation[Mapping[str, Any] | None] = None
+    attempt: Count = 0
+    sent_at: Moment | None = None
+    due_at: Moment | None = None
+    not_before: Moment | None = None
+    expires_at: Moment | None = None
+    first_failed_at: Moment | None = None
+    replayed_at: Moment | None = None
+    namespace: Text = ""
+    version: Annotated[int, Field(strict=True, ge=1, le=FORMAT_VERSION)] = FORMAT_VERSION
 
     @property
     def id(self) -> str:
@@ -212,37 +215,17 @@ def spent(call: Call, *, failed_at: datetime) -> Message:
 
 
 @dataclass(frozen=True, slots=True)
-class _Retried:
-    """Read the retry headers of any message."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = WIRE
-
-    due_at: Moment | None = None
-    not_before: Moment | None = None
-    replayed_at: Moment | None = None
-    attempt: Count = 0
-    first_failed_at: Moment | None = None
-    exchange: Text | None = None
-    key: Text | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sent(_Retried):
-    """Read the headers of a call of this package."""
-
-    version: Annotated[int, Field(strict=True, ge=1, le=1)]
-    namespace: Text
-    task: Text
-    sent_at: Moment
-    expires_at: Moment | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Body:
     args: dict[str, Any]
 
 
-_RETRIED, _SENT, _BODY = TypeAdapter(_Retried), TypeAdapter(_Sent), TypeAdapter(_Body)
+_CALL, _BODY = TypeAdapter(Call), TypeAdapter(_Body)
+_REQUIRED = "version", "namespace", "task", "sent_at_ms"
+_OF_RETRIES = frozenset(
+    {"attempt", "due_at_ms", "not_before_ms", "first_failed_at_ms", "replayed_at_ms"}
+    | {"exchange", "key"}
+)
+"""The headers that count in a message of another application, too."""
 
 
 def decode_call(
@@ -264,33 +247,24 @@ def decode_call(
         Undecodable: it claims to be a call of this package but is not, or its retry headers are
         broken.
     """
-    record: TypeAdapter[Any] = _SENT if is_call(message) else _RETRIED
-    wire: _Sent | _Retried = validated(record, our_headers(message), "headers")
     key = task_key(task) if routing_key == retry_key(task) else routing_key
-    args, sent_at, expires_at = None, None, None
-    if isinstance(wire, _Sent):
-        if (wire.namespace, wire.task) != (namespace, task):
-            raise Undecodable(
-                f"The message is a call of {wire.task!r} in namespace {wire.namespace!r}; "
-                f"this is {task!r} in {namespace!r}."
-            )
-        args, sent_at, expires_at = (
-            parsed(_BODY, message.body, "body").args,
-            wire.sent_at,
-            wire.expires_at,
+    headers, args = our_headers(message), None
+    if is_call(message):
+        if missing := [name for name in _REQUIRED if headers.get(name) is None]:
+            raise Undecodable(f"The headers cannot be understood: {missing[0]}: Field required.")
+        args = parsed(_BODY, message.body, "body").args
+    else:
+        headers = {name: headers[name] for name in _OF_RETRIES & headers.keys()}
+        headers |= {"namespace": namespace, "task": task}
+        sent = None if "replayed_at_ms" in headers else message.timestamp
+        if expires is not None and sent is not None and LATEST - sent >= expires:
+            headers["expires_at_ms"] = milliseconds_since_epoch(sent + expires)
+    original = replace(message, headers=own_headers(message.headers), expiration=None)
+    given = {"exchange": exchange, "key": key, **headers, "message": original, "args": args}
+    call = validated(_CALL, given, "headers")
+    if (call.namespace, call.task) != (namespace, task):
+        raise Undecodable(
+            f"The message is a call of {call.task!r} in namespace {call.namespace!r}; "
+            f"this is {task!r} in {namespace!r}."
         )
-    elif (sent := message.timestamp) and expires is not None and not wire.replayed_at:
-        expires_at = sent + expires if LATEST - sent >= expires else None
-    return Call(
-        task=task,
-        message=replace(message, headers=own_headers(message.headers), expiration=None),
-        exchange=exchange if wire.exchange is None else wire.exchange,
-        routing_key=key if wire.key is None else wire.key,
-        args=args,
-        attempt=wire.attempt,
-        sent_at=sent_at,
-        due_at=wire.due_at,
-        not_before=wire.not_before,
-        expires_at=expires_at,
-        first_failed_at=wire.first_failed_at,
-    )
+    return call

@@ -6,8 +6,9 @@ counted; at a fixed delay the next tick exists only once a run has ended.
 """
 
 import difflib
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -96,9 +97,6 @@ class Every:
             offset=_duration("offset", offset),
             **_misfire_policy(jitter, catch_up, grace),
         )
-        self._check()
-
-    def _check(self) -> None:
         if self.offset >= self.period:
             raise ScheduleError(
                 f"offset: expected less than the period ({format_duration(self.period)}), "
@@ -221,11 +219,7 @@ class Cron:
         return self._next(utc_of(moment))
 
     def latest_until(self, moment: datetime) -> datetime:
-        """Return the last tick that is not after the moment, in UTC.
-
-        Raises:
-            ScheduleError: as `next_after`.
-        """
+        """Return the last tick that is not after the moment, in UTC."""
         end, step = utc_of(moment), timedelta(minutes=1)
         while (tick := self._next(end - step)) > end:
             step *= 2
@@ -448,7 +442,9 @@ def schedule_of(
         return Every(_period("every", every), **options)
     if cron is not None:
         return Cron(cron, **options)
-    return _instance(schedule)
+    if isinstance(schedule, Every | Cron):
+        return schedule
+    raise ScheduleError(f"schedule: expected an Every or a Cron, got: {shown(schedule)}")
 
 
 def ticks_after(schedule: Schedule, moment: datetime) -> Iterator[datetime]:
@@ -482,33 +478,20 @@ def zone_of(schedule: Schedule) -> ZoneInfo | None:
     return ZoneInfo(schedule.tz) if isinstance(schedule, Cron) else None
 
 
-_WIRE = {
-    Every: {
-        "every_ms": "period",
-        "mode": "mode",
-        "offset_ms": "offset",
-        "jitter_ms": "jitter",
-        "catch_up": "catch_up",
-        "grace_ms": "grace",
-    },
-    Cron: {
-        "cron": "expression",
-        "tz": "tz",
-        "jitter_ms": "jitter",
-        "catch_up": "catch_up",
-        "grace_ms": "grace",
-    },
-    Once: {"once_ms": "at", "kept_ms": "kept"},
+_KEYS = {
+    **{"period": "every_ms", "expression": "cron", "at": "once_ms"},
+    **{name: f"{name}_ms" for name in ("offset", "jitter", "grace", "kept")},
+}
+"""The wire names of fields, where they differ."""
+_WIRE: Mapping[type[Schedule], Mapping[str, str]] = {
+    kind: {_KEYS.get(each.name, each.name): each.name for each in fields(kind) if each.init}
+    for kind in (Every, Cron, Once)
 }
 _KINDS: Mapping[str, type[Schedule]] = {next(iter(keys)): kind for kind, keys in _WIRE.items()}
-_DEFAULTS = {
-    "mode": "fixed_delay",
-    "offset": ZERO,
-    "tz": "UTC",
-    "jitter": ZERO,
-    "catch_up": "latest",
-    "grace": DEFAULT_GRACE,
-    "kept": ZERO,
+_DEFAULTS: Mapping[str, Any] = {
+    name: parameter.default
+    for kind in _WIRE
+    for name, parameter in inspect.signature(kind).parameters.items()
 }
 
 
@@ -528,7 +511,7 @@ def to_wire(schedule: Schedule) -> Mapping[str, Any]:
 
 def _given(schedule: Schedule) -> Iterator[tuple[str, Any]]:
     for key, name in _WIRE[type(schedule)].items():
-        if (value := getattr(schedule, name)) != _DEFAULTS.get(name):
+        if (value := getattr(schedule, name)) != _DEFAULTS[name]:
             yield key, value
 
 
@@ -578,25 +561,18 @@ def _to_wire_value(value: object) -> object:
 
 def _from_wire_value(key: str, value: object) -> object:
     if not key.endswith("_ms"):
+        expected = "a text"
         if isinstance(value, str):
             return value
-        raise ScheduleError(f"{key}: expected a text, got: {shown(value)}")
-    if key == "once_ms":
-        return _moment(key, value)
-    if type(value) is int and 0 <= value <= milliseconds(LONGEST):
-        return timedelta(milliseconds=value)
-    raise ScheduleError(
-        f"{key}: expected a whole number of milliseconds up to 100 years, got: {shown(value)}"
-    )
-
-
-def _moment(key: str, value: object) -> datetime:
-    if type(value) is int and 0 <= value <= LATEST_MS:
-        return moment_of(value)
-    raise ScheduleError(
-        f"{key}: expected milliseconds since the Unix epoch up to the year 9000, "
-        f"got: {shown(value)}"
-    )
+    elif key == "once_ms":
+        expected = "milliseconds since the Unix epoch up to the year 9000"
+        if type(value) is int and 0 <= value <= LATEST_MS:
+            return moment_of(value)
+    else:
+        expected = "a whole number of milliseconds up to 100 years"
+        if type(value) is int and 0 <= value <= milliseconds(LONGEST):
+            return timedelta(milliseconds=value)
+    raise ScheduleError(f"{key}: expected {expected}, got: {shown(value)}")
 
 
 def _check_options(source: str, options: Iterable[str]) -> None:
@@ -613,12 +589,6 @@ def _check_options(source: str, options: Iterable[str]) -> None:
             f"unknown option {name}=; with {source}=, expected "
             f"{', '.join(sorted(_OPTIONS[source]))}"
         )
-
-
-def _instance(schedule: object) -> Recurring:
-    if isinstance(schedule, Every | Cron):
-        return schedule
-    raise ScheduleError(f"schedule: expected an Every or a Cron, got: {shown(schedule)}")
 
 
 def _store(instance: object, **values: object) -> None:

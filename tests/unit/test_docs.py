@@ -24,7 +24,9 @@ WRITTEN = facts.pages()
 EVENTS = [
     each for each in vars(events).values() if inspect.isclass(each) and issubclass(each, Event)
 ]
-HEADERS = {MEMBERS.get(each.name, each.name) for each in fields(vars(calls)["_Sent"])}
+HEADERS = {
+    {**MEMBERS, "routing_key": "key"}.get(each.name, each.name) for each in fields(calls.Call)
+} - {"args", "message"}
 OF_TOKENS = {MEMBERS.get(each.name, each.name) for each in fields(tokens.Token)} - {"loop", "trace"}
 
 

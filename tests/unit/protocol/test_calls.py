@@ -96,13 +96,20 @@ def test_a_call_comes_back_as_it_was_sent():
         sent_at=SENT,
         due_at=SENT + SECOND,
         expires_at=SENT + HOUR,
+        namespace="shop",
     )
     assert read(CALL).id == "id"
 
 
 def test_a_message_of_somebody_else_is_left_as_it_is():
     call = read(FOREIGN)
-    assert call == Call("send_sms", replace(FOREIGN, expiration=None), "orders", "order.paid")
+    assert call == Call(
+        "send_sms",
+        replace(FOREIGN, expiration=None),
+        "orders",
+        "order.paid",
+        namespace="shop",
+    )
     assert read(Message()).id == ""
 
 
