@@ -17,7 +17,6 @@ from scheduler.tasks.tasks import (
     DEFAULT_CONCURRENCY,
     DEFAULT_TASK_TIMEOUT,
     Executor,
-    Flow,
     SubscribeTo,
     TaskSpec,
     task_spec,
@@ -213,8 +212,7 @@ class Registration:
         Raises:
             RegistrationError: the function cannot be a task, or its name is taken.
         """
-        policy = Policy(_retry(retry), expired=_expired(expired))
-        flow = Flow(subscribe, rate, ordered, expires, history)
+        policy = _policy(retry, expired=expired)
 
         def register(function: Callable[..., Any]) -> Any:
             spec = task_spec(
@@ -225,11 +223,16 @@ class Registration:
                 concurrency=concurrency,
                 executor=executor,
                 aliases=aliases,
-                flow=flow,
+                called=True,
+                subscribe=subscribe,
+                rate=rate,
+                ordered=ordered,
+                expires=expires,
+                history=history,
             )
             self._add_task(spec)
-            whole = function, spec, self._connect, self._outboxes
-            sender = self._senders[spec.name] = CallTask[..., ..., Any](*whole)
+            sender = CallTask[..., ..., Any](function, spec, self._connect, self._outboxes)
+            self._senders[spec.name] = sender
             return sender
 
         return register if function is None else register(function)
@@ -310,19 +313,15 @@ def _schedule(
         raise ScheduleError(f"The schedule of {task!r}: {error}") from None
 
 
-def _policy(retry: Retry | None, after_failure: Literal["continue", "pause"]) -> Policy:
+def _policy(
+    retry: Retry | None,
+    after_failure: Literal["continue", "pause"] = "continue",
+    expired: Literal["park", "drop"] = "park",
+) -> Policy:
     if after_failure not in ("continue", "pause"):
         raise RegistrationError(f"after_failure is 'continue' or 'pause', got {after_failure!r}.")
-    return Policy(_retry(retry), after_failure)
-
-
-def _expired(expired: Literal["park", "drop"]) -> Literal["park", "drop"]:
     if expired not in ("park", "drop"):
         raise RegistrationError(f"expired is 'park' or 'drop', got {expired!r}.")
-    return expired
-
-
-def _retry(retry: Retry | None) -> Retry:
-    if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(retry, Retry | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RegistrationError(f"retry is a Retry, such as Retry(3), got {retry!r}.")
-    return Retry() if retry is None else retry
+    return Policy(retry or Retry(), after_failure, expired)

@@ -76,32 +76,6 @@ class TaskSpec:
 SubscribeTo = tuple[str, str] | tuple[str, str, ExchangeType]
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """Configure how one-off messages come to a task: the special options of `Scheduler.task`.
-
-    Args:
-        subscribe: pairs of another application's exchange and a binding key; with the exchange's
-            type as a third, it is declared here.
-        rate: how many runs a processor starts in a time, such as "50/s".
-        ordered: run one message at a time over all processors, in order; a retry blocks the others.
-        expires: how old a message may get before it is not run any more.
-        history: record each attempt in the history of calls, not only failed ones.
-    """
-
-    subscribe: Sequence[SubscribeTo]
-    rate: str | None
-    ordered: bool
-    expires: Duration | None
-    history: bool
-
-    def subscriptions_of(self, task: str) -> tuple[Subscription, ...]:
-        wanted = cast("object", self.subscribe)
-        if isinstance(wanted, str) or not isinstance(wanted, Iterable):
-            raise _no_subscription(task, wanted)
-        return tuple(_subscription(task, each) for each in cast("Iterable[Any]", wanted))
-
-
 OF_CELERY = {"delay": "send", "apply_async": "send_later", "s": "send"}
 
 
@@ -131,6 +105,12 @@ class Task(Generic[P, R]):
             raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{hint}")
 
 
+def _subscriptions(task: str, wanted: object) -> tuple[Subscription, ...]:
+    if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+        raise _no_subscription(task, wanted)
+    return tuple(_subscription(task, each) for each in cast("Iterable[Any]", wanted))
+
+
 def _subscription(task: str, wanted: Any) -> Subscription:
     match wanted:
         case [str(exchange), str(key)]:
@@ -156,12 +136,17 @@ def task_spec(
     function: Callable[..., Any],
     *,
     name: str | None,
-    timeout: Duration,
     policy: Policy,
+    timeout: Duration,
     concurrency: int,
-    executor: Executor | None = None,
-    aliases: Sequence[str] = (),
-    flow: "Flow | None" = None,
+    executor: Executor | None,
+    aliases: Sequence[str],
+    called: bool = False,
+    subscribe: Sequence[SubscribeTo] = (),
+    rate: str | None = None,
+    ordered: bool = False,
+    expires: Duration | None = None,
+    history: bool = False,
 ) -> TaskSpec:
     """Check what a decorator was given.
 
@@ -173,29 +158,28 @@ def task_spec(
         raise RegistrationError(
             f"concurrency of {name} is a whole number, at least 1, got {concurrency!r}."
         )
-    if flow and flow.ordered and concurrency not in (1, DEFAULT_CONCURRENCY):
+    if ordered and concurrency not in (1, DEFAULT_CONCURRENCY):
         raise RegistrationError(
             f"An ordered task runs one message at a time: {name} takes no concurrency=."
         )
     arguments = Arguments(function)
-    subscriptions = flow.subscriptions_of(name) if flow else ()
-    expires = flow.expires if flow else None
+    subscriptions = _subscriptions(name, subscribe)
     return TaskSpec(
         name,
         function,
         arguments,
         policy,
         _timeout(name, timeout),
-        1 if flow and flow.ordered else concurrency,
-        called=flow is not None,
-        reads=BodyReader(function, arguments) if subscriptions else None,
-        subscriptions=subscriptions,
-        rate=parse_rate(flow.rate) if flow and flow.rate else None,
-        ordered=flow is not None and flow.ordered,
-        expires=None if expires is None else _span(f"expires of {name}", expires),
-        history=flow is not None and flow.history,
+        1 if ordered else concurrency,
+        called,
+        BodyReader(function, arguments) if subscriptions else None,
+        subscriptions,
+        parse_rate(rate) if rate else None,
+        ordered,
+        None if expires is None else _span(f"expires of {name}", expires),
+        history,
         executor=_executor(function, name, executor),
-        aliases=_aliases(name, aliases, is_ordered=flow is not None and flow.ordered),
+        aliases=_aliases(name, aliases, is_ordered=ordered),
     )
 
 
