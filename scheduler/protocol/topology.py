@@ -59,7 +59,7 @@ Every name contains the namespace and a version segment, so that namespaces shar
 future layout can coexist with this one.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
@@ -254,12 +254,10 @@ class Names:
     delayed = Named("delayed", "The exchange of calls whose delay has ended.")
     later_sent = Named("later.sent", "The exchange of calls that `later` accepts.")
     later_refused = Named(
-        "later.refused",
-        "The exchange of messages that `later` rejects: no queue is bound to it.",
+        "later.refused", "The exchange of messages that `later` rejects: no queue is bound to it."
     )
     unrouted = Named(
-        "unrouted",
-        "The exchange, and the timer queue, for tokens that had no queue at their end.",
+        "unrouted", "The exchange, and the timer queue, for tokens that had no queue at their end."
     )
     rerouted = Named("rerouted", "The exchange that routes those again.")
     later_unrouted = Named(
@@ -279,10 +277,7 @@ class Names:
         "rollcall", "The stream over which processors ask each other for their tokens and runs."
     )
     history = Named("history", "The stream of the outcomes of calls.")
-    presence = Named(
-        "presence",
-        "An empty queue that each processor consumes from, to be counted.",
-    )
+    presence = Named("presence", "An empty queue that each processor consumes from, to be counted.")
     imprint = Named("imprint", "The queue of one message, which records the last seed.")
 
     def probe(self, id: str) -> str:
@@ -562,44 +557,46 @@ class _Builder:
         """Build the timers of tokens: at most once, so that a queue which rejects them stops no
         timer.
         """
-        names = self.names
-
-        def timer_queue(timer: Timer) -> Queue:
-            waits = {"x-message-ttl": milliseconds(timer.wait)}
-            then = {"x-dead-letter-exchange": names.hatchery_exchange(timer.unit + 1)}
-            return self._queue(names.timer(timer), {**then, **waits, **self._peekable()})
-
-        def leading(unit: int) -> Iterable[Binding]:
-            source, before = names.hatchery_exchange(unit), f"{LOOP_KEY}*."
+        names, before = self.names, f"{LOOP_KEY}*."
+        otherwise = {"alternate-exchange": names.unrouted}
+        queues, bindings = list[Queue](), list[Binding]()
+        for timer in timers():
+            then = names.hatchery_exchange(timer.unit + 1)
+            waits = {"x-dead-letter-exchange": then, "x-message-ttl": milliseconds(timer.wait)}
+            queues.append(self._queue(names.timer(timer), waits | self._peekable()))
+        for unit in range(len(UNITS)):
+            source, end = names.hatchery_exchange(unit), f"{before}{end_pattern(unit)}.#"
             for timer in timers(unit):
                 pattern = f"{before}{timer_pattern(unit, timer)}.#"
-                yield Binding(source, names.timer(timer), pattern)
-            yield Binding(source, names.processor, f"{before}{end_pattern(unit)}.#", "exchange")
-
+                bindings.append(Binding(source, names.timer(timer), pattern))
+            bindings.append(Binding(source, names.processor, end, "exchange"))
         # The first exchange is the entrance, which the namespace has.
         exchanges = map(names.hatchery_exchange, range(1, len(UNITS)))
-        return _timers(exchanges, "topic", names.unrouted, timer_queue, leading)
+        return Topology(
+            tuple(Exchange(each, "topic", dict(otherwise)) for each in exchanges),
+            tuple(queues),
+            tuple(bindings),
+        )
 
     def of_calls(self) -> Topology:
         """Build the timers of calls, at least once, and their history."""
-        names = self.names
-
-        def timer_queue(timer: Timer) -> Queue:
+        names, otherwise = self.names, {"alternate-exchange": self.names.delayed}
+        queues = [_stream(names.history, HISTORY_BYTES, HISTORY_SEGMENT, self._max_age())]
+        bindings = [Binding(names.control, names.history, names.history)]
+        for timer in timers():
             then = names.later_exchange(timer.unit + 1)
-            return _timer_queue(names.later_timer(timer), timer.wait, then)
-
-        def leading(unit: int) -> Iterable[Binding]:
+            queues.append(_timer_queue(names.later_timer(timer), timer.wait, then))
+        for unit in range(len(UNITS)):
             for timer in timers(unit):
                 matched = {"x-match": "all", header_at(unit): timer.name}
                 source, queue = names.later_exchange(unit), names.later_timer(timer)
-                yield Binding(source, queue, "", arguments=matched)
-
+                bindings.append(Binding(source, queue, "", arguments=matched))
         exchanges = map(names.later_exchange, range(len(UNITS)))
-        history = Topology(
-            queues=(_stream(names.history, HISTORY_BYTES, HISTORY_SEGMENT, self._max_age()),),
-            bindings=(Binding(names.control, names.history, names.history),),
+        return Topology(
+            tuple(Exchange(each, "headers", dict(otherwise)) for each in exchanges),
+            tuple(queues),
+            tuple(bindings),
         )
-        return history + _timers(exchanges, "headers", names.delayed, timer_queue, leading)
 
     def _max_age(self) -> Mapping[str, Any]:
         return {"x-max-age": f"{int(self.retention.max_age.total_seconds())}s"}
@@ -625,28 +622,6 @@ def _stream(
             "x-stream-max-segment-size-bytes": segment,
             **more,
         },
-    )
-
-
-def _timers(
-    exchanges: Iterable[str],
-    type: Literal["topic", "headers"],
-    otherwise: str,
-    timer_queue: Callable[[Timer], Queue],
-    leading: Callable[[int], Iterable[Binding]],
-) -> Topology:
-    """Build a set of timers.
-
-    Args:
-        otherwise: the exchange of what leads to no timer.
-        timer_queue: makes the queue of a timer.
-        leading: makes the bindings of the exchange of a unit.
-    """
-    alternate = {"alternate-exchange": otherwise}
-    return Topology(
-        exchanges=tuple(Exchange(name, type, dict(alternate)) for name in exchanges),
-        queues=tuple(map(timer_queue, timers())),
-        bindings=tuple(binding for unit in range(len(UNITS)) for binding in leading(unit)),
     )
 
 
