@@ -264,7 +264,7 @@ def metrics_page() -> str:
     return "\n\n".join([FROM_CODE, table(["metric", "kind", "labels", "says"], rows)]) + "\n"
 
 
-def _metric(measure: metrics.Measure[Any], labels: tuple[str, ...]) -> list[str]:
+def _metric(measure: metrics.Measure, labels: tuple[str, ...]) -> list[str]:
     kind = measure.family.__name__.removesuffix("MetricFamily").lower()
     total = "_total" if kind == "counter" else ""
     told = ", ".join((*labels, *measure.by))

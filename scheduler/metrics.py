@@ -16,10 +16,10 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from itertools import accumulate
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple
 from wsgiref.types import WSGIApplication
 
 from prometheus_client import (
@@ -104,29 +104,115 @@ class Spans:
         return list(zip(names, accumulate(self._counts), strict=True)), self._sum
 
 
+class Cadence(NamedTuple):
+    """Hold a tick of a schedule. The period to the next tick is calculated when it is read."""
+
+    schedule: Schedule
+    tick: datetime
+
+
+Value = Counter[Any] | Spans | Cadence | datetime | timedelta | float | None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Describe a metric.
+
+    Attributes:
+        attribute: has its value; for a counter of several kinds, one for each.
+        by: the labels that tell these kinds apart.
+    """
+
+    attribute: str
+    family: type[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]
+    name: str
+    says: str
+    by: tuple[str, ...] = ()
+
+    def metric(
+        self, labels: Sequence[str], subjects: Iterable[tuple[Sequence[str], Any]]
+    ) -> Metric:
+        """Return the current values, for each subject and its labels."""
+        metric: Any = self.family(f"scheduler_{self.name}", self.says, labels=(*labels, *self.by))
+        for values, subject in subjects:
+            value: Value = getattr(subject, self.attribute)
+            match period_from(*value) if isinstance(value, Cadence) else value:
+                case None:
+                    pass
+                case Counter() as counts:
+                    for kind, count in tuple(counts.items()):
+                        kinds = (kind,) if len(self.by) == 1 else kind
+                        metric.add_metric((*values, *kinds), count)
+                case Spans() as spans:
+                    metric.add_metric(values, *spans.read())
+                case datetime() as moment:
+                    metric.add_metric(values, moment.timestamp())
+                case timedelta() as span:
+                    metric.add_metric(values, span.total_seconds())
+                case number:
+                    metric.add_metric(values, number)
+        return metric
+
+
+def counter(name: str, says: str, *by: str) -> Any:
+    about = {"family": CounterMetricFamily, "name": name, "says": says, "by": by}
+    if by:
+        return field(default_factory=Counter[Any], metadata=about)
+    return field(default=0, metadata=about)
+
+
+def gauge(name: str, says: str, begin: int | None = None) -> Any:
+    about = {"family": GaugeMetricFamily, "name": name, "says": says}
+    return field(default=begin, metadata=about)
+
+
+def histogram(name: str, says: str, bounds: tuple[float, ...] = BOUNDS) -> Any:
+    about = {"family": HistogramMetricFamily, "name": name, "says": says}
+    return field(default_factory=lambda: Spans(bounds), metadata=about)
+
+
+def measures_of(kind: type[Any]) -> tuple[Measure, ...]:
+    return tuple(Measure(each.name, **each.metadata) for each in fields(kind))
+
+
 @dataclass(slots=True)
 class Series:
     """Hold the measurements of one loop, or of the one-off calls of a task."""
 
-    outcomes: Counter[str]
-    skipped: Counter[str]
-    repairs: Counter[str]
-    superseded: Counter[str] = field(default_factory=Counter[str])
-    early: Counter[str] = field(default_factory=Counter[str])
-    attempts: int = 0
-    running: int = 0
-    escalations: int = 0
-    duration: Spans = field(default_factory=Spans)
-    hatch_delay: Spans = field(default_factory=Spans)
-    ready_delay: Spans = field(default_factory=Spans)
-    start_delay: Spans = field(default_factory=Spans)
-    succeeded_at: datetime | None = None
-    ended_at: datetime | None = None
-    due_at: datetime | None = None
-    paused_at: datetime | None = None
-    schedule: Schedule | None = None
-    tick: datetime | None = None
-    lead: timedelta | None = None
+    outcomes: Counter[str] = counter("runs", "Runs that ended", "outcome")
+    attempts: int = counter("attempts", "Runs that started")
+    running: int = gauge("running", "Runs in progress", 0)
+    duration: Spans = histogram("run_duration_seconds", "How long runs took")
+    hatch_delay: Spans = histogram(
+        "hatch_delay_seconds",
+        "From when a message was due until the broker moved it to the queue of its task",
+    )
+    ready_delay: Spans = histogram("ready_delay_seconds", "From there until a processor had it")
+    start_delay: Spans = histogram("start_delay_seconds", "From there until its run started")
+    succeeded_at: datetime | None = gauge(
+        "last_success_timestamp_seconds", "When a run last succeeded"
+    )
+    due_at: datetime | None = gauge("next_due_timestamp_seconds", "When the next run is due")
+    paused_at: datetime | None = gauge(
+        "paused_timestamp_seconds",
+        "When a run last paused its loop, which lasts until a later run is due",
+    )
+    cadence: Cadence | None = gauge("period_seconds", "From the last tick to the next")
+    lead: timedelta | None = gauge(
+        "lead_seconds",
+        "How long before it was due the last message left the broker's timers, to start on time",
+    )
+    escalations: int = counter("escalations", "Runs that failed for the last time")
+    skipped: Counter[str] = counter("ticks_skipped", "Ticks without a run", "reason")
+    repairs: Counter[str] = counter("repairs", "Loops that were repaired", "kind")
+    superseded: Counter[str] = counter(
+        "tokens_superseded", "Tokens that were acked without a run: void, settled", "reason"
+    )
+    early: Counter[str] = counter(
+        "messages_early",
+        "Messages that came before their time and went back: expired, maxlen, unrouted, early",
+        "reason",
+    )
 
     def start(self, event: RunStarted) -> None:
         self.attempts += 1
@@ -145,178 +231,51 @@ class Series:
             self.duration.add(event.duration)
         if event.ending is Ending.SUCCEEDED:
             self.succeeded_at = event.started_at + event.duration
-        self.ended_at = event.started_at + event.duration
         if (successor := event.successor) is not None and not event.void:
-            self._wait(successor)
-            self.schedule, self.tick = successor.schedule, event.scheduled_at
+            self._wait(successor, event.started_at + event.duration)
+            self.cadence = Cadence(successor.schedule, event.scheduled_at)
 
     def break_off(self, outcome: str) -> None:
         self.outcomes[outcome] += 1
         self.running -= 1
 
-    def _wait(self, token: Token) -> None:
+    def _wait(self, token: Token, ended_at: datetime) -> None:
         if token.state is State.DONE:
             self.due_at = None
         elif token.state is State.PAUSED:
             # Without a due time that this processor knows: another one may have it.
-            self.due_at = self.paused_at = self.ended_at
+            self.due_at = self.paused_at = ended_at
         else:
             self.due_at = token.due_at
 
-    @property
-    def period(self) -> timedelta | None:
-        if self.schedule is None or self.tick is None:
-            return None
-        return period_from(self.schedule, self.tick)
 
+@dataclass(slots=True)
+class Totals:
+    """Hold the measurements of a process."""
 
-Value = Counter[Any] | Spans | datetime | timedelta | int | float | None
-S = TypeVar("S")
-
-
-@dataclass(frozen=True)
-class Measure(Generic[S]):
-    """Describe a metric.
-
-    Attributes:
-        read: returns its value; for a counter, one for each kind.
-        by: the labels that tell these kinds apart.
-    """
-
-    family: type[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]
-    name: str
-    says: str
-    read: Callable[[S], Value]
-    by: tuple[str, ...] = ()
-
-    def metric(self, labels: Sequence[str], subjects: Iterable[tuple[Sequence[str], S]]) -> Metric:
-        """Return the current values, for each subject and its labels."""
-        metric: Any = self.family(f"scheduler_{self.name}", self.says, labels=(*labels, *self.by))
-        for values, subject in subjects:
-            match self.read(subject):
-                case None:
-                    pass
-                case Counter() as counts:
-                    for kind, count in tuple(counts.items()):
-                        kinds = (kind,) if len(self.by) == 1 else kind
-                        metric.add_metric((*values, *kinds), count)
-                case Spans() as spans:
-                    metric.add_metric(values, *spans.read())
-                case datetime() as moment:
-                    metric.add_metric(values, moment.timestamp())
-                case timedelta() as span:
-                    metric.add_metric(values, span.total_seconds())
-                case number:
-                    metric.add_metric(values, number)
-        return metric
-
-
-COUNTER, GAUGE, HISTOGRAM = CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-OF_RUNS: tuple[Measure[Series], ...] = (
-    Measure(COUNTER, "runs", "Runs that ended", lambda of: of.outcomes, ("outcome",)),
-    Measure(COUNTER, "attempts", "Runs that started", lambda of: of.attempts),
-    Measure(GAUGE, "running", "Runs in progress", lambda of: of.running),
-    Measure(HISTOGRAM, "run_duration_seconds", "How long runs took", lambda of: of.duration),
-    Measure(
-        HISTOGRAM,
-        "hatch_delay_seconds",
-        "From when a message was due until the broker moved it to the queue of its task",
-        lambda of: of.hatch_delay,
-    ),
-    Measure(
-        HISTOGRAM,
-        "ready_delay_seconds",
-        "From there until a processor had it",
-        lambda of: of.ready_delay,
-    ),
-    Measure(
-        HISTOGRAM,
-        "start_delay_seconds",
-        "From there until its run started",
-        lambda of: of.start_delay,
-    ),
-    Measure(
-        GAUGE,
-        "last_success_timestamp_seconds",
-        "When a run last succeeded",
-        lambda of: of.succeeded_at,
-    ),
-    Measure(GAUGE, "next_due_timestamp_seconds", "When the next run is due", lambda of: of.due_at),
-    Measure(
-        GAUGE,
-        "paused_timestamp_seconds",
-        "When a run last paused its loop, which lasts until a later run is due",
-        lambda of: of.paused_at,
-    ),
-    Measure(GAUGE, "period_seconds", "From the last tick to the next", lambda of: of.period),
-    Measure(
-        GAUGE,
-        "lead_seconds",
-        "How long before it was due the last message left the broker's timers, to start on time",
-        lambda of: of.lead,
-    ),
-    Measure(
-        COUNTER, "escalations", "Runs that failed for the last time", lambda of: of.escalations
-    ),
-    Measure(COUNTER, "ticks_skipped", "Ticks without a run", lambda of: of.skipped, ("reason",)),
-    Measure(COUNTER, "repairs", "Loops that were repaired", lambda of: of.repairs, ("kind",)),
-    Measure(
-        COUNTER,
-        "tokens_superseded",
-        "Tokens that were acked without a run: void, settled",
-        lambda of: of.superseded,
-        ("reason",),
-    ),
-    Measure(
-        COUNTER,
-        "messages_early",
-        "Messages that came before their time and went back: expired, maxlen, unrouted, early",
-        lambda of: of.early,
-        ("reason",),
-    ),
-)
-OF_PROCESSES: tuple[Measure["Metrics"], ...] = (
-    Measure(
-        COUNTER,
-        "parked_messages",
-        "Messages that processors put into failed queues",
-        lambda of: of.parked,
-        ("task", "reason"),
-    ),
-    Measure(
-        HISTOGRAM,
-        "publish_confirm_seconds",
-        "How long the broker took to confirm a message",
-        lambda of: of.confirms,
-    ),
-    Measure(
-        HISTOGRAM,
+    parked: Counter[tuple[str, str]] = counter(
+        "parked_messages", "Messages that processors put into failed queues", "task", "reason"
+    )
+    confirms: Spans = histogram(
+        "publish_confirm_seconds", "How long the broker took to confirm a message", CONFIRM_BOUNDS
+    )
+    roster_lags: Spans = histogram(
         "roster_lag_seconds",
         "From when an epoch of a loop began until this processor had heard of it from the roster",
-        lambda of: of.roster_lags,
-    ),
-    Measure(
-        HISTOGRAM,
+        CONFIRM_BOUNDS,
+    )
+    blocked: Spans = histogram(
         "event_loop_blocked_seconds",
         "How long a task blocked the event loop, if for a second or more",
-        lambda of: of.blocked,
-    ),
-    Measure(
-        COUNTER, "reconnects", "Connections that were lost and restored", lambda of: of.reconnects
-    ),
-    Measure(
-        COUNTER,
-        "stored_messages",
-        "Messages that this process could not send and stored",
-        lambda of: of.stored,
-    ),
-    Measure(
-        GAUGE,
-        "unsent_messages",
-        "Messages that are stored now, by any process; only with a fallback",
-        lambda of: of.unsent,
-    ),
-)
+    )
+    reconnects: int = counter("reconnects", "Connections that were lost and restored")
+    stored: int = counter("stored_messages", "Messages that this process could not send and stored")
+    unsent: float | None = gauge(
+        "unsent_messages", "Messages that are stored now, by any process; only with a fallback"
+    )
+
+
+OF_RUNS, OF_PROCESSES = measures_of(Series), measures_of(Totals)
 
 
 class Metrics(Collector):
@@ -329,12 +288,7 @@ class Metrics(Collector):
         self._app = app
         self._clock = clock
         self._series: dict[tuple[str, str], Series] = {}
-        self.parked: Counter[tuple[str, str]] = Counter()
-        self.confirms = Spans(CONFIRM_BOUNDS)
-        self.roster_lags = Spans(CONFIRM_BOUNDS)
-        self.blocked = Spans()
-        self.reconnects = 0
-        self.stored = 0
+        self._totals = totals = Totals()
         self._connection_lost = False
         self._notes: Mapping[type[Event], Callable[[Any], None]] = {
             RunStarted: lambda event: self._of_run(event).start(event),
@@ -348,10 +302,10 @@ class Metrics(Collector):
                 {event.reason: event.count}
             ),
             LoopRepaired: lambda event: self._of_loop(event.loop).repairs.update([event.kind]),
-            MessageParked: lambda event: self.parked.update([(event.task, event.reason)]),
-            MessageConfirmed: lambda event: self.confirms.add(event.took),
-            EpochHeard: lambda event: self.roster_lags.add(event.lag),
-            EventLoopBlocked: lambda event: self.blocked.add(event.took),
+            MessageParked: lambda event: totals.parked.update([(event.task, event.reason)]),
+            MessageConfirmed: lambda event: totals.confirms.add(event.took),
+            EpochHeard: lambda event: totals.roster_lags.add(event.lag),
+            EventLoopBlocked: lambda event: totals.blocked.add(event.took),
             MessageStored: self._message_stored,
             ConnectionLost: self._disconnected,
             Connected: self._connected,
@@ -370,11 +324,11 @@ class Metrics(Collector):
         for of_run in OF_RUNS:
             series = tuple(self._series.items())
             yield of_run.metric(LABELS, (((namespace, *of), each) for of, each in series))
+        self._totals.unsent = self._count_unsent()
         for of_process in OF_PROCESSES:
-            yield of_process.metric(LABELS[:1], [((namespace,), self)])
+            yield of_process.metric(LABELS[:1], [((namespace,), self._totals)])
 
-    @property
-    def unsent(self) -> float | None:
+    def _count_unsent(self) -> float | None:
         if (fallback := self._app.fallback) is None:
             return None
         try:
@@ -386,7 +340,7 @@ class Metrics(Collector):
         self._of_run(event).escalations += 1
 
     def _message_stored(self, _: MessageStored) -> None:
-        self.stored += 1
+        self._totals.stored += 1
 
     def _disconnected(self, _: ConnectionLost) -> None:
         self._connection_lost = True
@@ -394,7 +348,7 @@ class Metrics(Collector):
     def _connected(self, _: Connected) -> None:
         if self._connection_lost:  # otherwise it is the first time
             self._connection_lost = False
-            self.reconnects += 1
+            self._totals.reconnects += 1
 
     def _processor_started(self, event: ProcessorStarted) -> None:
         """Create all series at the start: for Prometheus, a series that first appears with 1 never
@@ -407,7 +361,7 @@ class Metrics(Collector):
         for loop in self._app.loops.values():
             if loop.id.task in event.tasks:
                 series = self._of_loop(loop.id)
-                series.schedule, series.tick = loop.schedule, loop.schedule.next_after(now)
+                series.cadence = Cadence(loop.schedule, loop.schedule.next_after(now))
 
     def _of_run(self, event: RunEvent) -> Series:
         if event.seq is None:
@@ -421,8 +375,8 @@ class Metrics(Collector):
         series = self._series.get((task, loop))
         if series is None:
             series = self._series[task, loop] = Series(
-                Counter(dict.fromkeys(OUTCOMES, 0)),
-                Counter(dict.fromkeys(SKIPPED if loop else (), 0)),
-                Counter(dict.fromkeys(REPAIRS if loop else (), 0)),
+                outcomes=Counter(dict.fromkeys(OUTCOMES, 0)),
+                skipped=Counter(dict.fromkeys(SKIPPED if loop else (), 0)),
+                repairs=Counter(dict.fromkeys(REPAIRS if loop else (), 0)),
             )
         return series
