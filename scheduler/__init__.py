@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from scheduler.app import Scheduler
     from scheduler.settings import Settings
     from scheduler.tasks.context import Context
-    from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
-    from scheduler.tasks.retries import Retry
+    from scheduler.tasks.retries import Reject, Retry, RetryLater, StopLoop
     from scheduler.timing.schedules import Cron, Every
 else:
     # Loaded when first used: every import of a part of the package imports this.
@@ -19,12 +18,12 @@ else:
         "Context": "scheduler.tasks.context",
         "Cron": "scheduler.timing.schedules",
         "Every": "scheduler.timing.schedules",
-        "Reject": "scheduler.tasks.outcomes",
+        "Reject": "scheduler.tasks.retries",
         "Retry": "scheduler.tasks.retries",
-        "RetryLater": "scheduler.tasks.outcomes",
+        "RetryLater": "scheduler.tasks.retries",
         "Scheduler": "scheduler.app",
         "Settings": "scheduler.settings",
-        "StopLoop": "scheduler.tasks.outcomes",
+        "StopLoop": "scheduler.tasks.retries",
     }
 
     def __getattr__(name):

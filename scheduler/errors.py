@@ -5,7 +5,7 @@ is what the broker could not do (HTTP 503). A message with a `MessageError` that
 parked with it.
 
 The default message of an error is the first line of its class's docstring.
-How a task says that its run ended differently is not an error: see `scheduler.tasks.outcomes`.
+How a task says that its run ended differently is not an error: see `scheduler.tasks.retries`.
 """
 
 __all__ = [

@@ -37,7 +37,7 @@ from scheduler.queues.failed import replayed_at
 from scheduler.queues.heads import Head
 from scheduler.queues.running import Demand
 from scheduler.tasks.context import Context, Progress, current_run
-from scheduler.tasks.outcomes import NamedOutcome
+from scheduler.tasks.retries import NamedOutcome
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
 from scheduler.user_code import UserCode

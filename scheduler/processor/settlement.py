@@ -27,8 +27,7 @@ from typing import Any, Literal, NamedTuple
 
 from scheduler.protocol.messages import one_line, summary_of
 from scheduler.protocol.tokens import Ending, LastRun, State, Token
-from scheduler.tasks.outcomes import Reject, StopLoop
-from scheduler.tasks.retries import Policy
+from scheduler.tasks.retries import Policy, Reject, StopLoop
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import jittered, plan_next
 

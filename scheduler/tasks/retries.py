@@ -1,4 +1,12 @@
-"""Decide when the next attempt is due after a failed one. No I/O: random numbers are arguments."""
+"""Decide when the next attempt is due after a failed one. No I/O: random numbers are arguments.
+
+A task ends its run otherwise than by returning or failing with one of these exceptions::
+
+    NamedOutcome
+    ├── RetryLater    try again, after this delay
+    ├── Reject        no retry can help: park it
+    └── StopLoop      pause this loop
+"""
 
 import math
 from collections.abc import Sequence
@@ -6,9 +14,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias, cast
 
-from scheduler.errors import ScheduleError
+from scheduler.errors import ScheduleError, default_message
 from scheduler.spelling import refusing_misnamed
-from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
 from scheduler.timing.durations import ZERO, Duration, format_duration, parse_duration, shown
 
 ErrorTypes: TypeAlias = tuple[type[BaseException], ...]
@@ -16,6 +23,50 @@ ErrorTypes: TypeAlias = tuple[type[BaseException], ...]
 _INITIAL = timedelta(seconds=1)
 _MULTIPLIER = 1.6
 _MAXIMUM = timedelta(minutes=2)
+
+
+class NamedOutcome(Exception):
+    """End a run in a way that the task chose.
+
+    Args:
+        reason: one line for the operator: it is logged, and travels with the message.
+    """
+
+    def __init__(self, reason: object = "") -> None:
+        self.reason = str(reason)
+        super().__init__(self.reason or default_message(type(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason,)
+
+
+class RetryLater(NamedOutcome):
+    """The task asked to be tried again later.
+
+    It counts as a failed attempt: when no retries are left, the run is escalated.
+
+    Args:
+        delay: how long to wait, such as "10m" or a timedelta.
+        reason: one line for the operator.
+
+    Raises:
+        ScheduleError: the delay is not a duration.
+    """
+
+    def __init__(self, delay: Duration, reason: str = "") -> None:
+        self.delay: timedelta = parse_duration(delay, "delay")
+        super().__init__(reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.delay, self.reason)
+
+
+class Reject(NamedOutcome):
+    """The task rejected its input: no retry can help, so it is parked at once."""
+
+
+class StopLoop(NamedOutcome):
+    """The task asked for its loop to be paused."""
 
 
 @dataclass(frozen=True, slots=True, init=False)

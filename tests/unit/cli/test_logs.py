@@ -39,7 +39,7 @@ from scheduler.events import (
 )
 from scheduler.processor.settlement import RunCancelled
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
-from scheduler.tasks.outcomes import StopLoop
+from scheduler.tasks.retries import StopLoop
 from scheduler.testing import simulate
 from scheduler.timing.schedules import Every
 

@@ -21,8 +21,7 @@ from scheduler.processor.settlement import (
 )
 from scheduler.protocol.messages import LINE_LENGTH
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token
-from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
-from scheduler.tasks.retries import Policy, Retry
+from scheduler.tasks.retries import Policy, Reject, Retry, RetryLater, StopLoop
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import Cron, Every, Schedule
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from scheduler.errors import ScheduleError
-from scheduler.tasks.outcomes import NamedOutcome, Reject, RetryLater, StopLoop
+from scheduler.tasks.retries import NamedOutcome, Reject, RetryLater, StopLoop
 
 
 @pytest.mark.parametrize("kind", [Reject, StopLoop])

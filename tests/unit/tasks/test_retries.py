@@ -8,8 +8,7 @@ import pytest
 
 from scheduler import Cron, Every, Scheduler
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
-from scheduler.tasks.retries import Retry
+from scheduler.tasks.retries import Reject, Retry, RetryLater, StopLoop
 
 STEADY = 0.5
 """The chance that leaves a wait as it is."""
