@@ -27,6 +27,8 @@ Q = ParamSpec("Q")  # the parameters of a send: the same, without its Context
 R = TypeVar("R")
 MOST_URGENT = 31
 TRAVELLING = "priority", "correlation_id", "message_id", "headers"
+Calls = Iterable[Mapping[str, Any] | tuple[Mapping[str, Any], datetime | Duration]]
+"""The arguments of each call, by name, or a pair of them and when it runs."""
 
 
 class Sender(Generic[Q]):
@@ -138,11 +140,7 @@ class Sender(Generic[Q]):
         return await self._post(self._at(when), args, kwargs)
 
     async def send_many(
-        self,
-        calls: Iterable[Mapping[str, Any] | tuple[Mapping[str, Any], datetime | Duration]],
-        *,
-        delay: Duration | None = None,
-        at: datetime | None = None,
+        self, calls: Calls, *, delay: Duration | None = None, at: datetime | None = None
     ) -> list[MessageId]:
         """Send a message for each call; return the message IDs, in the calls' order.
 
@@ -251,11 +249,7 @@ class BlockingSender(Generic[Q]):
         return self._bridge.run(self._sender.send_at(when, *args, **kwargs))
 
     def send_many(
-        self,
-        calls: Iterable[Mapping[str, Any] | tuple[Mapping[str, Any], datetime | Duration]],
-        *,
-        delay: Duration | None = None,
-        at: datetime | None = None,
+        self, calls: Calls, *, delay: Duration | None = None, at: datetime | None = None
     ) -> list[MessageId]:
         """Send as `Sender.send_many` does."""
         return self._bridge.run(self._sender.send_many(calls, delay=delay, at=at))
@@ -379,11 +373,7 @@ class CallTask(Task[P, R], Sender[Q], Keyed, Generic[P, Q, R]):
     """Register a task that runs for each message. Calling it runs the function in place."""
 
     def __init__(
-        self,
-        function: Callable[P, R],
-        spec: TaskSpec,
-        connect: Connect,
-        outboxes: "Outboxes",
+        self, function: Callable[P, R], spec: TaskSpec, connect: Connect, outboxes: Outboxes
     ) -> None:
         Task.__init__(self, function, spec)  # pyright: ignore[reportUnknownMemberType]
         Keyed.__init__(self, spec, connect)

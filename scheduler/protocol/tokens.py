@@ -161,21 +161,8 @@ class LastRun:
 class Token:
     """Hold the one message that travels round a loop.
 
-    Attributes:
-        scheduled_at: nominal time of the tick.
-        due_at: when the wait ends. Before the nominal time only when an operator triggered it.
-        epoch: its epoch.
-        life: the epoch of its loop's last start.
-        first: whether it is the first of its epoch, made by no run (`scheduler.protocol.epochs`).
-        former: of a first one: the former tasks of its loop; None: it was not renamed.
-        seq: how many ticks of the loop have been settled before this one.
-        attempt: how many attempts of this tick have failed.
-        carry: the value carried by the run before.
-        reason: why it is paused.
-        previous_at: nominal time of the tick before this one.
-        act: the operation that made this token, if not a run.
-        trace: headers by which the run before can be found in a trace
-            (https://www.w3.org/TR/trace-context/).
+    Its fields are the members of its body, and `trace`, the headers by which the run before can be
+    found in a trace (https://www.w3.org/TR/trace-context/).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE

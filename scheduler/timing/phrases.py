@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from scheduler.errors import ScheduleError
+from scheduler.spelling import listed
 from scheduler.timing.crontab import Pattern, pattern_of
 
 DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
@@ -57,7 +58,7 @@ def _times(pattern: Pattern) -> str:
     seconds, minutes, hours = pattern.seconds, pattern.minutes, pattern.hours
     shown = (hours, minutes) if seconds == (0,) else (hours, minutes, seconds)
     if len(seconds) * len(minutes) * len(hours) <= MOST_TIMES:
-        return f"at {_listed([_clock(*time) for time in product(*shown)])}"
+        return f"at {listed([_clock(*time) for time in product(*shown)])}"
     if seconds == (0,):
         return _hours(hours) if minutes == (0,) else _minutes(minutes, hours)
     second = _every(seconds, 60, "second") or f"at {_counted('second', seconds)}"
@@ -65,7 +66,7 @@ def _times(pattern: Pattern) -> str:
         return second
     if len(minutes) * len(hours) <= MOST_TIMES:
         times = [_clock(*time) for time in product(hours, minutes)]
-        return f"{second} of the minute {_listed(times)}"
+        return f"{second} of the minute {listed(times)}"
     return f"{second} of {_minutes(minutes, hours, within=True)}"
 
 
@@ -74,7 +75,7 @@ def _hours(hours: Sequence[int]) -> str:
         return every
     if _is_row(hours):
         return f"every hour from {_clock(hours[0], 0)} to {_clock(hours[-1], 0)}"
-    return f"at {_listed([_clock(hour, 0) for hour in hours])}"
+    return f"at {listed([_clock(hour, 0) for hour in hours])}"
 
 
 def _minutes(minutes: Sequence[int], hours: Sequence[int], *, within: bool = False) -> str:
@@ -121,7 +122,7 @@ def _of_month(pattern: Pattern) -> str:
     if len(numbers) == 31:
         return ""
     last = ["the last day"] if 0 in pattern.days else []
-    return _listed([*([_counted("day", numbers)] if numbers else []), *last])
+    return listed([*([_counted("day", numbers)] if numbers else []), *last])
 
 
 def _of_week(pattern: Pattern) -> str:
@@ -131,7 +132,7 @@ def _of_week(pattern: Pattern) -> str:
     if whole:
         days = sorted(whole, key=lambda day: (day + 6) % 7)  # Monday first
         return _rows([DAYS[day] for day in days], [(day + 6) % 7 for day in days])
-    return _listed([f"the {PLACES[nth]} {DAYS[day]}" for day, nth in sorted(pattern.weekdays)])
+    return listed([f"the {PLACES[nth]} {DAYS[day]}" for day, nth in sorted(pattern.weekdays)])
 
 
 def _counted(noun: str, numbers: Sequence[int]) -> str:
@@ -159,16 +160,11 @@ def _rows(names: Sequence[str], numbers: Sequence[int]) -> str:
         return f"{names[0]} to {names[-1]}"
     if len(names) > MOST_OF_A_ROW and len(steps) == 1:
         return f"{names[0]}, {names[1]} ... {names[-1]}"
-    return _listed(names)
+    return listed(names)
 
 
 def _is_row(numbers: Sequence[int]) -> bool:
     return len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
-
-
-def _listed(names: Sequence[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _clock(*parts: int) -> str:
