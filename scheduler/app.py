@@ -1,29 +1,54 @@
-"""Define the app: registered tasks, events, and the connection for sending."""
+"""Define the app: its tasks and loops, its events, and the connection for sending."""
 
 import asyncio
+import re
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    overload,
+)
 from weakref import WeakKeyDictionary
+
+from pydantic_core import to_json
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.keyed import Synced
-from scheduler.errors import RegistrationError
+from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop, UsageError
 from scheduler.events import EscalationHook, Event, EventStream
 from scheduler.middleware import Around, AroundSending, require_around, require_lifespan
+from scheduler.protocol.messages import PREFIX, Message
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, Topology
-from scheduler.queues.outbox import BlockingBridge, Outbox, SendPolicy
-from scheduler.queues.unsent import UnsentStore, store_of
-from scheduler.registration import Registration
-from scheduler.sending import Outboxes, Publishing
-from scheduler.spelling import refusing_misnamed
-from scheduler.tasks.loops import Loop, supervision
+from scheduler.queues.outbox import BlockingBridge, Outbox, Posting, SendPolicy
+from scheduler.queues.unsent import MessageId, UnsentStore, store_of
+from scheduler.sending import CallTask, Outboxes, PeriodicTask
+from scheduler.spelling import misnamed, no_such, refusing_misnamed
+from scheduler.tasks.context import Context
+from scheduler.tasks.loops import Loop, loop_of, supervision
 from scheduler.tasks.registry import module_of_caller, topology_of
-from scheduler.tasks.retries import Retry
+from scheduler.tasks.retries import Policy, Retry
+from scheduler.tasks.tasks import (
+    DEFAULT_CONCURRENCY,
+    DEFAULT_TASK_TIMEOUT,
+    Executor,
+    SubscribeTo,
+    TaskSpec,
+    task_spec,
+)
 from scheduler.timing.clock import Clock, SystemClock
+from scheduler.timing.durations import Duration, parse_duration, shown
+from scheduler.timing.schedules import Recurring, ScheduleOptions, schedule_of
 from scheduler.user_code import require_parameters
 
 if TYPE_CHECKING:
@@ -37,11 +62,21 @@ if TYPE_CHECKING:
     from scheduler.settings import Settings
 
 
-R = TypeVar("R", bound=Around)
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+N = TypeVar("N")
+A = TypeVar("A", bound=Around)
 S = TypeVar("S", bound=AroundSending)
 
+PERIODIC_OPTIONS = (
+    *("every", "cron", "schedule", "args", "name", "retry", "timeout", "concurrency"),
+    *("executor", "after_failure", "aliases", *ScheduleOptions.__annotations__),
+)
+NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-class Scheduler(Registration, Publishing):
+
+class Scheduler:
     """Define a set of tasks that share a namespace in the broker.
 
     Args:
@@ -75,8 +110,14 @@ class Scheduler(Registration, Publishing):
                 "Scheduler takes Settings after the namespace, got a text: write "
                 "Scheduler(..., Settings(broker_url=...)), or set SCHEDULER_BROKER_URL."
             )
+        if not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RegistrationError(
+                f"A namespace has 1 to 64 letters, digits, '_' or '-', got {namespace!r}."
+            )
         if lifespan is not None:
             require_lifespan(lifespan)
+        self.namespace = namespace
+        self.names = Names(namespace)
         self.lifespan = lifespan
         self.fallback = store_of(fallback, namespace)
         self.events = EventStream()
@@ -87,9 +128,10 @@ class Scheduler(Registration, Publishing):
         self._settings = settings
         self._operating: Program | None = None
         self._servers = WeakKeyDictionary[asyncio.AbstractEventLoop, "MemoryServer"]()
-        names = Names(namespace)
-        outboxes = Outboxes(self._new_outbox(names), self._new_outbox(names), BlockingBridge())
-        super().__init__(namespace, outboxes, self.operations)
+        self._outboxes = Outboxes(self._new_outbox(), self._new_outbox(), BlockingBridge())
+        self._tasks: dict[str, TaskSpec] = {}
+        self._senders: dict[str, CallTask[..., ..., Any]] = {}
+        self._loops: dict[LoopId, Loop] = {}
 
     @property
     def settings(self) -> "Settings":
@@ -99,6 +141,183 @@ class Scheduler(Registration, Publishing):
 
             self._settings = Settings()
         return self._settings
+
+    @property
+    def tasks(self) -> Mapping[str, TaskSpec]:
+        """Return every task of the app, by its name."""
+        return self._tasks
+
+    @property
+    def senders(self) -> Mapping[str, CallTask[..., ..., Any]]:
+        """Return the tasks that get calls, by name."""
+        return self._senders
+
+    @property
+    def loops(self) -> Mapping[LoopId, Loop]:
+        """Return every loop in the code, without keyed ones, which are started at run time."""
+        return self._loops
+
+    @refusing_misnamed("@app.periodic", RegistrationError)
+    def periodic(
+        self,
+        bare: None = None,
+        /,
+        *,
+        every: Duration | None = None,
+        cron: str | None = None,
+        schedule: Recurring | None = None,
+        args: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration = DEFAULT_TASK_TIMEOUT,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        executor: Executor | None = None,
+        after_failure: Literal["continue", "pause"] = "continue",
+        aliases: Sequence[str] = (),
+        **options: Unpack[ScheduleOptions],
+    ) -> Callable[[Callable[P, R]], PeriodicTask[P, R]]:
+        """Register a function as a periodic task: a loop.
+
+        Its runs never overlap, and it continues as long as processors run, whatever its runs do.
+        Each run happens at least once: one whose processor dies, or loses the broker, is run again.
+
+        Args:
+            every: the period, such as "30s": counted from the end of the run before, unless
+                `mode="fixed_rate"`.
+            cron: a cron expression of five fields, or six with seconds; see `Cron`.
+            schedule: an `Every` or a `Cron`, instead of the two above.
+            args: arguments for the function's parameters, besides its `Context`.
+            name: the task's name; the function's own by default.
+            retry: what to do when a run fails; three retries by default.
+            timeout: how long a run may take before it is cancelled, and counts as failed.
+            concurrency: the maximum number of concurrent runs of this task on one processor.
+            executor: "process" runs a blocking function in a process, not in a thread.
+            after_failure: what the loop does when the retries are exhausted: continue with the next
+                tick, or pause until it is resumed. The failed tick is parked in both cases.
+            aliases: former names of the task. After `scheduler seed` its loop replaces theirs and
+                continues; messages parked under them are replayed as this task.
+            options: of the schedule: mode, offset, tz, jitter, catch_up, grace.
+
+        Raises:
+            ScheduleError: the schedule is invalid.
+            RegistrationError: the function cannot be a task, or its name is taken.
+        """
+
+        _check_call(bare, options)
+
+        def register(function: Callable[P, R]) -> PeriodicTask[P, R]:
+            spec = task_spec(
+                function,
+                name=name,
+                timeout=timeout,
+                policy=_policy(retry, after_failure),
+                concurrency=concurrency,
+                executor=executor,
+                aliases=aliases,
+            )
+            loop = loop_of(spec, _schedule(spec.name, every, cron, schedule, options), args)
+            self._add_task(spec)
+            self._loops[loop.id] = loop
+            return PeriodicTask(function, spec, self.operations)
+
+        return register
+
+    @overload
+    def task(
+        self, function: Callable[Concatenate[Context[Any], Q], R], /
+    ) -> CallTask[Concatenate[Context[Any], Q], Q, R]: ...
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> CallTask[P, P, R]: ...
+
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration = DEFAULT_TASK_TIMEOUT,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        executor: Executor | None = None,
+        subscribe: Sequence[SubscribeTo] = (),
+        rate: str | None = None,
+        ordered: bool = False,
+        expires: Duration | None = None,
+        expired: Literal["park", "drop"] = "park",
+        history: bool = False,
+        aliases: Sequence[str] = (),
+    ) -> "RegisterCallTask": ...
+
+    @refusing_misnamed("@app.task", RegistrationError)
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration = DEFAULT_TASK_TIMEOUT,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        executor: Executor | None = None,
+        subscribe: Sequence[SubscribeTo] = (),
+        rate: str | None = None,
+        ordered: bool = False,
+        expires: Duration | None = None,
+        expired: Literal["park", "drop"] = "park",
+        history: bool = False,
+        aliases: Sequence[str] = (),
+    ) -> Any:
+        """Register a function as a task that runs when it is sent a message.
+
+        Each message is run at least once, as soon as possible: see `CallTask.send`.
+
+        Args:
+            name: the task's name; the function's own by default.
+            retry: what to do when a run fails; three retries by default.
+            timeout: how long a run may take before it is cancelled, and counts as failed.
+            concurrency: the maximum number of concurrent runs of this task on one processor.
+            executor: "process" runs a blocking function in a process, not in a thread.
+            subscribe: pairs of another application's exchange and a binding key: its messages come
+                to this task too, whole, in the one parameter that the function then has. With the
+                exchange's type as a third, the exchange is declared here.
+            rate: how many runs one processor starts in a time, such as "50/s"; the others wait in
+                the queue, they do not fail.
+            ordered: run one message at a time over all processors, in order; a retry blocks those
+                behind it.
+            expires: how old a message may get to be run: a call, after its time; a message of
+                another application, after its timestamp, if it has one.
+            expired: park or drop a message that is too old; events report both.
+            history: record each attempt in `scheduler history`, not only failed ones.
+            aliases: former names of the task: it takes the messages that wait for them, are parked
+                under them, or are still sent to them.
+
+        Raises:
+            RegistrationError: the function cannot be a task, or its name is taken.
+        """
+        policy = _policy(retry, expired=expired)
+
+        def register(function: Callable[..., Any]) -> Any:
+            spec = task_spec(
+                function,
+                name=name,
+                timeout=timeout,
+                policy=policy,
+                concurrency=concurrency,
+                executor=executor,
+                aliases=aliases,
+                called=True,
+                subscribe=subscribe,
+                rate=rate,
+                ordered=ordered,
+                expires=expires,
+                history=history,
+            )
+            self._add_task(spec)
+            sender = CallTask[..., ..., Any](function, spec, self.operations, self._outboxes)
+            self._senders[spec.name] = sender
+            return sender
+
+        return register if function is None else register(function)
 
     def on_escalation(self, hook: EscalationHook) -> EscalationHook:
         """Call a function, plain or coroutine, after each message that is parked.
@@ -114,7 +333,7 @@ class Scheduler(Registration, Publishing):
         return hook
 
     @refusing_misnamed("@app.around", RegistrationError)
-    def around(self, function: R) -> R:
+    def around(self, function: A) -> A:
         """Call a coroutine function around each run of each task. Usable as a decorator.
 
         It is called with the run's `Context` and `call_next`, which continues with the next
@@ -145,6 +364,82 @@ class Scheduler(Registration, Publishing):
         require_around("@app.around_sending", function, "sending", "send_next")
         self._around_sendings.append(function)
         return function
+
+    async def publish(
+        self,
+        exchange: str,
+        key: str,
+        body: Any,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+        content_type: str | None = None,
+        deadline: Duration | None = None,
+        retry_sending: Retry | None = None,
+    ) -> MessageId:
+        """Publish a message to an exchange of your own, for all bound queues.
+
+        When this returns, the broker has confirmed the message in every queue that it was routed
+        to; or the fallback store of the app has it, and the ID is `stored`. The exchange must
+        exist: its owner declares it, or a task whose `subscribe=` names its type.
+
+        Args:
+            key: the routing key, by which a topic exchange finds the queues.
+            body: bytes and text as they are, else JSON made by pydantic.
+            headers: travel with the message.
+            message_id: identifies the message; a new UUID by default.
+            correlation_id: travels with the message.
+            content_type: of the body; by default that of text or JSON, and none for bytes.
+            deadline: how long to wait for the confirmation; as the settings say by default.
+            retry_sending: as for `Sender.options`.
+
+        Raises:
+            NotSent: the broker did not confirm it in time, and the app has no fallback.
+            Unroutable: there is no such exchange, or no queue is bound to it for this key.
+            UsageError: the exchange, a queue or a header is one of the scheduler's own.
+        """
+        ours = f"{self.names.prefix}."
+        if exchange.startswith(ours) or (not exchange and key.startswith(ours)):
+            raise UsageError(
+                f"{exchange or key!r} is the scheduler's own: publish to another exchange, or send "
+                "to a task."
+            )
+        if own := [name for name in headers or {} if name.lower().startswith(PREFIX)]:
+            raise UsageError(f"Headers that begin with {PREFIX!r} are reserved, got {own[0]!r}.")
+        data, its_type = _body(body)
+        message = Message(
+            data,
+            headers or {},
+            content_type=content_type or its_type,
+            correlation_id=correlation_id,
+        )
+        posting = Posting(
+            message_id=message_id,
+            deadline=None if deadline is None else parse_duration(deadline, "deadline"),
+            retry_sending=retry_sending,
+        )
+        return await self._outboxes.through(
+            lambda outbox: outbox.publish(exchange, key, message, posting)
+        )
+
+    def loop(self, name: str) -> Loop:
+        """Return the loop of this name.
+
+        Raises:
+            UnknownLoop: there is none; the message names the nearest.
+        """
+        by_name = {str(loop.id): loop for loop in self._loops.values()}
+        return _named("loop", name, by_name)
+
+    def select(self, names: Iterable[str] | None) -> list[TaskSpec]:
+        """Return the tasks of these names; None: all of them.
+
+        Raises:
+            UnknownLoop: a name is unknown; the message names the nearest.
+        """
+        wanted = dict.fromkeys(self._tasks if names is None else names)
+        return [_named("task", name, self._tasks) for name in wanted]
 
     async def __aenter__(self) -> "Scheduler":
         """Connect, to send messages from a program that is not a processor."""
@@ -281,9 +576,9 @@ class Scheduler(Registration, Publishing):
 
         return await sync_file(path, self.tasks, self.operations, dry_run=dry_run)
 
-    def _new_outbox(self, names: Names) -> Outbox:
+    def _new_outbox(self) -> Outbox:
         return Outbox(
-            names,
+            self.names,
             SystemClock(),
             self._new_broker,
             self.events.emit,
@@ -320,3 +615,83 @@ class Scheduler(Registration, Publishing):
         server = self._servers.setdefault(asyncio.get_running_loop(), MemoryServer())
         server.declare(self.topology())
         return server
+
+    def _add_task(self, spec: TaskSpec) -> None:
+        if spec.name in self._tasks:
+            raise RegistrationError(
+                f"There are two tasks named {spec.name!r} in {self.namespace!r}: "
+                "give one of them another name=."
+            )
+        taken = {name: task.name for task in self._tasks.values() for name in task.names}
+        for number, name in enumerate(spec.names):
+            if name in taken or name in spec.names[:number]:
+                raise RegistrationError(
+                    f"{name!r} is a name of {taken.get(name, spec.name)!r} and cannot be one of "
+                    f"{spec.name!r} as well: leave it out of the aliases= of one of them."
+                )
+        self._tasks[spec.name] = spec
+
+
+class RegisterCallTask(Protocol):
+    """Decorate a function as a call task, for `Scheduler.task`."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context[Any], Q], R], /
+    ) -> CallTask[Concatenate[Context[Any], Q], Q, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> CallTask[P, P, R]: ...
+
+
+def _named(what: str, name: str, those: Mapping[str, N]) -> N:
+    if name not in those:
+        raise UnknownLoop(no_such(what, name, those))
+    return those[name]
+
+
+def _check_call(bare: object, options: Iterable[str]) -> None:
+    if bare is not None:
+        given = shown(bare) if isinstance(bare, str) else "'30s'"
+        raise RegistrationError(
+            f"@app.periodic needs a schedule by name: write @app.periodic(every={given})."
+        )
+    for option in options:
+        if option not in ScheduleOptions.__annotations__:
+            raise RegistrationError(misnamed("@app.periodic", option, PERIODIC_OPTIONS))
+
+
+def _schedule(
+    task: str,
+    every: Duration | None,
+    cron: str | None,
+    schedule: Recurring | None,
+    options: ScheduleOptions,
+) -> Recurring:
+    try:
+        return schedule_of(every=every, cron=cron, schedule=schedule, **options)
+    except ScheduleError as error:
+        raise ScheduleError(f"The schedule of {task!r}: {error}") from None
+
+
+def _policy(
+    retry: Retry | None,
+    after_failure: Literal["continue", "pause"] = "continue",
+    expired: Literal["park", "drop"] = "park",
+) -> Policy:
+    if after_failure not in ("continue", "pause"):
+        raise RegistrationError(f"after_failure is 'continue' or 'pause', got {after_failure!r}.")
+    if expired not in ("park", "drop"):
+        raise RegistrationError(f"expired is 'park' or 'drop', got {expired!r}.")
+    if not isinstance(retry, Retry | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise RegistrationError(f"retry is a Retry, such as Retry(3), got {retry!r}.")
+    return Policy(retry or Retry(), after_failure, expired)
+
+
+def _body(body: Any) -> tuple[bytes, str | None]:
+    """Return a body, as it travels, and its content type."""
+    if isinstance(body, bytes):
+        return body, None
+    if isinstance(body, str):
+        return body.encode(), "text/plain"
+    return to_json(body), "application/json"

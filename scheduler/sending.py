@@ -7,14 +7,11 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from pydantic_core import to_json
-
 from scheduler.brokers.properties import encoded
 from scheduler.control.keyed import Connect, Keyed
 from scheduler.errors import InvalidArguments, Unencodable, UsageError
-from scheduler.protocol.messages import PREFIX, Message
+from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import Names
 from scheduler.queues.outbox import BlockingBridge, OneOfMany, Outbox, Posting, run_in
 from scheduler.queues.unsent import MessageId
 from scheduler.spelling import refusing_misnamed
@@ -274,80 +271,6 @@ class Outboxes:
         if (home := self.main.home) is not None:
             return await run_in(home, send(self.main))
         return await self.bridge.run_beside(send(self.beside))
-
-
-class Publishing:
-    """Publish to exchanges of other applications."""
-
-    names: Names
-    _outboxes: Outboxes
-
-    async def publish(
-        self,
-        exchange: str,
-        key: str,
-        body: Any,
-        *,
-        headers: Mapping[str, Any] | None = None,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
-        content_type: str | None = None,
-        deadline: Duration | None = None,
-        retry_sending: Retry | None = None,
-    ) -> MessageId:
-        """Publish a message to an exchange of your own, for all bound queues.
-
-        When this returns, the broker has confirmed the message in every queue that it was routed
-        to; or the fallback store of the app has it, and the ID is `stored`. The exchange must
-        exist: its owner declares it, or a task whose `subscribe=` names its type.
-
-        Args:
-            key: the routing key, by which a topic exchange finds the queues.
-            body: bytes and text as they are, else JSON made by pydantic.
-            headers: travel with the message.
-            message_id: identifies the message; a new UUID by default.
-            correlation_id: travels with the message.
-            content_type: of the body; by default that of text or JSON, and none for bytes.
-            deadline: how long to wait for the confirmation; as the settings say by default.
-            retry_sending: as for `Sender.options`.
-
-        Raises:
-            NotSent: the broker did not confirm it in time, and the app has no fallback.
-            Unroutable: there is no such exchange, or no queue is bound to it for this key.
-            UsageError: the exchange, a queue or a header is one of the scheduler's own.
-        """
-        ours = f"{self.names.prefix}."
-        if exchange.startswith(ours) or (not exchange and key.startswith(ours)):
-            raise UsageError(
-                f"{exchange or key!r} is the scheduler's own: publish to another exchange, or send "
-                "to a task."
-            )
-        if own := [name for name in headers or {} if name.lower().startswith(PREFIX)]:
-            raise UsageError(f"Headers that begin with {PREFIX!r} are reserved, got {own[0]!r}.")
-        data, its_type = _body(body)
-        message = Message(
-            data,
-            headers or {},
-            content_type=content_type or its_type,
-            correlation_id=correlation_id,
-        )
-        posting = Posting(
-            message_id=message_id,
-            deadline=None if deadline is None else parse_duration(deadline, "deadline"),
-            retry_sending=retry_sending,
-        )
-        return await self._outboxes.through(
-            lambda outbox: outbox.publish(exchange, key, message, posting)
-        )
-
-
-def _body(body: Any) -> tuple[bytes, str | None]:
-    """Return a body, as it travels, and its content type."""
-    if isinstance(body, bytes):
-        return body, None
-    if isinstance(body, str):
-        return body.encode(), "text/plain"
-    return to_json(body), "application/json"
 
 
 def _digest_of(arguments: Mapping[str, Any]) -> str:

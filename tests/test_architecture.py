@@ -29,7 +29,6 @@ ROOMS = (
     "processor",
     "program",
     "sending",
-    "registration",
     "app",
     "metrics",
     "tracing",

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from scheduler.app import NAMESPACE
 from scheduler.cli.arguments import Json, command, new_group
 from scheduler.cli.printing import print_json
 from scheduler.errors import SchedulerError, UsageError
@@ -18,7 +19,6 @@ from scheduler.importing.crontab import read_crontab
 from scheduler.importing.findings import Found
 from scheduler.importing.writing import code_of
 from scheduler.protocol.messages import printable
-from scheduler.registration import NAMESPACE
 from scheduler.spelling import counted
 
 STDIN = "-"

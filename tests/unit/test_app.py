@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Scheduler, Settings
+from scheduler.app import PERIODIC_OPTIONS
 from scheduler.errors import RegistrationError, SettingsError, UnknownLoop
 from scheduler.events import ConsumerResumed, Event, ProcessorStopped, RunEvent, RunSettled
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, Retention, topology
-from scheduler.registration import PERIODIC_OPTIONS
 from scheduler.timing.schedules import ScheduleOptions
 
 
