@@ -184,7 +184,8 @@ class Sender(Generic[Q]):
     async def _post_once(
         self, posting: Posting, arguments: Mapping[str, Any], unique: Duration
     ) -> MessageId:
-        name = f"u-{_digest_of(arguments)}"
+        canonical = json.dumps(arguments, sort_keys=True).encode(errors="replace")
+        name = f"u-{blake2b(canonical, digest_size=10).hexdigest()}"
         await self._one_offs.once(
             name,
             at=posting.at,
@@ -271,11 +272,6 @@ class Outboxes:
         if (home := self.main.home) is not None:
             return await run_in(home, send(self.main))
         return await self.bridge.run_beside(send(self.beside))
-
-
-def _digest_of(arguments: Mapping[str, Any]) -> str:
-    canonical = json.dumps(arguments, sort_keys=True)
-    return blake2b(canonical.encode(errors="replace"), digest_size=10).hexdigest()
 
 
 def _beside_unique(posting: Posting) -> list[str]:

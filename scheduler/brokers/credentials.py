@@ -73,8 +73,10 @@ def parse_url(text: str) -> "URL":
     if url is None:
         raise SettingsError(UNREADABLE)
     if url.scheme not in ("amqp", "amqps") or not url.host:
+        scheme = re.match(r"\w+://", text)
+        got = f", got {scheme[0]}" if scheme else ""
         raise SettingsError(
-            f"The broker URL must be {FORM} (amqps:// for TLS) or memory://{_scheme_of(text)}. "
+            f"The broker URL must be {FORM} (amqps:// for TLS) or memory://{got}. "
             "The rest of it is not shown, as it may hold a password."
         )
     # The text after it may be a password: none of it may count as a virtual host.
@@ -94,11 +96,6 @@ def parse_url(text: str) -> "URL":
         )
     _check_options(url)
     return url
-
-
-def _scheme_of(text: str) -> str:
-    match = re.match(r"\w+://", text)
-    return f", got {match[0]}" if match else ""
 
 
 def user_of(url: "URL") -> str:

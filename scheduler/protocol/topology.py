@@ -206,14 +206,6 @@ class Subscription:
     declare: ExchangeType | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Limit the age and the size of the journal."""
-
-    max_age: timedelta = timedelta(days=7)
-    max_bytes: int = 1_000_000_000
-
-
 LOOP_KEY = "loop."
 REST_KEY = "rest."
 
@@ -391,7 +383,8 @@ def topology(
     ordered: Collection[str] = (),
     called: Collection[str] = (),
     queue_type: QueueType = "quorum",
-    retention: Retention = Retention(),
+    journal_max_age: timedelta = timedelta(days=7),
+    journal_max_bytes: int = 1_000_000_000,
 ) -> Topology:
     """Return everything that these tasks and loops need in the broker.
 
@@ -404,9 +397,9 @@ def topology(
         queue_type: quorum queues are replicated and dead-letter at least once, classic ones not.
             The timers of calls and the failed queues are always quorum queues: supervision replaces
             a lost token, but a lost message would go unnoticed.
-        retention: how much the journal remembers.
     """
-    build = _Builder(Names(namespace), queue_type, retention, alone, ordered, called)
+    names, max_age = Names(namespace), f"{int(journal_max_age.total_seconds())}s"
+    build = _Builder(names, queue_type, max_age, journal_max_bytes, alone, ordered, called)
     parts = [
         build.of_tokens(),
         *([build.of_calls()] if called else []),
@@ -466,7 +459,8 @@ class _Builder:
 
     names: Names
     queue_type: QueueType
-    retention: Retention
+    max_age: str
+    max_bytes: int
     alone: Collection[str]
     ordered: Collection[str]
     called: Collection[str]
@@ -495,7 +489,7 @@ class _Builder:
                 Queue(names.failed, dict(SAFE)),
                 _timer_queue(names.unrouted, UNROUTED_FOR, names.rerouted),
                 _timer_queue(names.later_unrouted, UNROUTED_CALL_FOR, names.later_rerouted),
-                _stream(names.journal, self.retention.max_bytes, JOURNAL_SEGMENT, self._max_age()),
+                _stream(names.journal, self.max_bytes, JOURNAL_SEGMENT, self.max_age),
                 _stream(names.roster, ROSTER_BYTES, ROSTER_SEGMENT),
                 _stream(names.snapshots, SNAPSHOTS_BYTES, SNAPSHOTS_SEGMENT),
                 _stream(names.roll_call, ROLL_CALL_BYTES, ROLL_CALL_SEGMENT),
@@ -581,7 +575,7 @@ class _Builder:
     def of_calls(self) -> Topology:
         """Build the timers of calls, at least once, and their history."""
         names, otherwise = self.names, {"alternate-exchange": self.names.delayed}
-        queues = [_stream(names.history, HISTORY_BYTES, HISTORY_SEGMENT, self._max_age())]
+        queues = [_stream(names.history, HISTORY_BYTES, HISTORY_SEGMENT, self.max_age)]
         bindings = [Binding(names.control, names.history, names.history)]
         for timer in timers():
             then = names.later_exchange(timer.unit + 1)
@@ -598,9 +592,6 @@ class _Builder:
             tuple(bindings),
         )
 
-    def _max_age(self) -> Mapping[str, Any]:
-        return {"x-max-age": f"{int(self.retention.max_age.total_seconds())}s"}
-
     def _queue(self, name: str, arguments: dict[str, Any]) -> Queue:
         return Queue(name, {"x-queue-type": self.queue_type} | arguments)
 
@@ -611,18 +602,10 @@ class _Builder:
         return dict(arguments) if self.queue_type == "quorum" else {}
 
 
-def _stream(
-    name: str, max_bytes: int, segment: int, more: Mapping[str, Any] = MappingProxyType({})
-) -> Queue:
-    return Queue(
-        name,
-        {
-            "x-queue-type": "stream",
-            "x-max-length-bytes": max_bytes,
-            "x-stream-max-segment-size-bytes": segment,
-            **more,
-        },
-    )
+def _stream(name: str, max_bytes: int, segment: int, max_age: str | None = None) -> Queue:
+    limits = {"x-max-length-bytes": max_bytes, "x-stream-max-segment-size-bytes": segment}
+    aged = {} if max_age is None else {"x-max-age": max_age}
+    return Queue(name, {"x-queue-type": "stream", **limits, **aged})
 
 
 def _timer_queue(name: str, time_to_live: timedelta, then: str) -> Queue:

@@ -1,20 +1,20 @@
 """Describe an app to the parts that serve it."""
 
+import inspect
+import sys
 from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from scheduler.events import EventStream
 from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import Binding, Names, Retention, Topology, topology
+from scheduler.protocol.topology import Binding, Names, Topology, topology
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 
 if TYPE_CHECKING:
     from scheduler.settings import Settings
-import inspect
-import sys
-from pathlib import Path
-from types import FrameType
 
 
 class App(Protocol):
@@ -85,7 +85,8 @@ def topology_of(app: App) -> Topology:
         ordered=[task.name for task in tasks if task.ordered],
         called=[name for name, task in served(app).items() if task.called],
         queue_type=settings.queue_type,
-        retention=Retention(settings.journal_max_age, settings.journal_max_bytes),
+        journal_max_age=settings.journal_max_age,
+        journal_max_bytes=settings.journal_max_bytes,
     )
 
 

@@ -126,7 +126,17 @@ class Retry:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        _check_growth(self)
+        growth = (self.initial, self.multiplier, self.maximum)
+        if delays is not None and growth != (_INITIAL, _MULTIPLIER, _MAXIMUM):
+            raise ScheduleError(
+                "delays= cannot be combined with initial=, multiplier= or maximum=: "
+                "give either the stages or the exponential growth"
+            )
+        if not ZERO < self.initial <= self.maximum:
+            raise ScheduleError(
+                "expected 0s < initial <= maximum, got: "
+                f"initial={format_duration(self.initial)}, maximum={format_duration(self.maximum)}"
+            )
 
     def delay_after(
         self, attempt: int, error: BaseException | None, chance: float
@@ -145,7 +155,9 @@ class Retry:
             return None
         if isinstance(error, RetryLater):
             return error.delay
-        if error is not None and not self._tries_again(error):
+        if error is not None and (
+            not isinstance(error, self.retry_on) or isinstance(error, self.give_up_on)
+        ):
             return None
         return self._wait(attempt) * (1 - self.jitter + 2 * self.jitter * chance)
 
@@ -159,29 +171,12 @@ class Retry:
         initial, maximum = format_duration(self.initial), format_duration(self.maximum)
         return f"{count}, after {initial} x {self.multiplier:g} up to {maximum}"
 
-    def _tries_again(self, error: BaseException) -> bool:
-        return isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
-
     def _wait(self, attempt: int) -> timedelta:
         if self.delays:
             return self.delays[min(attempt, len(self.delays) - 1)]
         # As logarithms, because multiplier ** 10_000 is no float.
         growth = min(attempt * math.log(self.multiplier), math.log(self.maximum / self.initial))
         return self.initial * math.exp(growth)
-
-
-def _check_growth(retry: Retry) -> None:
-    growth = (retry.initial, retry.multiplier, retry.maximum)
-    if retry.delays is not None and growth != (_INITIAL, _MULTIPLIER, _MAXIMUM):
-        raise ScheduleError(
-            "delays= cannot be combined with initial=, multiplier= or maximum=: "
-            "give either the stages or the exponential growth"
-        )
-    if not ZERO < retry.initial <= retry.maximum:
-        raise ScheduleError(
-            "expected 0s < initial <= maximum, got: "
-            f"initial={format_duration(retry.initial)}, maximum={format_duration(retry.maximum)}"
-        )
 
 
 def _stages(delays: object) -> tuple[timedelta, ...]:
@@ -208,16 +203,14 @@ def _number(name: str, value: object, low: float, high: float) -> float:
 
 def _error_types(name: str, types: object) -> ErrorTypes:
     entries = cast("tuple[object, ...]", types)
-    if isinstance(types, tuple) and all(map(_is_error_type, entries)):
+    if isinstance(types, tuple) and all(
+        isinstance(entry, type) and issubclass(entry, BaseException) for entry in entries
+    ):
         return cast("ErrorTypes", types)
     raise ScheduleError(
         f"{name}: expected a tuple of exception types, such as (ConnectionError,), "
         f"got: {shown(entries)}"
     )
-
-
-def _is_error_type(entry: object) -> bool:
-    return isinstance(entry, type) and issubclass(entry, BaseException)
 
 
 @dataclass(frozen=True, slots=True)

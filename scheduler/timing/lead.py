@@ -2,10 +2,11 @@
 
 from datetime import datetime, timedelta
 
+from scheduler.timing.durations import MILLISECOND, ZERO
+
 SHORTEST = timedelta(milliseconds=20)
 """The shortest lead: a quorum queue needs some milliseconds after a token left."""
 
-MILLISECOND = timedelta(milliseconds=1)
 SPARE = 1.5
 HALF_LIFE = timedelta(seconds=30)
 
@@ -29,6 +30,6 @@ class Lead:
 
     def learn(self, trip: timedelta, now: datetime) -> None:
         """Add the transit time of one message; spikes decay exponentially."""
-        passed = max(now - (self._learned_at or now), timedelta(0))
+        passed = max(now - (self._learned_at or now), ZERO)
         self._trip = min(max(trip, self._trip * 0.5 ** (passed / HALF_LIFE)), self._longest)
         self._learned_at = now

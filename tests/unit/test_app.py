@@ -10,7 +10,7 @@ from scheduler.app import PERIODIC_OPTIONS
 from scheduler.errors import RegistrationError, SettingsError, UnknownLoop
 from scheduler.events import ConsumerResumed, Event, ProcessorStopped, RunEvent, RunSettled
 from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import Names, Retention, topology
+from scheduler.protocol.topology import Names, topology
 from scheduler.timing.schedules import ScheduleOptions
 
 
@@ -199,7 +199,8 @@ def test_the_topology_follows_the_settings(app: Scheduler):
         ["poll_orders", "send_report", "clean", "_supervision"],
         alone=["_supervision"],
         queue_type="classic",
-        retention=Retention(timedelta(days=2), 50_000_000),
+        journal_max_age=timedelta(days=2),
+        journal_max_bytes=50_000_000,
     )
 
 
