@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
@@ -12,13 +12,12 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import UsageError
 from scheduler.events import Event, ProcessorStarted
-from scheduler.processor.processor import Processor
 from scheduler.program import Program, processor
 from scheduler.protocol.messages import LEAD, PREFIX, Message
 from scheduler.protocol.tokens import decode, is_token
 from scheduler.protocol.topology import Exchange, Topology
 from scheduler.queues.failed import read_parked
-from scheduler.tasks.tasks import Task, TaskSpec
+from scheduler.tasks.tasks import Task
 from scheduler.testing.records import Parked, Ran, Recorder, Records, Sent, shown, table_of
 from scheduler.testing.virtual_time import VirtualTimeLoop, run_virtually
 from scheduler.timing.clock import LoopClock
@@ -60,21 +59,46 @@ class Kit:
         self._recorder = Recorder()
 
     async def __aenter__(self) -> Self:
-        self._loop = _virtual_time()
-        self._clock = LoopClock(self._start - timedelta(seconds=self._loop.time()))
-        self._server = MemoryServer(self._clock)
         async with AsyncExitStack() as stack:
-            self._broker = await stack.enter_async_context(MemoryBroker(self._server))
-            stack.enter_context(self._app.events.listening(self._recorder.record))
-            await self._broker.declare(_exchanges_of_others(self._app))
-            await Program(self._app, self._broker, self._clock).seeding.seed()
-            working = await stack.enter_async_context(MemoryBroker(self._server))
-            self._connection = self._server.connections[-1]
-            ours = _processor(self._app, working, self._clock, self._tasks)
-            await self._begin(ours, stack)
+            await self.begin(stack)
             await self.run_until_idle()
             self._opened = stack.pop_all()
         return self
+
+    async def begin(self, stack: AsyncExitStack) -> None:
+        """Seed, and run a processor until the stack is closed."""
+        self._loop = _virtual_time()
+        self._clock = LoopClock(self._start - timedelta(seconds=self._loop.time()))
+        self._server = MemoryServer(self._clock)
+        self._broker = await stack.enter_async_context(MemoryBroker(self._server))
+        stack.enter_context(self._app.events.listening(self._recorder.record))
+        await self._broker.declare(_exchanges_of_others(self._app))
+        await Program(self._app, self._broker, self._clock).seeding.seed()
+        working = await stack.enter_async_context(MemoryBroker(self._server))
+        self._connection = self._server.connections[-1]
+        process = processor(
+            self._app,
+            working,
+            self._clock,
+            tasks=self._tasks,
+            concurrency=self._app.settings.concurrency,
+            grace=self._app.settings.shutdown_grace,
+            supervises=False,
+        )
+        running = asyncio.create_task(process.run(), name="processor of the kit")
+
+        async def end() -> None:
+            process.worker.stop()
+            await running
+
+        stack.push_async_callback(end)
+        started = asyncio.Event()
+        with self._app.events.listening(lambda _: started.set(), ProcessorStarted):
+            starting = asyncio.create_task(started.wait())
+            await asyncio.wait([running, starting], return_when=asyncio.FIRST_COMPLETED)
+        starting.cancel()
+        if running.done():
+            await running  # the error of its start
 
     async def __aexit__(self, *exception: object) -> None:
         """Stop as a processor does: current runs may finish, within the grace of the settings.
@@ -174,22 +198,6 @@ class Kit:
             )
         return ran
 
-    async def _begin(self, process: Processor, stack: AsyncExitStack) -> None:
-        running = asyncio.create_task(process.run(), name="processor of the kit")
-
-        async def end() -> None:
-            process.worker.stop()
-            await running
-
-        stack.push_async_callback(end)
-        started = asyncio.Event()
-        with self._app.events.listening(lambda _: started.set(), ProcessorStarted):
-            starting = asyncio.create_task(started.wait())
-            await asyncio.wait([running, starting], return_when=asyncio.FIRST_COMPLETED)
-        starting.cancel()
-        if running.done():
-            await running  # the error of its start
-
     def _is_busy(self) -> bool:
         """Return whether something runs, or will as soon as its task's rate lets it."""
         if any(self._is_due(hold.entry.letter.message) for hold in self._connection.holds):
@@ -258,28 +266,8 @@ def in_utc(name: str, moment: datetime) -> datetime:
 
 
 async def _simulate(app: Scheduler, span: timedelta, start: datetime) -> list[Event]:
-    clock = LoopClock(start)
     with recording(app) as events:
-        async with MemoryBroker(MemoryServer(clock)) as broker:
-            await Program(app, broker, clock).seeding.seed()
-            simulated = _processor(app, broker, clock, app.select(None))
-            running = asyncio.create_task(simulated.run())
-            await asyncio.wait([running], timeout=span.total_seconds())
-            simulated.worker.stop()
-            await running
+        async with AsyncExitStack() as stack:
+            await Kit(app, start=start).begin(stack)
+            await asyncio.sleep(span.total_seconds())
     return events
-
-
-def _processor(
-    app: Scheduler, broker: MemoryBroker, clock: LoopClock, tasks: Sequence[TaskSpec]
-) -> Processor:
-    settings = app.settings
-    return processor(
-        app,
-        broker,
-        clock,
-        tasks=tasks,
-        concurrency=settings.concurrency,
-        grace=settings.shutdown_grace,
-        supervises=False,
-    )

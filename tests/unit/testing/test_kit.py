@@ -434,6 +434,11 @@ def test_an_event_loop_tells_how_far_it_is_to_what_goes_on_next() -> None:
 def test_a_year_that_begins_in_a_zone_is_as_long_as_any() -> None:
     app, berlin = new_app(), ZoneInfo("Europe/Berlin")
     app.periodic(cron="30 2 * * *", tz="Europe/Berlin", name="backup")(nothing)
+
+    @app.task(subscribe=[("orders", "order.paid")])  # whose exchange another application declares
+    async def ship(order: dict[str, int]) -> None: ...
+
+    assert ship
     events = simulate(app, "365d", start=datetime(2026, 1, 1, tzinfo=berlin))
     runs = of(RunStarted, events)
     assert len(runs) == 365
