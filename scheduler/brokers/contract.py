@@ -109,6 +109,8 @@ class Delivery:
     Attributes:
         redelivered: the message was delivered before and not acked.
         lost: done when the broker has requeued the message (statement 4).
+        ack: acks the message.
+        requeue: requeues it in its place.
     """
 
     message: Message
@@ -117,16 +119,8 @@ class Delivery:
     routing_key: str
     redelivered: bool
     lost: asyncio.Future[None]
-    _ack: Callable[[], Awaitable[None]] = field(repr=False)
-    _requeue: Callable[[], Awaitable[None]] = field(repr=False)
-
-    async def ack(self) -> None:
-        """Ack the message (statement 4)."""
-        await self._ack()
-
-    async def requeue(self) -> None:
-        """Requeue the message in its place (statement 4)."""
-        await self._requeue()
+    ack: Callable[[], Awaitable[None]] = field(repr=False)
+    requeue: Callable[[], Awaitable[None]] = field(repr=False)
 
 
 Since = datetime | int | None

@@ -74,8 +74,8 @@ class DeliveryChannel:
             routing_key=raw.routing_key,
             redelivered=raw.redelivered,
             lost=lost,
-            _ack=partial(self._settle, tag, requeue=False),
-            _requeue=partial(self._settle, tag, requeue=True),
+            ack=partial(self._settle, tag, requeue=False),
+            requeue=partial(self._settle, tag, requeue=True),
         )
 
     def leave_all(self) -> set[int]:

@@ -148,7 +148,7 @@ class Mortal:
             raise DeliveryLost
 
         def handle(delivery: Delivery) -> None:
-            handler(replace(delivery, _ack=die) if queue == self._unacked else delivery)
+            handler(replace(delivery, ack=die) if queue == self._unacked else delivery)
 
         return await self._broker.consume(queue, handle, prefetch=prefetch)
 
