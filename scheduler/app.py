@@ -1,6 +1,7 @@
 """Define the app: its tasks and loops, its events, and the connection for sending."""
 
 import asyncio
+import inspect
 import re
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
@@ -69,10 +70,6 @@ N = TypeVar("N")
 A = TypeVar("A", bound=Around)
 S = TypeVar("S", bound=AroundSending)
 
-PERIODIC_OPTIONS = (
-    *("every", "cron", "schedule", "args", "name", "retry", "timeout", "concurrency"),
-    *("executor", "after_failure", "aliases", *ScheduleOptions.__annotations__),
-)
 NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -658,7 +655,10 @@ def _check_call(bare: object, options: Iterable[str]) -> None:
         )
     for option in options:
         if option not in ScheduleOptions.__annotations__:
-            raise RegistrationError(misnamed("@app.periodic", option, PERIODIC_OPTIONS))
+            named = inspect.signature(Scheduler.periodic).parameters.values()
+            takes = [each.name for each in named if each.kind is each.KEYWORD_ONLY]
+            known = (*takes, *ScheduleOptions.__annotations__)
+            raise RegistrationError(misnamed("@app.periodic", option, known))
 
 
 def _schedule(

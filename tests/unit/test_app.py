@@ -1,17 +1,14 @@
 from datetime import timedelta
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import pytest
 
 from scheduler import Context, Scheduler, Settings
-from scheduler.app import PERIODIC_OPTIONS
 from scheduler.errors import RegistrationError, SettingsError, UnknownLoop
 from scheduler.events import ConsumerResumed, Event, ProcessorStopped, RunEvent, RunSettled
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
-from scheduler.timing.schedules import ScheduleOptions
 
 
 async def run() -> None: ...
@@ -102,11 +99,6 @@ def test_what_is_written_wrong_is_answered_with_what_to_write(
 def test_an_app_has_a_namespace(namespace: list[Any], told: str):
     with pytest.raises(RegistrationError, match=told):
         Scheduler(*namespace)
-
-
-def test_every_option_of_a_loop_is_told():
-    taken = signature(Scheduler.periodic).parameters.keys() - {"self", "bare", "options"}
-    assert taken == set(PERIODIC_OPTIONS) - ScheduleOptions.__annotations__.keys()
 
 
 def test_one_function_may_be_two_tasks(app: Scheduler):

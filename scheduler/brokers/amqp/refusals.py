@@ -32,11 +32,7 @@ TOO_LARGE = re.compile(r"message size \d+.* larger than (?:configured )?max size
 
 
 class Returned(AMQPError):
-    """The message was returned: there is no queue for it."""
-
-    def __init__(self, routing_key: str) -> None:
-        super().__init__(routing_key)
-        self.routing_key = routing_key
+    """The message of this routing key was returned: there is no queue for it."""
 
 
 class Refused(AMQPError):
@@ -70,7 +66,7 @@ def reply(error: BaseException) -> str:
 
 def _translation(error: BaseException, address: str) -> SchedulerError | None:
     match error:
-        case Returned(routing_key=key):
+        case Returned(args=(key,)):
             return Unroutable(f"{address} has no queue bound for the routing key {key!r}.")
         case Refused():
             return Rejected()
