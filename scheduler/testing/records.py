@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from scheduler.app import Scheduler
 from scheduler.errors import Undecodable, UnknownLoop
@@ -13,23 +13,6 @@ from scheduler.protocol.tokens import Ending
 from scheduler.queues import failed
 from scheduler.spelling import no_such
 from scheduler.tasks.tasks import Task
-
-
-class Record(Protocol):
-    """Record something about a task.
-
-    Attributes:
-        loop: the loop; for a message that was sent, its task.
-    """
-
-    @property
-    def task(self) -> str: ...
-
-    @property
-    def loop(self) -> str: ...
-
-
-R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -153,6 +136,9 @@ class Recorder:
                 self.runs.append(Ran.of(event))
             case _:
                 pass
+
+
+R = TypeVar("R", Sent, Ran, Parked)
 
 
 class Records(list[R]):
