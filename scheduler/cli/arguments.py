@@ -1,4 +1,4 @@
-"""Define arguments and options that several commands share, and read them."""
+"""Define commands, and the arguments and options that several of them share."""
 
 import functools
 import inspect
@@ -8,31 +8,24 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Annotated, Any, ParamSpec, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 from typer.core import TyperGroup
+from typer.models import ArgumentInfo
 
 from scheduler.app import Scheduler
-from scheduler.cli.loading import is_app_named, load_app, names_app
-from scheduler.cli.printing import print_error
+from scheduler.cli.loading import is_app_named, load_app, names_app, ready_app
+from scheduler.cli.printing import AS_JSON, Output, print_error, print_output
 from scheduler.errors import ScheduleError, SchedulerError, UsageError
 from scheduler.spelling import no_such
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import utc_of
 
-P = ParamSpec("P")
-
+F = TypeVar("F", bound=Callable[..., Output | None])
 
 LIMIT = ContextVar("limit", default=timedelta(seconds=30))
 """The --timeout of a command: how long the broker may be silent."""
-
-TIMEOUT = inspect.Parameter(
-    "timeout",
-    inspect.Parameter.KEYWORD_ONLY,
-    default="30s",
-    annotation=Annotated[str, typer.Option(help="How long to wait for the broker.")],
-)
 
 
 class Group(TyperGroup):
@@ -50,38 +43,68 @@ def new_group(help: str | None = None) -> typer.Typer:
 
 
 def command(
-    group: typer.Typer, name: str, *, asks: bool = True, more: bool = False
-) -> Callable[[Callable[P, bool | None]], Callable[P, None]]:
-    """Register a command; exit with 1 if it returns False or fails, with 2 if it was misused.
+    group: typer.Typer, name: str, *, asks: bool = True, prints: bool = True, more: bool = False
+) -> Callable[[F], F]:
+    """Register a function as a command, which returns its output.
+
+    Its parameter `app`, if there is one, is given the app that the argument APP names. The exit
+    code is 1 if it has failed, and 2 if it was misused.
 
     Args:
-        asks: whether it asks the broker, and has a limit for that.
+        asks: whether it asks the broker, and so has the option --timeout.
+        prints: whether it has the option --json.
         more: whether it reads arguments that are none of its parameters.
     """
 
-    def register(function: Callable[P, bool | None]) -> Callable[P, None]:
+    def register(function: F) -> F:
+        own = inspect.signature(function).parameters
+        behind = next(filter(_is_argument, own.values()), None)
+        needed = behind if behind and behind.default is behind.empty else None
+
         @functools.wraps(function)
-        def exiting(*args: P.args, **kwargs: P.kwargs) -> None:
-            limit = kwargs.pop("timeout", None)
+        def exiting(**given: Any) -> None:
+            AS_JSON.set(given.get("as_json", False))
             try:
-                if asks and limit is not None:
-                    LIMIT.set(parse_duration(str(limit), "--timeout"))
-                is_fine = function(*args, **kwargs)
+                if asks:
+                    LIMIT.set(parse_duration(given["timeout"], "--timeout"))
+                if "app" in own:
+                    reference = given["reference"]
+                    if behind:
+                        reference, given[behind.name] = app_and_next(reference, given[behind.name])
+                    given["app"] = ready_app(reference)
+                if needed and not given[needed.name]:
+                    metavar = needed.annotation.__metadata__[0].metavar
+                    raise UsageError(f"The command needs the argument {metavar}: see --help.")
+                output = function(**{name: given[name] for name in own})
+                if output is not None:
+                    print_output(output)
             except SchedulerError as error:
-                print_error(error, bool(kwargs.get("as_json")))
+                print_error(error, AS_JSON.get())
                 raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
-            if is_fine is False:
+            if output is not None and not output.is_fine:
                 raise typer.Exit(1)
 
-        if asks:
-            signature = inspect.signature(function)
-            parameters = [*signature.parameters.values(), TIMEOUT]
-            vars(exiting)["__signature__"] = signature.replace(parameters=parameters)
+        shown = {**own, needed.name: needed.replace(default=None)} if needed else {**own}
+        parameters = [APP if name == "app" else each for name, each in shown.items()]
+        parameters += [JSON] * (prints and "as_json" not in own) + [TIMEOUT] * asks
+        vars(exiting)["__signature__"] = inspect.Signature(parameters)
         unknown = dict.fromkeys(("allow_extra_args", "ignore_unknown_options"), more)
         group.command(name, context_settings=unknown)(exiting)
-        return exiting
+        return function
 
     return register
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    metadata = getattr(parameter.annotation, "__metadata__", ())
+    return any(isinstance(each, ArgumentInfo) for each in metadata)
+
+
+def app_and_next(reference: str | None, name: str | None) -> tuple[str | None, str | None]:
+    """Split APP, which may be left out, from the argument behind it."""
+    if name is None and reference and not names_app(reference) and is_app_named():
+        return None, reference
+    return reference, name
 
 
 # A shell completes names in the code of the app, besides commands and options. The broker is not
@@ -137,7 +160,7 @@ AppArgument = Annotated[
     ),
 ]
 LoopArgument = Annotated[
-    str | None,
+    str,
     typer.Argument(
         metavar="LOOP",
         autocompletion=_loops,
@@ -145,7 +168,7 @@ LoopArgument = Annotated[
         "Required.",
     ),
 ]
-LoopOrTask = Annotated[
+OneLoopOrTask = Annotated[
     str | None,
     typer.Argument(
         metavar="LOOP_OR_TASK",
@@ -159,7 +182,7 @@ OneLoop = Annotated[
     typer.Argument(metavar="LOOP", autocompletion=_loops, help="Only this loop, instead of all."),
 ]
 RunArgument = Annotated[
-    str | None,
+    str,
     typer.Argument(
         metavar="RUN",
         autocompletion=_loops,
@@ -171,8 +194,18 @@ OneTask = Annotated[
     str | None,
     typer.Option("--task", autocompletion=tasks_to_complete, help="Select by task."),
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")]
+Timeout = Annotated[str, typer.Option(help="How long to wait for the broker.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+APP, JSON, TIMEOUT = (
+    inspect.Parameter(name, kind, default=default, annotation=annotation)
+    for name, kind, default, annotation in (
+        ("reference", inspect.Parameter.POSITIONAL_OR_KEYWORD, None, AppArgument),
+        ("as_json", inspect.Parameter.KEYWORD_ONLY, False, Json),
+        ("timeout", inspect.Parameter.KEYWORD_ONLY, "30s", Timeout),
+    )
+)
 LogFormat = Annotated[
     str | None,
     typer.Option(
@@ -191,39 +224,15 @@ HealthPort = Annotated[
 ]
 
 
-def app_and_any(reference: str | None, names: list[str]) -> tuple[str | None, list[str]]:
-    """Split APP, which may be left out, from the arguments behind it."""
-    if reference is not None and not names_app(reference):
-        return None, [reference, *names]
-    return reference, names
-
-
-def app_and_loop(reference: str | None, loop: str | None) -> tuple[str | None, str | None]:
-    """Split APP from a LOOP, either of which may be left out."""
-    if loop is None and reference and not names_app(reference) and is_app_named():
-        return None, reference
-    return reference, loop
-
-
-def app_and_one(reference: str | None, name: str | None, what: str) -> tuple[str | None, str]:
-    """Split APP from the argument behind it, which is required."""
-    reference, name = app_and_loop(reference, name)
-    if name is None:
-        load_app(reference)  # a missing app is the first thing to report
-        raise UsageError(f"The command needs {what}: see --help.")
-    return reference, name
-
-
 def json_object(option: str, text: str) -> dict[str, Any]:
     """Parse the JSON object of an option."""
+    expected = f"{option}: expected a JSON object such as '{{\"n\": 1}}', got {text!r}"
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise UsageError(
-            f"{option}: expected a JSON object such as '{{\"n\": 1}}', got {text!r}: {error}."
-        ) from None
+        raise UsageError(f"{expected}: {error}.") from None
     if not isinstance(value, dict):
-        raise UsageError(f"{option}: expected a JSON object such as '{{\"n\": 1}}', got {text!r}.")
+        raise UsageError(f"{expected}.")
     return cast("dict[str, Any]", value)
 
 

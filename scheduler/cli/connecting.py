@@ -33,14 +33,10 @@ def ask(
     *,
     is_long: bool = False,
 ) -> T:
-    """Run an operation over a separate connection.
+    """Run an operation over a separate connection, within the limit of --timeout.
 
     Args:
-        is_long: no time limit, except for the time in which the broker is silent, blocks the
-            connection, or has none.
-
-    Raises:
-        BrokerUnavailable: it took longer than the limit; the message says why.
+        is_long: only the time counts in which the broker is silent or blocks the connection.
     """
 
     async def answer() -> T:
@@ -60,11 +56,7 @@ async def limited(
     *,
     is_long: bool = False,
 ) -> T:
-    """Await an operation over a broker's connection: see `ask`.
-
-    Args:
-        spent: the part of the limit that was spent before.
-    """
+    """Await an operation over a broker's connection, of whose limit a part was spent: see `ask`."""
     answer, left = asyncio.ensure_future(question), LIMIT.get() - spent
     try:
         while left > timedelta(0):
@@ -109,11 +101,7 @@ async def why_late(broker: Broker) -> str:
 
 @asynccontextmanager
 async def connected(app: Scheduler, rights: Rights | None = None) -> AsyncGenerator[Program]:
-    """Connect to the broker of the settings, during a command.
-
-    Args:
-        rights: the permissions that the command needs; default: those of a processor.
-    """
+    """Connect to the broker of the settings, with the rights of a processor by default."""
     broker, stack = remote_broker(app), AsyncExitStack()
     try:
         async with asyncio.timeout(LIMIT.get().total_seconds()):
@@ -130,21 +118,13 @@ async def connected(app: Scheduler, rights: Rights | None = None) -> AsyncGenera
 
 
 def remote_broker(app: Scheduler, *, patient: bool = False) -> Broker:
-    """Return the broker of the settings, not yet connected.
-
-    Raises:
-        SettingsError: it is the embedded one, which no other process can reach.
-    """
+    """Return the broker of the settings, not yet connected."""
     require_remote(app)
     return broker_of(app.settings, emit=app.events.emit, patient=patient)
 
 
 def require_remote(app: Scheduler) -> None:
-    """Reject the embedded broker, which no other process can reach.
-
-    Raises:
-        SettingsError: it is the broker of the settings.
-    """
+    """Reject the embedded broker, which no other process can reach."""
     if is_embedded(app.settings):
         raise SettingsError(
             "memory:// lives within one process, which no other process can reach: use "

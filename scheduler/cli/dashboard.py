@@ -20,7 +20,7 @@ from scheduler.errors import UsageError
 cli = new_group()
 
 
-@command(cli, "dashboard", asks=False)
+@command(cli, "dashboard", asks=False, prints=False)
 def show(
     reference: AppArgument = None,
     host: Annotated[

@@ -1,18 +1,19 @@
 """Diagnose an installation: `scheduler doctor`; with --live, probe a processor."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from scheduler.brokers.opening import nodes_of
-from scheduler.cli.arguments import AppArgument, HealthPort, Json, command, new_group
+from scheduler.cli.arguments import AppArgument, HealthPort, command, new_group
 from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import print_json, print_line
-from scheduler.cli.tables import print_paragraph
+from scheduler.cli.printing import Output
+from scheduler.cli.tables import paragraph
 from scheduler.control.doctor import Finding, check_addresses
 from scheduler.errors import UsageError
 from scheduler.processor import health
@@ -37,8 +38,7 @@ def doctor(
         typer.Option("--live", help="Only probe whether the processor of this machine is alive."),
     ] = False,
     health_port: HealthPort = None,
-    as_json: Json = False,
-) -> bool:
+) -> Output:
     """Check everything that could break the guarantees.
 
     The exit code is 1 if there are problems.
@@ -47,7 +47,7 @@ def doctor(
     scheduler doctor --live --health-port 8000
     """
     if live:
-        return _is_live(reference, health_port, as_json)
+        return _liveness(reference, health_port)
     app = ready_app(reference)
 
     async def examined(program: Program) -> list[Finding]:
@@ -58,11 +58,8 @@ def doctor(
         findings.append(check_unsent(app.fallback))
     if len(nodes) > 1:
         findings.insert(0, asyncio.run(check_addresses(nodes)))
-    if as_json:
-        print_json([asdict(finding) for finding in findings])
-    else:
-        _print(findings)
-    return all(finding.verdict != "problem" for finding in findings)
+    is_fine = all(finding.verdict != "problem" for finding in findings)
+    return Output([asdict(finding) for finding in findings], _lines(findings), is_fine)
 
 
 def check_unsent(store: UnsentStore) -> Finding:
@@ -88,17 +85,18 @@ def check_unsent(store: UnsentStore) -> Finding:
     )
 
 
-def _print(findings: Iterable[Finding]) -> None:
+def _lines(findings: Iterable[Finding]) -> Iterator[Text]:
     advice = ""
     for finding in findings:
-        print_paragraph(f"{finding.about}: {finding.detail}", MARKS[finding.verdict], indent=INDENT)
+        about, mark = f"{finding.about}: {finding.detail}", MARKS[finding.verdict]
+        yield from paragraph(about, mark, indent=INDENT)
         if finding.advice and finding.advice != advice:
             is_command = finding.advice.startswith(COMMAND)  # easy to copy
-            print_paragraph(finding.advice, indent=INDENT, broken=not is_command)
+            yield from paragraph(finding.advice, indent=INDENT, broken=not is_command)
         advice = finding.advice
 
 
-def _is_live(reference: str | None, port: int | None, as_json: bool) -> bool:
+def _liveness(reference: str | None, port: int | None) -> Output:
     # The app is loaded only if the port is not given.
     port = port or Settings().health_port or ready_app(reference).settings.health_port
     if port is None:
@@ -107,8 +105,5 @@ def _is_live(reference: str | None, port: int | None, as_json: bool) -> bool:
             "run`, and the same to this command."
         )
     live, why = health.ask(port)
-    if as_json:
-        print_json({"live": live, "why": why})
-    else:
-        print_line("the processor is alive" if live else f"the processor is not alive: {why}")
-    return live
+    line = "the processor is alive" if live else f"the processor is not alive: {why}"
+    return Output({"live": live, "why": why}, [line], is_fine=live)

@@ -15,27 +15,27 @@ import typer
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import (
     AppArgument,
-    Json,
     OneTask,
-    app_and_any,
-    app_and_one,
+    Yes,
     command,
     json_object,
     new_group,
     tasks_to_complete,
 )
 from scheduler.cli.connecting import Zones, ask, zones_of_loops
-from scheduler.cli.loading import ready_app
+from scheduler.cli.loading import names_app, ready_app
 from scheduler.cli.printing import (
+    AS_JSON,
+    Output,
     Row,
     local,
     plain,
     print_error,
-    print_json,
     print_json_list,
     print_line,
+    print_lines,
 )
-from scheduler.cli.tables import CellForms, Table, print_table, shortened, working
+from scheduler.cli.tables import CellForms, Table, Work, shortened
 from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
 from scheduler.program import Program
 from scheduler.protocol.topology import LOOP_KEY
@@ -67,19 +67,18 @@ cli = new_group("List, show, replay and purge parked messages.")
 
 @command(cli, "list")
 def failed_list(
-    reference: AppArgument = None,
+    app: Scheduler,
     task: OneTask = None,
     reason: OneReason = None,
     limit: Annotated[int, typer.Option(min=1, help="The maximum number of messages.")] = 100,
-    as_json: Json = False,
-) -> bool:
+) -> None:
     """List the parked messages.
 
     A terminal shows as much of each ID as the other commands need.
 
     Example: scheduler failed list jobs:app --task send_mail
     """
-    app, which = ready_app(reference), Selection(reason=reason, task=task)
+    which, as_json = Selection(reason=reason, task=task), AS_JSON.get()
     with TemporaryFile("w+", encoding="ascii") as file:
         rows = Spool(file)
 
@@ -93,51 +92,45 @@ def failed_list(
         if as_json:
             print_json_list(rows)
         else:
-            print_table(rows, _table(rows, zones))
+            print_lines(_table(rows, zones).shown(rows))
     if more and not as_json:
         print_line(f"{more} more: raise --limit to see them")
     if interrupted is not None:
         print_error(interrupted, as_json=False)
-    return interrupted is None
+        raise typer.Exit(1)
 
 
 @command(cli, "show")
 def failed_show(
-    reference: AppArgument = None,
+    app: Scheduler,
     message: Annotated[
-        str | None,
+        str,
         typer.Argument(
             metavar="ID",
             help="The message, as `scheduler failed list` names it; a unique prefix of its ID is "
             "enough. Required.",
         ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
+    ],
+) -> Output:
     """Show one parked message, whole: headers, body, traceback.
 
     Example: scheduler failed show jobs:app 0195f3a2
     """
-    reference, name = app_and_one(reference, message, "the ID of a message")
-    app = ready_app(reference)
 
     async def found(program: Program) -> tuple[Row | None, tzinfo | None]:
         tasks = await _tasks(app, program, None)
-        which = await _whole(program.failed, tasks, Selection(ids=frozenset([name])))
+        which = await _whole(program.failed, tasks, Selection(ids=frozenset([message])))
         async with aclosing(program.failed.look(tasks, which)) as looked_at:
             parked = await anext(looked_at, None)
         row = parked and row_of_parked(parked)
-        if as_json or row is None or not _is_tick(row):
+        if AS_JSON.get() or row is None or not _is_tick(row):
             return row, None
         return row, (await zones_of_loops(app, program)).get(row["loop"])
 
     row, zone = ask(app, found)
     if row is None:
-        raise QueueNotFound(f"There is no parked message {name!r}: see `scheduler failed list`.")
-    if as_json:
-        print_json(row)
-    else:
-        _print_whole(row, zone)
+        raise QueueNotFound(f"There is no parked message {message!r}: see `scheduler failed list`.")
+    return Output(row, _lines(row, zone))
 
 
 @command(cli, "replay")
@@ -160,8 +153,7 @@ def failed_replay(
             help="Send calls to this task, instead of their own.",
         ),
     ] = None,
-    as_json: Json = False,
-) -> bool:
+) -> Output:
     """Run parked messages again.
 
     Each is sent to its task, confirmed, before it is removed. Select them: by ID, --task, --reason
@@ -183,7 +175,7 @@ def failed_replay(
                 raise UsageError(f"--args: {error} The messages stay parked.") from None
 
     replay = partial(FailedQueues.replay, rate=pace, args=edited, to=to, check=check)
-    return _do("replayed", app, task, which, replay, as_json)
+    return _do("replayed", app, which, replay)
 
 
 @command(cli, "purge")
@@ -193,9 +185,8 @@ def failed_purge(
     everything: All = False,
     task: OneTask = None,
     reason: OneReason = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
-    as_json: Json = False,
-) -> bool:
+    yes: Yes = False,
+) -> Output:
     """Delete parked messages for good.
 
     Select them: by ID, --task, --reason or --all.
@@ -206,7 +197,7 @@ def failed_purge(
     app = ready_app(reference)
     if not yes:
         typer.confirm("Delete parked messages for good?", abort=True, err=True)
-    return _do("purged", app, task, which, FailedQueues.purge, as_json)
+    return _do("purged", app, which, FailedQueues.purge)
 
 
 class Spool:
@@ -238,8 +229,10 @@ def _selection(
     task: str | None,
     reason: str | None,
 ) -> tuple[str | None, Selection]:
-    """Return the selected messages; all of them only with --all."""
-    reference, ids = app_and_any(reference, messages or [])
+    """Split APP, which may be left out, from the selected messages; all of them only with --all."""
+    ids = messages or []
+    if reference is not None and not names_app(reference):
+        reference, ids = None, [reference, *ids]
     if everything or task or reason:
         if ids:
             raise UsageError("--all, --task and --reason cannot be combined with IDs.")
@@ -281,29 +274,20 @@ async def _whole(failed: FailedQueues, tasks: list[str], which: Selection) -> Se
 
 
 def _do(
-    done: str,
-    app: Scheduler,
-    task: str | None,
-    which: Selection,
-    verb: Callable[..., Awaitable[object]],
-    as_json: bool,
-) -> bool:
+    done: str, app: Scheduler, which: Selection, verb: Callable[..., Awaitable[object]]
+) -> Output:
     """Run an operation on messages, and report its effect, even if it is interrupted."""
-    not_found, count, ids = set(which.ids or ()), 0, list[str]()
-    error: NotAllSeen | None = None
+    not_found, ids, error = set(which.ids or ()), list[str](), None
 
     def tell(parked: Parked) -> None:
-        nonlocal count
-        count += 1
+        ids.append(parked.id)
         work.advance()
         not_found.difference_update([name for name in not_found if parked.id.startswith(name)])
-        if as_json:
-            ids.append(parked.id)
-        else:
+        if not AS_JSON.get():
             print_line(f"{done} {parked.id}")
 
     async def through(program: Program) -> None:
-        failed, tasks = program.failed, await _tasks(app, program, task)
+        failed, tasks = program.failed, await _tasks(app, program, which.task)
         whole = await _whole(failed, tasks, which)
         if whole.ids is not None:
             work.expect(len(whole.ids))
@@ -312,20 +296,16 @@ def _do(
         await verb(failed, tasks, whole, tell=tell)
 
     try:
-        with working(done, counted=True, as_json=as_json) as work:
+        with Work(done, counted=True) as work:
             ask(app, through, is_long=True)
     except NotAllSeen as interrupted:
         error = interrupted
-    if as_json:
-        failure = {"error": type(error).__name__, "message": str(error)} if error else {}
-        print_json({done: ids, "not_found": sorted(not_found), **failure})
-    else:
-        for name in sorted(not_found):
-            print_line(f"not found: {name}")
-        print_line(f"{count} {done}")
-        if error:
+        if not AS_JSON.get():
             print_error(error, as_json=False)
-    return error is None and not not_found
+    failure = {"error": type(error).__name__, "message": str(error)} if error else {}
+    lines = [*(f"not found: {name}" for name in sorted(not_found)), f"{len(ids)} {done}"]
+    row = {done: ids, "not_found": sorted(not_found), **failure}
+    return Output(row, lines, is_fine=error is None and not not_found)
 
 
 async def _tasks(app: Scheduler, program: Program, task: str | None) -> list[str]:
@@ -360,17 +340,17 @@ def _table(rows: Spool, zones: Zones) -> Table[Row]:
     )
 
 
-def _print_whole(row: Row, zone: tzinfo | None) -> None:
+def _lines(row: Row, zone: tzinfo | None) -> Iterator[str]:
     for name in ("id", "loop", "queue", "routing_key", "reason", "error", "attempts"):
-        print_line(f"{name:12} {row[name]}")
+        yield f"{name:12} {row[name]}"
     if row["first_failed_at"] is not None:
-        print_line(f"{'first failed':12} {exact(row['first_failed_at'])}")
-    print_line(f"{'parked at':12} {exact(row['parked_at'], zone)}")
+        yield f"{'first failed':12} {exact(row['first_failed_at'])}"
+    yield f"{'parked at':12} {exact(row['parked_at'], zone)}"
     for name, value in row["headers"].items():
-        print_line(f"{'header':12} {name} = {value!r}")
-    print_line(f"{'body':12} {row.get('body', row.get('body_base64'))}")
+        yield f"{'header':12} {name} = {value!r}"
+    yield f"{'body':12} {row.get('body', row.get('body_base64'))}"
     if row["traceback"]:
-        print_line(f"\n{row['traceback'].rstrip()}")
+        yield f"\n{row['traceback'].rstrip()}"
 
 
 def row_of_parked(parked: Parked) -> Row:

@@ -3,15 +3,15 @@
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from scheduler.app import NAMESPACE
-from scheduler.cli.arguments import Json, command, new_group
-from scheduler.cli.printing import print_json
+from scheduler.cli.arguments import command, new_group
+from scheduler.cli.printing import AS_JSON, print_json
 from scheduler.errors import SchedulerError, UsageError
 from scheduler.importing.celery import read_celery
 from scheduler.importing.cronjob import read_cronjobs
@@ -24,23 +24,8 @@ from scheduler.spelling import counted
 STDIN = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class OutputOptions:
-    """Configure the output.
-
-    Attributes:
-        out: the file for the code; None: print it.
-        force: whether that may exist already.
-    """
-
-    out: str | None
-    force: bool
-    namespace: str | None
-    as_json: bool
-
-
 Files = Annotated[
-    list[str] | None,
+    list[str],
     typer.Argument(metavar="FILE", help="The files to read; - for stdin. Required."),
 ]
 Out = Annotated[
@@ -62,12 +47,11 @@ cli = new_group("Write code for this package from files of other schedulers. Run
 
 @command(cli, "celery", asks=False)
 def import_celery(
-    files: Files = None,
+    files: Files,
     out: Out = None,
     force: Force = False,
     namespace: Namespace = None,
     tz: Zone = None,
-    as_json: Json = False,
 ) -> None:
     """Write loops and tasks of Celery, or of django-celery-beat.
 
@@ -77,12 +61,12 @@ def import_celery(
 
     Example: scheduler import celery shop/celery.py shop/tasks.py --out jobs.py
     """
-    _show(read_celery(dict(_texts(files)), tz=tz), OutputOptions(out, force, namespace, as_json))
+    _show(read_celery(dict(_texts(files)), tz=tz), out, force, namespace)
 
 
 @command(cli, "crontab", asks=False)
 def import_crontab(
-    files: Files = None,
+    files: Files,
     out: Out = None,
     force: Force = False,
     namespace: Namespace = None,
@@ -94,7 +78,6 @@ def import_crontab(
             help="Expect a user after the times, as in /etc/cron.d; by default, guess.",
         ),
     ] = None,
-    as_json: Json = False,
 ) -> None:
     """Write loops that run the commands of crontabs.
 
@@ -103,17 +86,16 @@ def import_crontab(
     Example: crontab -l | scheduler import crontab - --tz Europe/Berlin --out jobs.py
     """
     found = [read_crontab(text, file, tz=tz, users=users) for file, text in _texts(files)]
-    _show(_together(found), OutputOptions(out, force, namespace, as_json))
+    _show(_together(found), out, force, namespace)
 
 
 @command(cli, "cronjob", asks=False)
 def import_cronjob(
-    files: Files = None,
+    files: Files,
     out: Out = None,
     force: Force = False,
     namespace: Namespace = None,
     tz: Zone = None,
-    as_json: Json = False,
 ) -> None:
     """Write loops that run the commands of Kubernetes' CronJobs.
 
@@ -123,7 +105,7 @@ def import_cronjob(
     Example: kubectl get cronjobs -o yaml | scheduler import cronjob - --out jobs.py
     """
     found = [read_cronjobs(text, file, tz=tz) for file, text in _texts(files)]
-    _show(_together(found), OutputOptions(out, force, namespace, as_json))
+    _show(_together(found), out, force, namespace)
 
 
 def _together(found: Sequence[Found]) -> Found:
@@ -131,10 +113,8 @@ def _together(found: Sequence[Found]) -> Found:
     return replace(found[0], jobs=jobs, notes=[note for each in found for note in each.notes])
 
 
-def _texts(files: list[str] | None) -> Iterator[tuple[str, str]]:
+def _texts(files: list[str]) -> Iterator[tuple[str, str]]:
     """Read files; return each with its name."""
-    if not files:
-        raise UsageError("The command needs a FILE: see --help.")
     for file in files:
         try:
             data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
@@ -145,17 +125,26 @@ def _texts(files: list[str] | None) -> Iterator[tuple[str, str]]:
             raise UsageError(f"{file} cannot be read: it is not UTF-8 text.") from None
 
 
-def _show(found: Found, ways: OutputOptions) -> None:
-    found = replace(found, namespace=_namespace(found, ways.namespace))
-    if found.jobs:
-        code = code_of(found)
-        if ways.out is not None:
-            _write(code, Path(ways.out), ways.force)
-        elif not ways.as_json:
-            sys.stdout.write(code)
-        if ways.as_json:
-            print_json(_plain(found, code, ways))
-    _report(found, ways)
+def _show(found: Found, out: str | None, force: bool, namespace: str | None) -> None:
+    """Write the code of the jobs to a file, or to stdout; report the findings on stderr.
+
+    Raises:
+        SchedulerError: nothing can be carried over.
+    """
+    found = replace(found, namespace=_namespace(found, namespace))
+    if not found.jobs:
+        _report(found, "")
+        raise SchedulerError("Nothing in the files can be carried over.")
+    code, as_json = code_of(found), AS_JSON.get()
+    next_step = "" if as_json else "Nothing was written: --out FILE does that."
+    if out is not None:
+        _write(code, Path(out), force)
+        next_step = f"Written: {out}. `scheduler next {out}` shows when its loops run."
+    elif not as_json:
+        sys.stdout.write(code)
+    if as_json:
+        print_json(_plain(found, code, out))
+    _report(found, next_step)
 
 
 def _namespace(found: Found, wanted: str | None) -> str:
@@ -178,33 +167,20 @@ def _write(code: str, path: Path, force: bool) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _plain(found: Found, code: str, ways: OutputOptions) -> dict[str, object]:
+def _plain(found: Found, code: str, out: str | None) -> dict[str, object]:
     return {
         "loops": sum(job.schedule is not None for job in found.jobs),
         "tasks": sum(job.schedule is None for job in found.jobs),
         "left": [{**asdict(note.place), "what": note.text} for note in found.left],
-        "written": ways.out,
+        "written": out,
         "code": code,
     }
 
 
-def _report(found: Found, ways: OutputOptions) -> None:
-    """Report the findings on stderr, as the code may go into a file.
-
-    Raises:
-        SchedulerError: nothing can be carried over.
-    """
+def _report(found: Found, next_step: str) -> None:
     loops = sum(job.schedule is not None for job in found.jobs)
     tasks = len(found.jobs) - loops
     said = " and ".join([counted(loops, "loop"), *([counted(tasks, "task")] if tasks else [])])
-    lines = [f"{said}."]
-    if found.left:
-        lines = [f"{said}; not carried over, or not as it was:"]
-        lines += [f"  {note}" for note in found.left]
-    if found.jobs and ways.out is not None:
-        lines.append(f"Written: {ways.out}. `scheduler next {ways.out}` shows when its loops run.")
-    elif found.jobs and not ways.as_json:
-        lines.append("Nothing was written: --out FILE does that.")
+    lines = [f"{said}; not carried over, or not as it was:" if found.left else f"{said}."]
+    lines += [*(f"  {note}" for note in found.left), *([next_step] if next_step else [])]
     sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
-    if not found.jobs:
-        raise SchedulerError("Nothing in the files can be carried over.")

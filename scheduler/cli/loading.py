@@ -28,15 +28,7 @@ INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
 
 
 def ready_app(reference: str | None, *, log_format: str | None = None) -> Scheduler:
-    """Return the app of a command, after setting up logging as its settings say.
-
-    Args:
-        log_format: overrides the one in the settings.
-
-    Raises:
-        AppNotFound: there is none.
-        UsageError: it has no tasks, or there is no such format.
-    """
+    """Return the app of a command, after setting up logging as its settings or the format say."""
     from scheduler.cli import logs
 
     app = app_with_tasks(reference)
@@ -49,12 +41,7 @@ def ready_app(reference: str | None, *, log_format: str | None = None) -> Schedu
 
 
 def app_with_tasks(reference: str | None) -> Scheduler:
-    """Return the app of a command that needs no settings, and logs nothing.
-
-    Raises:
-        AppNotFound: there is none.
-        UsageError: it has no tasks.
-    """
+    """Return the app of a command that needs no settings, and logs nothing."""
     app = load_app(reference)
     if not app.tasks:
         raise UsageError(
@@ -93,12 +80,7 @@ def is_app_named() -> bool:
 
 
 def object_named(reference: str) -> object:
-    """Import the object of a reference such as `module:attribute`.
-
-    Raises:
-        AppNotFound: there is nothing of this name.
-        UsageError: its module cannot be imported.
-    """
+    """Import the object of a reference such as `module:attribute`."""
     module, attribute = _module_and_name(reference, "It", Path.cwd())
     if not hasattr(module, attribute):
         raise AppNotFound(f"{reference.rpartition(':')[0]!r} has no {attribute!r}.")
@@ -199,11 +181,7 @@ def _app_in(module: ModuleType, attribute: str, reference: str) -> Scheduler:
 
 @contextmanager
 def importing(place: str) -> Generator[None]:
-    """Add the place in the imported code to errors inside the block.
-
-    Raises:
-        UsageError: the code has raised an exception.
-    """
+    """Add the place in the imported code to errors inside the block."""
     try:
         yield
     except AppNotFound:
@@ -218,11 +196,7 @@ def importing(place: str) -> Generator[None]:
 
 @contextmanager
 def in_lifespan() -> Generator[None]:
-    """Add the place in the lifespan to errors inside the block.
-
-    Raises:
-        LifespanError: it has failed.
-    """
+    """Add the place in the lifespan to errors inside the block."""
     try:
         yield
     except LifespanError as error:
@@ -236,9 +210,7 @@ def _with_lines(problem: str, error: BaseException) -> str:
 
 
 def _theirs(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the lines of the user's code that led to an error; without any, those of its
-    libraries.
-    """
+    """Return the lines of the user's code that led to an error; or else of its libraries."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,44 +1,42 @@
-"""Operate on loops and named one-offs: pause, resume, trigger, remove, sync, move."""
+"""Operate on loops and named one-offs: pause, resume, trigger, remove, sync, reschedule, move."""
 
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import (
-    AppArgument,
     DryRun,
-    Json,
     LoopArgument,
-    LoopOrTask,
+    OneLoopOrTask,
     OneTask,
-    app_and_loop,
-    app_and_one,
     command,
     json_object,
     moment_of,
     new_group,
 )
 from scheduler.cli.connecting import ask
-from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import Row, local, print_json, print_line
-from scheduler.cli.tables import Table, show
-from scheduler.cli.upcoming import row_of_loop
+from scheduler.cli.printing import Output, Row, local
+from scheduler.cli.schedules import meaning_of, origin_of, row_of_loop, warn_of_doubts
+from scheduler.cli.tables import Table
 from scheduler.control.keyed import Synced
 from scheduler.control.loop_files import loops_in, sync_all
-from scheduler.control.reports import Did, Report, acting_as, user_here
-from scheduler.errors import UnknownLoop, UsageError
+from scheduler.control.loops import as_listed
+from scheduler.control.reports import Did, Report, acting_as, operator_here, user_here
+from scheduler.errors import ScheduleError, UnknownLoop, UsageError
 from scheduler.program import Program
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop
+from scheduler.timing import schedules
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import exact
 from scheduler.timing.once import Once
-from scheduler.timing.schedules import zone_of
+from scheduler.timing.schedules import Recurring, describe, zone_of
 
 T = TypeVar("T")
 Operation = Callable[[Program, Loop], Awaitable[Report]]
@@ -50,7 +48,7 @@ EveryLoop = Annotated[
     ),
 ]
 OneOff = Annotated[
-    str | None,
+    str,
     typer.Argument(
         metavar="NAME",
         help="The one-off, as `scheduler scheduled list` names it: remind.order-7. Required.",
@@ -61,18 +59,19 @@ REFUSALS = (Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
 cli = new_group()
 scheduled = new_group("List, move and cancel named one-offs.")
 cli.add_typer(scheduled, name="scheduled")
+schedule = new_group("Override a loop's schedule without changing code.")
+cli.add_typer(schedule, name="schedule")
 
 
 @command(cli, "pause")
 def pause(
-    reference: AppArgument = None,
-    loop: LoopOrTask = None,
+    app: Scheduler,
+    loop: OneLoopOrTask = None,
     every: EveryLoop = False,
     reason: Annotated[
         str, typer.Option(help="The reason, shown by `scheduler status`.")
     ] = "paused by an operator",
-    as_json: Json = False,
-) -> bool:
+) -> Output:
     """Pause a loop, or a task with all its calls and loops.
 
     Runs in progress end normally. When the command returns, no other run begins, unless it names
@@ -80,13 +79,13 @@ def pause(
 
     Example: scheduler pause jobs:app report --reason "database upgrade"
     """
-    return _do(reference, loop, every, lambda it, loops: it.verbs.pause_all(loops, reason), as_json)
+    return _do(app, loop, every, lambda it, loops: it.verbs.pause_all(loops, reason))
 
 
 @command(cli, "resume")
 def resume(
-    reference: AppArgument = None,
-    loop: LoopOrTask = None,
+    app: Scheduler,
+    loop: OneLoopOrTask = None,
     every: EveryLoop = False,
     now: Annotated[
         bool, typer.Option("--now", help="Run at once, and not at the next nominal time.")
@@ -99,8 +98,7 @@ def resume(
             "schedule's catch_up decides about ticks since then.",
         ),
     ] = None,
-    as_json: Json = False,
-) -> bool:
+) -> Output:
     """Resume a loop at its next nominal time, or a whole task.
 
     A loop that was paused itself stays paused when its task is resumed.
@@ -114,13 +112,13 @@ def resume(
     def resumed(program: Program, loops: Sequence[Loop]) -> Awaitable[Sequence[Report]]:
         return program.verbs.resume_all(loops, at_once=now, after=moment)
 
-    return _do(reference, loop, every, resumed, as_json)
+    return _do(app, loop, every, resumed)
 
 
 @command(cli, "trigger")
 def trigger(
-    reference: AppArgument = None,
-    loop: LoopArgument = None,
+    app: Scheduler,
+    loop: LoopArgument,
     args: Annotated[
         str | None,
         typer.Option(
@@ -129,8 +127,7 @@ def trigger(
             "and its next run are unchanged, and a failed run is parked.",
         ),
     ] = None,
-    as_json: Json = False,
-) -> bool:
+) -> Output:
     """Run a loop now, in addition to its schedule.
 
     Example: scheduler trigger jobs:app report --args '{"day": "2026-06-01"}'
@@ -142,31 +139,29 @@ def trigger(
             return program.verbs.trigger(found)
         return program.verbs.run_beside(found, edited)
 
-    return print_report(done_to(reference, loop, operation), as_json)
+    return _output(_done_to(app, loop, operation))
 
 
 @command(cli, "remove")
-def remove(reference: AppArgument = None, loop: LoopArgument = None, as_json: Json = False) -> bool:
+def remove(app: Scheduler, loop: LoopArgument) -> Output:
     """Remove a loop that is not in the code.
 
     It was started at run time, or has left the code.
 
     Example: scheduler remove jobs:app digest.user-42
     """
-    report = done_to(reference, loop, lambda it, found: it.removal.remove(found))
-    return print_report(report, as_json)
+    return _output(_done_to(app, loop, lambda it, found: it.removal.remove(found)))
 
 
 @command(cli, "sync")
 def sync(
-    reference: AppArgument = None,
+    app: Scheduler,
     file: Annotated[
-        str | None,
+        str,
         typer.Argument(metavar="FILE", help="TOML, or JSON if it ends in .json. Required."),
-    ] = None,
+    ],
     dry_run: DryRun = False,
-    as_json: Json = False,
-) -> None:
+) -> Output:
     """Make keyed loops match a file: start, reschedule, stop.
 
     It has a table for each, such as [digest."user-42"], with every or cron, the other options of a
@@ -174,16 +169,10 @@ def sync(
 
     Example: scheduler sync jobs:app loops.toml --dry-run
     """
-    reference, path = app_and_one(reference, file, "a FILE")
-    app = ready_app(reference)
-    wanted = loops_in(path, app.tasks)
+    wanted = loops_in(file, app.tasks)
     synced = ask(app, lambda it: sync_all(wanted, app.tasks, it, dry_run=dry_run), is_long=True)
-    if as_json:
-        return print_json({task: asdict(what) for task, what in synced.items()})
-    for line in _lines(synced):
-        print_line(line)
-    if dry_run:
-        print_line("Dry run: nothing was changed.")
+    lines = [*_lines(synced), *(["Dry run: nothing was changed."] if dry_run else [])]
+    return Output({task: asdict(what) for task, what in synced.items()}, lines)
 
 
 def _lines(synced: Mapping[str, Synced]) -> Iterator[str]:
@@ -197,30 +186,28 @@ def _lines(synced: Mapping[str, Synced]) -> Iterator[str]:
 
 
 @command(scheduled, "list")
-def scheduled_list(
-    reference: AppArgument = None, task: OneTask = None, as_json: Json = False
-) -> None:
+def scheduled_list(app: Scheduler, task: OneTask = None) -> Output:
     """List named one-offs, soonest first.
 
     The list includes running ones, and finished ones while their name is kept.
 
     Example: scheduler scheduled list jobs:app
     """
-    found = ask(ready_app(reference), _one_offs)
-    show([loop for loop in found if task in (None, loop.id.task)], OF_ONE_OFFS, as_json)
+    found = [loop for loop in ask(app, _one_offs) if task in (None, loop.id.task)]
+    lines = OF_ONE_OFFS.shown(found) if found else ["No named one-off is scheduled."]
+    return Output([_row_of_one_off(loop) for loop in found], lines)
 
 
 @command(scheduled, "move")
 def scheduled_move(
-    reference: AppArgument = None,
-    name: OneOff = None,
+    app: Scheduler,
+    name: OneOff,
     at: Annotated[
         str | None,
         typer.Option(help="The moment, such as 2026-06-01T09:00+02:00; without an offset, here."),
     ] = None,
     after: Annotated[str | None, typer.Option(help="How long from now, such as 10m.")] = None,
-    as_json: Json = False,
-) -> bool:
+) -> Output:
     """Move a one-off to another time. A running one runs again then.
 
     Example: scheduler scheduled move jobs:app remind.order-7 --after 10m
@@ -236,37 +223,28 @@ def scheduled_move(
         # A name kept for longer would be taken, even for this move.
         return program.seeding.start(Loop(loop.id, loop.task, Once(moment), loop.args))
 
-    return _do_to_one_off(reference, name, moved, as_json)
+    return _do_to_one_off(app, name, moved)
 
 
 @command(scheduled, "cancel")
-def scheduled_cancel(
-    reference: AppArgument = None, name: OneOff = None, as_json: Json = False
-) -> bool:
+def scheduled_cancel(app: Scheduler, name: OneOff) -> Output:
     """Cancel a one-off. A run in progress ends normally.
 
     Example: scheduler scheduled cancel jobs:app remind.order-7
     """
-    return _do_to_one_off(reference, name, lambda it, loop: it.removal.remove(loop), as_json)
+    return _do_to_one_off(app, name, lambda it, loop: it.removal.remove(loop))
 
 
-def _do_to_one_off(
-    reference: str | None, name: str | None, operation: Operation, as_json: bool
-) -> bool:
-    reference, wanted = app_and_one(reference, name, "the NAME of a one-off")
-
+def _do_to_one_off(app: Scheduler, name: str, operation: Operation) -> Output:
     async def done(program: Program) -> Report:
         known = {str(loop): loop for loop in await _one_offs(program)}
-        if wanted not in known:
-            raise UnknownLoop(no_such("named one-off", wanted, known))
-        return await operation(program, known[wanted])
+        if name not in known:
+            raise UnknownLoop(no_such("named one-off", name, known))
+        return await operation(program, known[name])
 
-    report = operated(ready_app(reference), done)
-    if as_json:
-        print_json(_row_of_one_off(report.loop) | _row_of_done(report))
-    else:
-        _print_done(report)
-    return _is_done(report)
+    report = _operated(app, done)
+    row = _row_of_one_off(report.loop) | _row_of_done(report)
+    return Output(row, _lines_of(report), _is_done(report))
 
 
 async def _one_offs(program: Program) -> list[Loop]:
@@ -286,69 +264,170 @@ def _row_of_one_off(loop: Loop) -> Row:
 OF_ONE_OFFS = Table[Loop](
     {"NAME": str, "AT": lambda loop: local(_at(loop)), "ARGS": lambda loop: ", ".join(loop.args)},
     brief=("NAME", "AT"),
-    row=_row_of_one_off,
-    nothing="No named one-off is scheduled.",
 )
 
 
-def done_to(reference: str | None, loop: str | None, operation: Operation) -> Report:
-    """Run an operation on the loop of a command, whose app may be left out."""
-    reference, name = app_and_one(reference, loop, "the name of a LOOP")
+@command(schedule, "set")
+def schedule_set(
+    app: Scheduler,
+    loop: LoopArgument,
+    every: Annotated[
+        str | None, typer.Option(help="The period, such as 5m, from the end of a run.")
+    ] = None,
+    fixed_rate: Annotated[
+        bool,
+        typer.Option("--fixed-rate", help="With --every: at the multiples of the period, instead."),
+    ] = False,
+    offset: Annotated[
+        str | None, typer.Option(help="With --fixed-rate: later by this time, such as 10m.")
+    ] = None,
+    cron: Annotated[
+        str | None, typer.Option(help="A cron expression, such as '0 9 * * MON-FRI'.")
+    ] = None,
+    tz: Annotated[
+        str | None, typer.Option(help="With --cron: its zone, such as Europe/Berlin; else UTC.")
+    ] = None,
+    jitter: Annotated[
+        str | None, typer.Option(help="Start each run up to this much later, such as 10s.")
+    ] = None,
+    catch_up: Annotated[
+        str | None,
+        typer.Option(help="What to do about missed times: latest, skip or all; else latest."),
+    ] = None,
+    grace: Annotated[
+        str | None, typer.Option(help="With --catch-up skip: how late a run may start.")
+    ] = None,
+) -> Output:
+    """Override the schedule that the code gives a loop.
 
+    The override holds, whatever is seeded, until it is cleared; `scheduler status` shows who set
+    it. A loop that was started at run time keeps the schedule.
+
+    Example: scheduler schedule set shop:app report --every 5m
+    """
+    mode = "fixed_rate" if fixed_rate else None
+    options = {"every": every, "mode": mode, "offset": offset, "cron": cron, "tz": tz}
+    wanted = _schedule(options | {"jitter": jitter, "catch_up": catch_up, "grace": grace})
+    by = operator_here()
+    return _rescheduled(app, loop, lambda it, found: it.verbs.set_schedule(found, wanted, by=by))
+
+
+@command(schedule, "clear")
+def schedule_clear(app: Scheduler, loop: LoopArgument) -> Output:
+    """Return a loop to the schedule of the code.
+
+    Example: scheduler schedule clear shop:app report
+    """
+    return _rescheduled(app, loop, lambda it, found: it.verbs.clear_schedule(found))
+
+
+def _rescheduled(app: Scheduler, name: str, operation: Operation) -> Output:
+    report = _done_to(app, name, operation)
+    warn_of_doubts([report.loop])
+    row, lines, is_done = _output(report)
+    return Output(row, [*lines, *([_words(report.loop)] if is_done else [])], is_done)
+
+
+@command(schedule, "show")
+def schedule_show(app: Scheduler, loop: LoopArgument) -> Output:
+    """Show a loop's schedule, its override, and the schedule in the code.
+
+    Example: scheduler schedule show shop:app report
+    """
+
+    async def seeded(program: Program) -> tuple[Loop, bool]:
+        """Return the loop as it was seeded, and whether it was."""
+        found, listing = await program.loops.find(loop), await program.survey.listing()
+        listed = listing.get(found.id)
+        if listed is None or listed.is_gone:
+            return found, False
+        return as_listed(found, listing), True
+
+    found, is_seeded = ask(app, seeded)
+    in_code = app.loops.get(found.id)
+    code = in_code and describe(in_code.schedule)
+    seeded_as = describe(found.schedule) if is_seeded else None
+    words = _words(found)
+    if not is_seeded:
+        words += ", in the code; it is not seeded"
+    elif in_code and not found.override and in_code.schedule != found.schedule:
+        words += f"; code: {code}, which takes effect with `scheduler seed`"
+    row = row_of_loop(found) | {"schedule": seeded_as, "code": code}
+    return Output(row, [f"{loop}: {words}"])
+
+
+def _words(loop: Loop) -> str:
+    return ", ".join(filter(None, [meaning_of(loop.schedule), origin_of(loop)]))
+
+
+def _schedule(options: Mapping[str, Any]) -> Recurring:
+    if (options.get("every") is None) == (options.get("cron") is None):
+        raise UsageError(
+            "A schedule is --every or --cron, one of them: --every 5m, or --cron '0 9 * * MON-FRI'."
+        )
+    try:
+        return schedules.schedule_of(**options)
+    except ScheduleError as error:
+        raise ScheduleError(_as_options(str(error))) from None
+
+
+def _as_options(text: str) -> str:
+    """Rename arguments in Python to the options of this command."""
+    text = text.replace('mode="fixed_rate"', "--fixed-rate")
+    text = re.sub(r'(\w+)="(\w+)"', lambda found: f"{_option(found[1])} {found[2]}", text)
+    text = re.sub(r"\b(\w+)=(?!\w)", lambda found: _option(found[1]), text)
+    return re.sub(r"^(\w+)(?=:)", lambda found: _option(found[1]), text)
+
+
+def _option(name: str) -> str:
+    return "--" + {"period": "every"}.get(name, name).replace("_", "-")
+
+
+def _done_to(app: Scheduler, name: str, operation: Operation) -> Report:
     async def done(program: Program) -> Report:
         return await operation(program, await program.loops.find(name))
 
-    return operated(ready_app(reference), done)
+    return _operated(app, done)
 
 
-def operated(app: Scheduler, operation: Callable[[Program], Awaitable[T]]) -> T:
+def _operated(app: Scheduler, operation: Callable[[Program], Awaitable[T]]) -> T:
     """Run an operation as the user of this program."""
     with acting_as(user_here()):
         return ask(app, operation, is_long=True)
 
 
-def _do(
-    reference: str | None, loop: str | None, every: bool, operation: BulkOperation, as_json: bool
-) -> bool:
+def _do(app: Scheduler, name: str | None, every: bool, operation: BulkOperation) -> Output:
     """Run an operation on one loop or task, or on all loops of the app at once."""
+    if name is None and not every:
+        raise UsageError("The command needs the argument LOOP_OR_TASK, or --all: see --help.")
+    if name is not None and every:
+        raise UsageError(f"Either a LOOP or --all, got both: {name}.")
 
-    async def done_to_all(program: Program) -> Sequence[Report]:
-        known = await program.loops.all()
-        loops = [each for each in known if not isinstance(each.schedule, Once)]
+    async def done(program: Program) -> Sequence[Report]:
+        if name is not None:
+            loops = [await program.loops.find_or_whole(name)]
+        else:
+            known = await program.loops.all()
+            loops = [each for each in known if not isinstance(each.schedule, Once)]
         return await operation(program, loops) if loops else []
 
+    reports = _operated(app, done)
     if not every:
-        reference, named = app_and_one(reference, loop, "the name of a LOOP or a TASK")
-
-        async def done_to_one(program: Program) -> Report:
-            return (await operation(program, [await program.loops.find_or_whole(named)]))[0]
-
-        return print_report(operated(ready_app(reference), done_to_one), as_json)
-    reference, name = app_and_loop(reference, loop)
-    if name is not None:
-        raise UsageError(f"Either a LOOP or --all, got both: {name}.")
-    reports = operated(ready_app(reference), done_to_all)
-    if as_json:
-        print_json([_row(report) for report in reports])
-    else:
-        for report in reports:
-            print_report(report, as_json=False)
-    return all(map(_is_done, reports))
+        return _output(reports[0])
+    lines = [line for report in reports for line in _output(report).lines]
+    return Output([_row(report) for report in reports], lines, all(map(_is_done, reports)))
 
 
-def print_report(report: Report, as_json: bool) -> bool:
-    if as_json:
-        print_json(_row(report))
-    else:
-        due_at = exact(report.due_at, zone_of(report.loop.schedule))
-        _print_done(report, due_at and f", due {due_at}")
-    return _is_done(report)
+def _output(report: Report) -> Output:
+    due_at = exact(report.due_at, zone_of(report.loop.schedule))
+    lines = _lines_of(report, due_at and f", due {due_at}")
+    return Output(_row(report), lines, _is_done(report))
 
 
-def _print_done(report: Report, due: str = "") -> None:
-    print_line(f"{report.loop}: {report.did.value}{due}")
+def _lines_of(report: Report, due: str = "") -> Iterator[str]:
+    yield f"{report.loop}: {report.did.value}{due}"
     if report.silent:
-        print_line(
+        yield (
             f"Not confirmed by {', '.join(report.silent)}; they may start one more run. Repeat "
             "the command to check."
         )

@@ -3,32 +3,56 @@
 import json
 import sys
 from collections.abc import Iterable
+from contextvars import ContextVar
 from datetime import datetime, timedelta, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
 from scheduler.errors import SchedulerError
 from scheduler.protocol.messages import printable
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
 Row = dict[str, Any]  # the JSON form of a value
+
+AS_JSON = ContextVar("as_json", default=False)
+"""The --json of a command."""
+
+
+class Output(NamedTuple):
+    """Hold the output of a command: data for programs, lines for people, and its success."""
+
+    data: object
+    lines: "Iterable[str | Text]" = ()
+    is_fine: bool = True
+
+
+def print_output(output: Output) -> None:
+    if AS_JSON.get():
+        print_json(output.data)
+    else:
+        print_lines(output.lines)
 
 
 def print_json(value: Any) -> None:
     """Print a JSON document; durations are in seconds, moments in ISO 8601."""
-    sys.stdout.write(_json(value) + "\n")
+    sys.stdout.write(json_of(value) + "\n")
 
 
 def print_json_list(values: Iterable[Any]) -> None:
     """Print a JSON list that need not fit into memory."""
     separator = "[\n  "
     for value in values:
-        sys.stdout.write(separator + _json(value).replace("\n", "\n  "))
+        sys.stdout.write(separator + json_of(value).replace("\n", "\n  "))
         separator = ",\n  "
     sys.stdout.write("[]\n" if separator.startswith("[") else "\n]\n")
 
 
-def _json(value: Any) -> str:
+def json_of(value: Any) -> str:
+    """Format a value as JSON that does not control a terminal."""
     text = json.dumps(value, default=plain, indent=2, ensure_ascii=False)
     if text.replace("\n", "").isprintable():
         return text
@@ -43,8 +67,28 @@ def plain(value: Any) -> Any:
     return to_jsonable_python(value, timedelta_mode="float", fallback=str, bytes_mode="base64")
 
 
+def print_lines(lines: "Iterable[str | Text]") -> None:
+    terminal = console() if sys.stdout.isatty() else None
+    for line in lines:
+        if isinstance(line, str):
+            print_line(line)
+        elif terminal is None:
+            sys.stdout.write(f"{line.plain}\n")
+        else:
+            terminal.print(line, soft_wrap=True)
+
+
 def print_line(line: str) -> None:
     sys.stdout.write(f"{printable(line)}\n")
+
+
+def console() -> "Console":
+    """Return the console: without colors if output is piped, or NO_COLOR is set."""
+    from rich.console import Console  # not loaded by commands that print plain lines
+
+    # Programs and grep read piped output: a line is a line.
+    width = None if sys.stdout.isatty() else 1000
+    return Console(width=width, highlight=False, markup=False)
 
 
 def print_error(error: SchedulerError, as_json: bool) -> None:

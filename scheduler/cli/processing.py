@@ -11,7 +11,6 @@ import sys
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
 from wsgiref.types import WSGIApplication
@@ -35,7 +34,7 @@ from scheduler.cli.arguments import (
 from scheduler.cli.connecting import remote_broker
 from scheduler.cli.loading import in_lifespan, ready_app
 from scheduler.cli.printing import print_line
-from scheduler.cli.upcoming import warn_of_doubts
+from scheduler.cli.schedules import warn_of_doubts
 from scheduler.control.doctor import explaining_refusals, require_fit
 from scheduler.errors import SettingsError
 from scheduler.events import Emit
@@ -128,18 +127,10 @@ def run(
     app = ready_app(reference, log_format="json" if as_json else log_format)
     names = None if tasks is None else [name.strip() for name in tasks.split(",")]
     chosen = [task.name for task in app.select(names)]
-    settings = app.settings
-    ports = Ports(health_port or settings.health_port, metrics_port or settings.metrics_port)
+    health, metrics = app.settings.health_port, app.settings.metrics_port
+    ports = health_port or health, metrics_port or metrics
     _spare_the_collector()
-    _end_despite(_completed(_process(app, chosen, concurrency, ports), fastest_loop()))
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Set the ports of a processor; None: no port."""
-
-    health: int | None
-    metrics: int | None
+    _end_despite(_completed(_process(app, chosen, concurrency, *ports), fastest_loop()))
 
 
 async def _develop(app: Scheduler, span: timedelta | None, port: int | None) -> int:
@@ -166,12 +157,16 @@ async def _shown(app: Scheduler, server: MemoryServer, port: int | None) -> Asyn
 
 
 async def _process(
-    app: Scheduler, tasks: Sequence[str], concurrency: int | None, ports: Ports
+    app: Scheduler,
+    tasks: Sequence[str],
+    concurrency: int | None,
+    health: int | None,
+    metrics: int | None,
 ) -> int:
     _stop_on_signal()
     broker = remote_broker(app, patient=True)
     ours = _processor(app, broker, tasks, concurrency)
-    async with _observable(app, broker, ours.worker, ports), broker:
+    async with _observable(app, broker, ours.worker, health, metrics), broker:
         require_fit(broker)
         with explaining_refusals(broker, rights_to_process(app.names)):
             return await _work(ours, app.events.emit, None)
@@ -179,15 +174,16 @@ async def _process(
 
 @asynccontextmanager
 async def _observable(
-    app: Scheduler, broker: Broker, worker: Worker, ports: Ports
+    app: Scheduler, broker: Broker, worker: Worker, health: int | None, metrics: int | None
 ) -> AsyncGenerator[None]:
+    """Serve the health and the metrics of a processor at their ports, if they have any."""
     pages: defaultdict[int, dict[str, WSGIApplication]] = defaultdict(dict)
     async with AsyncExitStack() as stack:
-        if ports.health is not None:
+        if health is not None:
             checked = await stack.enter_async_context(Health(broker, worker))
-            pages[ports.health].update(checked.pages)
-        if ports.metrics is not None:
-            pages[ports.metrics]["/metrics"] = _metrics_page(app)
+            pages[health].update(checked.pages)
+        if metrics is not None:
+            pages[metrics]["/metrics"] = _metrics_page(app)
         for port, answers in pages.items():
             stack.enter_context(serving(port, answers))
         yield

@@ -1,29 +1,34 @@
-"""List and cancel runs: `scheduler ps` and `scheduler cancel`."""
+"""List and cancel runs, and show their history: `scheduler ps`, `cancel` and `history`."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from scheduler.cli.arguments import (
-    AppArgument,
-    Json,
-    RunArgument,
-    app_and_one,
-    command,
-    new_group,
-)
-from scheduler.cli.connecting import ask
-from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import Row, local, print_json, print_line, rough
-from scheduler.cli.tables import CellForms, Table, print_table, shortened
+from scheduler.app import Scheduler
+from scheduler.cli.arguments import OneLoop, RunArgument, command, new_group
+from scheduler.cli.connecting import Zones, ask, zones_of_loops
+from scheduler.cli.printing import Output, Row, local, rough
+from scheduler.cli.status import row_of_last
+from scheduler.cli.tables import CellForms, Table, shortened
 from scheduler.control.cancellation import CancelReport
+from scheduler.errors import QueueNotFound
+from scheduler.program import Program
 from scheduler.protocol.messages import printable
+from scheduler.protocol.tokens import Ending
+from scheduler.queues.history import COUNTED, Attempt, Summary
+from scheduler.queues.journal import PARKED, JournalEntry
 from scheduler.queues.running import Running, RunningRun
+from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.clock import SystemClock
+from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import exact
 
+FAILED = frozenset({Ending.RETRIED, Ending.ESCALATED, Ending.CANCELLED, PARKED})
 NOT_ENDED = {
     "coroutine": "cancelled, but still running",
     "thread": "still running: its thread cannot be interrupted; the run ends with the thread",
@@ -41,7 +46,7 @@ cli = new_group()
 
 @command(cli, "ps")
 def ps(
-    reference: AppArgument = None,
+    app: Scheduler,
     stack: Annotated[
         str | None,
         typer.Option(
@@ -50,36 +55,25 @@ def ps(
             help="Show the stack of this run, without any values.",
         ),
     ] = None,
-    as_json: Json = False,
-) -> bool:
+) -> Output:
     """List the current runs: where, since when and how far.
 
     All processors are asked, and nothing is stored. A task reports its progress with ctx.progress.
 
     Example: scheduler ps shop:app --stack report#7
     """
-    running = ask(
-        ready_app(reference), lambda program: program.cancellation.running(stack_of=stack)
-    )
+    running = ask(app, lambda program: program.cancellation.running(stack_of=stack))
     runs = [run for run in running.runs if stack is None or run.stack is not None]
-    if as_json:
-        rows = [_row(run) for run in runs]
-        silent = {"not_answered_by": running.unheard, "alarm": running.alarm}
-        print_json({"runs": rows, "more": running.more, **silent})
-    elif stack is not None:
-        _print_stacks(runs)
-    else:
-        if runs:
-            print_table(runs, _table(runs))
-        for line in _remarks(running):
-            print_line(line)
-    return running.complete
+    silent = {"not_answered_by": running.unheard, "alarm": running.alarm}
+    data = {"runs": [_row(run) for run in runs], "more": running.more, **silent}
+    lines = _lines(running) if stack is None else _stacks(runs)
+    return Output(data, lines, running.complete)
 
 
 @command(cli, "cancel")
 def cancel(
-    reference: AppArgument = None,
-    run: RunArgument = None,
+    app: Scheduler,
+    run: RunArgument,
     escalate: Annotated[
         bool,
         typer.Option(
@@ -87,8 +81,7 @@ def cancel(
             help="Count it as failed for the last time: it is parked, and hooks are called.",
         ),
     ] = False,
-    as_json: Json = False,
-) -> bool:
+) -> Output:
     """Cancel a run.
 
     It is not retried, and its loop continues with the next tick. The command waits up to 10 seconds
@@ -97,14 +90,9 @@ def cancel(
 
     Example: scheduler cancel shop:app report#7
     """
-    reference, name = app_and_one(reference, run, "the RUN, as `scheduler ps` names it")
-    report = ask(ready_app(reference), lambda it: it.cancellation.cancel(name, escalate=escalate))
-    if as_json:
-        row = {"run": _row(report.run), "ending": report.ending, "as_asked": report.as_asked}
-        print_json(row)
-    else:
-        print_line(f"{report.run.id}: {_said(report)}")
-    return report.as_asked
+    report = ask(app, lambda it: it.cancellation.cancel(run, escalate=escalate))
+    row = {"run": _row(report.run), "ending": report.ending, "as_asked": report.as_asked}
+    return Output(row, [f"{report.run.id}: {_said(report)}"], report.as_asked)
 
 
 def _said(report: CancelReport) -> str:
@@ -119,8 +107,10 @@ def _said(report: CancelReport) -> str:
     return f"cancelled {after}{goes_on}"
 
 
-def _remarks(running: Running) -> Iterator[str]:
-    if not running.runs and running.complete:
+def _lines(running: Running) -> Iterator[str | Text]:
+    if running.runs:
+        yield from _table(running.runs).shown(running.runs)
+    elif running.complete:
         yield "Nothing runs."
     if running.more:
         yield f"{running.more} more: a processor lists 1,000"
@@ -128,13 +118,12 @@ def _remarks(running: Running) -> Iterator[str]:
         yield f"Incomplete: {running.silence}."
 
 
-def _print_stacks(runs: Sequence[RunningRun]) -> None:
+def _stacks(runs: Sequence[RunningRun]) -> Iterator[str]:
     if not runs:
-        print_line("It has just ended.")
+        yield "It has just ended."
     for run in runs:
-        since = exact(run.started_at)
-        print_line(f"{run.id} in {run.processor}, since {since}, a {run.executor}:")
-        print_line(printable(run.stack or "").rstrip())
+        yield f"{run.id} in {run.processor}, since {exact(run.started_at)}, a {run.executor}:"
+        yield printable(run.stack or "").rstrip()
 
 
 def _row(run: RunningRun) -> Row:
@@ -168,3 +157,146 @@ def _progress(run: RunningRun) -> str:
 def _note(run: RunningRun) -> CellForms:
     cancelled = f"is cancelled by {run.cancelled_by}" if run.cancelled_by else ""
     return CellForms(cancelled, cancelled or f"in {run.processor.rpartition(':')[0]}")
+
+
+@command(cli, "history")
+def history(
+    app: Scheduler,
+    loop: OneLoop = None,
+    since: Annotated[str, typer.Option(help="How far to look back, such as 30m or 2d.")] = "1h",
+    limit: Annotated[
+        int, typer.Option(min=1, help="Only the last entries, up to this number.")
+    ] = 1000,
+    id: Annotated[str, typer.Option(help="List the attempts at the call with this ID.")] = "",
+    failed: Annotated[
+        bool, typer.Option("--failed", help="List failed attempts at calls.")
+    ] = False,
+) -> Output:
+    """List the history of loops, or of the calls of a task.
+
+    For loops: runs, repairs, operations and parked messages. For calls: a summary every ten
+    seconds, and each attempt that failed; for a task with history=True, every attempt. No processor
+    needs to run.
+
+    Examples: scheduler history jobs:app send_mail --failed;
+    scheduler history jobs:app --id 0195f3a2
+    """
+    span, task = parse_duration(since, "--since"), app.tasks.get(loop or "")
+    if id or failed or (task is not None and task.called):
+        return _of_calls(app, Calls(loop, id, failed), span, limit)
+    return _of_loops(app, loop, span, limit)
+
+
+def _of_loops(app: Scheduler, name: str | None, span: timedelta, limit: int) -> Output:
+    async def found(program: Program) -> tuple[list[JournalEntry], Zones]:
+        last = deque[JournalEntry](maxlen=limit)
+        beginning = SystemClock().now() - span
+        async for entry in program.journal.entries(since=beginning, loop=name):
+            if name is not None or entry.loop != SUPERVISION.task:
+                last.append(entry)
+        if not last and name is not None:
+            await program.loops.find(name)  # a removed one may still have a history
+        return list(last), await zones_of_loops(app, program) if last else {}
+
+    try:
+        entries, zones = ask(app, found)
+    except QueueNotFound as error:
+        raise QueueNotFound(
+            f"The namespace {app.namespace!r} has no journal yet: run `scheduler seed` first."
+        ) from error
+    return Output([row_of_entry(entry) for entry in entries], _entries(zones).shown(entries))
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Select calls: by task, by ID, or by failure."""
+
+    task: str | None
+    id: str
+    failed: bool
+
+    def include(self, record: Summary | Attempt) -> bool:
+        """Return whether a record of the history is selected."""
+        if self.task not in (None, record.task):
+            return False
+        if isinstance(record, Summary):
+            return not (self.id or self.failed)
+        return record.id.startswith(self.id) and (not self.failed or record.outcome in FAILED)
+
+
+def _of_calls(app: Scheduler, calls: Calls, span: timedelta, limit: int) -> Output:
+    async def found(program: Program) -> list[Summary | Attempt]:
+        last = deque[Summary | Attempt](maxlen=limit)
+        beginning = SystemClock().now() - span
+        async for record in program.history.read(since=beginning, containing=calls.id):
+            if calls.include(record):
+                last.append(record)
+        return list(last)
+
+    try:
+        listed = ask(app, found)
+    except QueueNotFound as error:
+        raise QueueNotFound(
+            f"The namespace {app.namespace!r} has no history of calls: no task gets calls, or "
+            "`scheduler seed` has not run yet."
+        ) from error
+    return Output([_row_of_call(record) for record in listed], OF_CALLS.shown(listed))
+
+
+def _row_of_call(record: Summary | Attempt) -> Row:
+    if isinstance(record, Summary):
+        return {"at": record.until, "what": "summary", **asdict(record)}
+    fields = "task", "id", "key", "attempt", "sent_at", "due_at", "started_at", "late", "took"
+    row = {name: getattr(record, name) for name in (*fields, "error", "by")}
+    return {"at": record.ended_at, "what": record.outcome, **row}
+
+
+def _note_on_call(record: Summary | Attempt) -> str:
+    if isinstance(record, Attempt):
+        return record.error
+    counts = [f"{count} {name}" for name in COUNTED if (count := getattr(record, name))]
+    return ", ".join([*counts, *(f"{each.count} x {each.error}" for each in record.errors)])
+
+
+OF_CALLS = Table[Summary | Attempt](
+    {
+        "AT": lambda each: local(each.until if isinstance(each, Summary) else each.ended_at),
+        "TASK": lambda each: each.task,
+        "WHAT": lambda each: "summary" if isinstance(each, Summary) else each.outcome,
+        "ID": lambda each: "" if isinstance(each, Summary) else each.id,
+        "ATTEMPT": lambda each: None if isinstance(each, Summary) else each.attempt,
+        "SENT": lambda each: None if isinstance(each, Summary) else local(each.sent_at),
+        "LATE": lambda each: each.late,
+        "TOOK": lambda each: each.took,
+        "BY": lambda each: each.by,
+        "NOTE": _note_on_call,
+    },
+    brief=("AT", "TASK", "WHAT", "ID", "TOOK", "NOTE"),
+)
+
+
+def row_of_entry(entry: JournalEntry) -> Row:
+    return asdict(entry) | {"run": row_of_last(entry.run)}
+
+
+def _entries(zones: Zones) -> Table[JournalEntry]:
+    return Table(
+        {
+            "AT": lambda entry: local(entry.at, zones.get(entry.loop)),
+            "LOOP": lambda entry: entry.loop,
+            "SEQ": lambda entry: None if entry.seq is None else f"#{entry.seq}",
+            "WHAT": lambda entry: entry.what,
+            "ATTEMPT": lambda entry: entry.attempt or None,
+            "LATE": lambda entry: entry.run and entry.run.late,
+            "TOOK": lambda entry: entry.run and entry.run.duration,
+            "DUE": lambda entry: local(entry.due_at, zones.get(entry.loop)),
+            "NOTE": _note_on_entry,
+        },
+        brief=("AT", "LOOP", "SEQ", "WHAT", "TOOK", "NOTE"),
+    )
+
+
+def _note_on_entry(entry: JournalEntry) -> str:
+    """Return the reason or the error, and the actor."""
+    by = f"by {entry.by}" if entry.by else ""
+    return ", ".join(filter(None, [entry.note, by]))

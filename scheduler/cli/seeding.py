@@ -1,21 +1,20 @@
 """Declare an app's objects in the broker: `scheduler seed`, and `topology show` and `export`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.tree import Tree
+from rich.text import Text
 
 from scheduler.app import Scheduler
-from scheduler.cli.arguments import AppArgument, DryRun, Json, command, new_group
+from scheduler.cli.arguments import DryRun, command, new_group
 from scheduler.cli.connecting import ask
-from scheduler.cli.loading import ready_app
 from scheduler.cli.loops import row_of_report
-from scheduler.cli.printing import LEFTOVERS, local, no_loops, print_json, print_line
-from scheduler.cli.tables import Table, Work, console, show, working
-from scheduler.cli.upcoming import meaning_of, schedule_of, warn_of_doubts
+from scheduler.cli.printing import LEFTOVERS, Output, json_of, local, no_loops
+from scheduler.cli.schedules import meaning_of, schedule_of, warn_of_doubts
+from scheduler.cli.tables import Table, Work
 from scheduler.control.doctor import require_fit
 from scheduler.control.leftovers import Leftover
 from scheduler.control.reports import Report
@@ -27,6 +26,8 @@ from scheduler.timing.schedules import Cron, zone_of
 
 TIME_TO_LIVE = "x-message-ttl"
 FEW = 4
+BRANCH, STEM = ("├── ", "└── "), ("│   ", "    ")  # of a tree; the second at its end
+T = TypeVar("T")
 
 cli = new_group()
 topology = new_group("Show or export the exchanges and queues the app uses.")
@@ -35,7 +36,7 @@ cli.add_typer(topology, name="topology")
 
 @command(cli, "seed")
 def seed(
-    reference: AppArgument = None,
+    app: Scheduler,
     dry_run: DryRun = False,
     prune: Annotated[
         bool,
@@ -57,8 +58,7 @@ def seed(
         ),
     ] = False,
     paused: Annotated[bool, typer.Option("--paused", help="Start new loops paused.")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Output:
     """Declare the queues, and start loops that have not been started.
 
     Seed again at any time: loops that are already scheduled are left alone. A schedule that has
@@ -66,7 +66,6 @@ def seed(
 
     Example: scheduler seed shop:app --dry-run
     """
-    app = ready_app(reference)
     warn_of_doubts(app.loops.values())
 
     async def seeded(program: Program) -> tuple[list[Report], list[Leftover]]:
@@ -80,24 +79,22 @@ def seed(
         return reports, await program.leftovers.found()
 
     with (
-        working("seeding queues and loops", counted=not dry_run, as_json=as_json) as work,
+        Work("seeding queues and loops", counted=not dry_run) as work,
         app.events.listening(_count_of(app, work), QueueDeclared, LoopSeeded),
     ):
         reports, left = ask(app, seeded, rights_to_seed(app.names, app.topology()), is_long=True)
-    if as_json:
-        rows = [*map(row_of_report, reports)]
-        return print_json({"loops": rows, "leftovers": [*map(asdict, left)]})
+    lines = list[str | Text]()
     if reports:
-        show(reports, OF_REPORTS, as_json)
         schedules = [report.loop.schedule for report in reports]
-        for meaning in dict.fromkeys(meaning_of(it) for it in schedules if isinstance(it, Cron)):
-            print_line(meaning)
+        lines += OF_REPORTS.shown(reports)
+        lines += dict.fromkeys(meaning_of(it) for it in schedules if isinstance(it, Cron))
     else:
-        are = "would be" if dry_run else "are"
-        text = no_loops(app.namespace)
-        print_line(f"{text}; the queues of its tasks {are} declared: {', '.join(app.tasks)}.")
+        are, text = "would be" if dry_run else "are", no_loops(app.namespace)
+        lines += [f"{text}; the queues of its tasks {are} declared: {', '.join(app.tasks)}."]
     if left:
-        print_line(LEFTOVERS.format(", ".join(map(str, left))))
+        lines += [LEFTOVERS.format(", ".join(map(str, left)))]
+    rows = [row_of_report(report) for report in reports]
+    return Output({"loops": rows, "leftovers": [asdict(each) for each in left]}, lines)
 
 
 def _count_of(app: Scheduler, work: Work) -> Emit:
@@ -134,59 +131,56 @@ OF_REPORTS = Table[Report](
         "DUE": _due,
     },
     brief=("LOOP", "SEED", "DUE", "SCHEDULE"),
-    row=row_of_report,
 )
 
 
 @command(topology, "show", asks=False)
 def topology_show(
-    reference: AppArgument = None,
+    app: Scheduler,
     whole: Annotated[bool, typer.Option("--all", help="Show every timer queue, too.")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Output:
     """Show the exchanges, queues and bindings of the app, as a tree.
 
     Example: scheduler topology show shop:app
     """
-    wanted = ready_app(reference).topology()
-    if as_json:
-        print_json(asdict(wanted))
-    else:
-        console().print(_tree(wanted, whole=whole))
+    wanted = app.topology()
+    return Output(asdict(wanted), _lines(wanted, whole=whole))
 
 
 @command(topology, "export", asks=False)
 def topology_export(
-    reference: AppArgument = None,
+    app: Scheduler,
     vhost: Annotated[str, typer.Option(help="The virtual host of the definitions.")] = "/",
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="No effect: the output is always JSON.", show_default=False),
-    ] = True,
-) -> None:
+) -> Output:
     """Print the exchanges and queues, as RabbitMQ definitions (JSON).
 
     Use them with `rabbitmqctl import_definitions`, or with a Kubernetes operator.
 
     Example: scheduler topology export shop:app > definitions.json
     """
-    print_json(definitions(ready_app(reference).topology(), vhost))
+    data = definitions(app.topology(), vhost)
+    return Output(data, [json_of(data)])
 
 
-def _tree(wanted: Topology, *, whole: bool) -> Tree:
-    tree = Tree("exchanges, and what is bound to them")
+def _lines(wanted: Topology, *, whole: bool) -> Iterator[str]:
+    yield "exchanges, and what is bound to them"
     arguments = {each.name: each.arguments for each in (*wanted.exchanges, *wanted.queues)}
-    for exchange in wanted.exchanges:
-        branch = tree.add(f"{exchange.name} ({exchange.type}){_listed(exchange.arguments)}")
+    for is_last, exchange in _branches(wanted.exchanges):
+        yield f"{BRANCH[is_last]}{exchange.name} ({exchange.type}){_listed(exchange.arguments)}"
         bound = [binding for binding in wanted.bindings if binding.source == exchange.name]
+        below = list[str]()
         for _, alike in groupby(bound, lambda each: _kind_of(arguments[each.destination])):
             lines = [
                 f"{_asked_of(each)} → {each.destination}{_listed(arguments[each.destination])}"
                 for each in alike
             ]
-            for line in lines if whole else _folded(lines):
-                branch.add(line)
-    return tree
+            below += lines if whole else _folded(lines)
+        yield from (f"{STEM[is_last]}{BRANCH[ends]}{line}" for ends, line in _branches(below))
+
+
+def _branches(things: Sequence[T]) -> Iterator[tuple[bool, T]]:
+    """Return each thing, and whether it is the last one."""
+    return ((number == len(things), thing) for number, thing in enumerate(things, 1))
 
 
 def _asked_of(binding: Binding) -> str:

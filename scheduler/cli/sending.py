@@ -1,4 +1,4 @@
-"""Send a call by hand: `scheduler send`."""
+"""Send calls, and the messages that could not be sent: `scheduler send` and `scheduler unsent`."""
 
 import asyncio
 from typing import Annotated, Any
@@ -9,8 +9,8 @@ from scheduler.app import Scheduler
 from scheduler.cli.arguments import (
     LIMIT,
     AppArgument,
-    Json,
-    app_and_one,
+    Yes,
+    app_and_next,
     command,
     json_object,
     moment_of,
@@ -19,17 +19,20 @@ from scheduler.cli.arguments import (
 )
 from scheduler.cli.connecting import ask, require_remote
 from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import print_json, print_line
+from scheduler.cli.printing import Output, Row, local
+from scheduler.cli.tables import Table
 from scheduler.control.reports import Did
 from scheduler.errors import UsageError
 from scheduler.program import Program
 from scheduler.queues.outbox import Posting
-from scheduler.queues.unsent import MessageId
+from scheduler.queues.unsent import MessageId, Unsent, UnsentStore
 from scheduler.sending import CallTask
 from scheduler.spelling import no_such
 from scheduler.timing.durations import ZERO, parse_duration
 
 cli = new_group()
+unsent = new_group("List, send and purge messages that could not be sent.")
+cli.add_typer(unsent, name="unsent")
 
 
 @command(cli, "send", more=True)
@@ -58,8 +61,7 @@ def send(
             "it, and the same again changes nothing.",
         ),
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Output:
     """Send a call to a task, and print its ID.
 
     The arguments are checked first; the broker has confirmed the call when the command ends.
@@ -71,10 +73,12 @@ def send(
     for each in (*pairs, *context.args):
         problem = "is no option: the arguments are one JSON object"
         raise UsageError(f"{each!r} {problem}, such as --args '{{\"n\": 1}}'.")
-    reference, name = app_and_one(reference, task, "a TASK")
+    reference, name = app_and_next(reference, task)
+    require_remote(app := ready_app(reference))
+    if name is None:
+        raise UsageError("The command needs the argument TASK: see --help.")
     if delay is not None and at is not None:
         raise UsageError("A call has one time: give --in or --at, not both.")
-    require_remote(app := ready_app(reference))
     called = _sender_of(app, name)
     arguments = called.spec.arguments.load(json_object("--args", args))
     moment = None if at is None else moment_of("--at", at)
@@ -98,10 +102,7 @@ def send(
     else:
         id = asyncio.run(posted())
         outcome = "stored: it is sent once the broker can be reached" if id.stored else "sent"
-    if as_json:
-        print_json({"task": name, "id": id, "outcome": outcome})
-    else:
-        print_line(f"{id} {outcome}")
+    return Output({"task": name, "id": id, "outcome": outcome}, [f"{id} {outcome}"])
 
 
 def _sender_of(app: Scheduler, name: str) -> CallTask[..., ..., Any]:
@@ -112,3 +113,76 @@ def _sender_of(app: Scheduler, name: str) -> CallTask[..., ..., Any]:
             f"{name!r} gets no calls: it is a loop. To run it now: `scheduler trigger`."
         )
     raise UsageError(no_such("task", name, app.senders))
+
+
+@command(unsent, "list", asks=False)
+def unsent_list(app: Scheduler) -> Output:
+    """List the stored messages. The broker need not be running.
+
+    Example: scheduler unsent list shop:app
+    """
+    stored = _store(app).read()
+    lines = OF_UNSENT.shown(stored) if stored else ["No message is stored."]
+    return Output([_row(each) for each in stored], lines)
+
+
+@command(unsent, "send")
+def unsent_send(app: Scheduler) -> Output:
+    """Send the stored messages now.
+
+    Processors, and connected programs, do the same every 5 seconds. A message that one of them is
+    sending is left to it; exit code 1: some are left.
+
+    Example: scheduler unsent send shop:app
+    """
+    store = _store(app)
+    count = ask(app, lambda it: app.outbox.send_stored(it.broker), is_long=True)
+    left = len(store.read())
+    row = {"sent": count, "left": left}
+    return Output(row, [f"{count} sent, {left} left"], is_fine=not left)
+
+
+@command(unsent, "purge", asks=False)
+def unsent_purge(app: Scheduler, yes: Yes = False) -> Output:
+    """Delete the stored messages for good.
+
+    Example: scheduler unsent purge shop:app
+    """
+    store = _store(app)
+    if not yes:
+        typer.confirm("Delete stored messages for good?", abort=True, err=True)
+    ids = [each.id for each in store.read()]
+    store.remove(ids)
+    return Output({"purged": ids}, [f"{len(ids)} purged"])
+
+
+def _store(app: Scheduler) -> UnsentStore:
+    if app.fallback is None:
+        raise UsageError(
+            f"The app of namespace {app.namespace!r} stores no messages: give it "
+            'Scheduler(..., fallback="sqlite:///unsent.db").'
+        )
+    return app.fallback
+
+
+def _row(stored: Unsent) -> Row:
+    is_call = stored.exchange is None
+    return {
+        "id": stored.id,
+        "task": stored.key if is_call else None,
+        "exchange": stored.exchange,
+        "routing_key": None if is_call else stored.key,
+        "due_at": stored.due_at,
+        "stored_at": stored.stored_at,
+    }
+
+
+OF_UNSENT = Table[Unsent](
+    {
+        "ID": lambda each: each.id,
+        "TO": lambda each: each.target,
+        "DUE": lambda each: local(each.due_at),
+        "STORED": lambda each: local(each.stored_at),
+    },
+    brief=("ID", "TO", "DUE"),
+)

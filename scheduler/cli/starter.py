@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from scheduler.cli.arguments import Json, command, new_group
-from scheduler.cli.printing import print_json, print_line
+from scheduler.cli.arguments import command, new_group
+from scheduler.cli.printing import Output
 from scheduler.errors import UsageError
 
 cli = new_group("Write a first app.")
@@ -88,8 +88,7 @@ def init(
     folder: Annotated[
         str, typer.Argument(metavar="[FOLDER]", help="Where to write; this folder, if omitted.")
     ] = ".",
-    as_json: Json = False,
-) -> None:
+) -> Output:
     """Write a first app, its test, and a compose file with RabbitMQ.
 
     The files are jobs.py, test_jobs.py and compose.yaml. The namespace of the app is the name of
@@ -98,10 +97,8 @@ def init(
     Example: scheduler init shop
     """
     written = _write(Path(folder))
-    if as_json:
-        print_json({"written": written})
-    else:
-        print_line(f"Written: {', '.join(written)}. `scheduler dev {written[0]}` runs the app.")
+    line = f"Written: {', '.join(written)}. `scheduler dev {written[0]}` runs the app."
+    return Output({"written": written}, [line])
 
 
 def _write(folder: Path) -> list[str]:

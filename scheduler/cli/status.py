@@ -1,6 +1,7 @@
 """Show the state of loops: `scheduler status`, for all, for one, or repeatedly."""
 
 import asyncio
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,21 +17,22 @@ from rich.text import Text
 
 from scheduler.app import Scheduler
 from scheduler.brokers.contract import cancelled
-from scheduler.cli.arguments import AppArgument, Json, OneLoop, app_and_loop, command, new_group
+from scheduler.cli.arguments import OneLoop, command, new_group
 from scheduler.cli.connecting import ask, connected, limited, why_late
-from scheduler.cli.loading import app_with_tasks, ready_app
 from scheduler.cli.printing import (
+    AS_JSON,
     LEFTOVERS,
+    Output,
     Row,
+    console,
     local,
     no_loops,
-    print_json,
     relative,
     rough,
     seconds,
 )
-from scheduler.cli.tables import BAD, STYLES, Table, console, print_lines, width
-from scheduler.cli.upcoming import origin_of, row_of_loop, schedule_of
+from scheduler.cli.schedules import origin_of, row_of_loop, schedule_of
+from scheduler.cli.tables import BAD, STYLES, Table, width
 from scheduler.control.status import Backlog, Choice, Counts, Page, Status
 from scheduler.control.where import Where
 from scheduler.errors import BrokerError, UsageError
@@ -53,7 +55,7 @@ cli = new_group()
 
 @command(cli, "status")
 def status(
-    reference: AppArgument = None,
+    app: Scheduler,
     loop: OneLoop = None,
     watch: Annotated[
         bool,
@@ -75,8 +77,7 @@ def status(
     limit: Annotated[
         int, typer.Option(min=1, help="The maximum number of loops; overdue ones come first.")
     ] = Choice().limit,
-    as_json: Json = False,
-) -> bool:
+) -> Output | None:
     """Show where each loop is, and the backlog of tasks.
 
     A loop is waiting, ready, running, paused, lost (its token is gone), unseeded or removed. For
@@ -85,16 +86,14 @@ def status(
     Examples: scheduler status shop:app --watch;
     scheduler status shop:app report
     """
-    reference, name = app_and_loop(reference, loop)
     choice = Choice(task, key, state, limit)
-    if name is not None and choice != Choice(limit=limit):
+    if loop is not None and choice != Choice(limit=limit):
         raise UsageError("LOOP names one loop: leave it out, or --task, --key and --state.")
     if watch:
-        return _watch(reference, name, choice, interval, as_json)
-    app = ready_app(reference)
+        return _watch(app, loop, choice, interval)
     if task and task not in app.tasks:
         raise UsageError(f"--task is one of {', '.join(sorted(app.tasks))}, got {task!r}.")
-    return _show_all(app, choice, as_json) if name is None else _show_one(app, name, as_json)
+    return _all(app, choice) if loop is None else _one(app, loop)
 
 
 # All loops
@@ -116,18 +115,12 @@ class Overview:
         return is_served and not self.counts.alarm
 
 
-def _show_all(app: Scheduler, choice: Choice, as_json: bool) -> bool:
-    async def taken(program: Program) -> Overview:
-        return await overview_of(program, choice)
-
-    overview = ask(app, taken)
-    if as_json:
-        page, tasks = overview.page, map(asdict, overview.tasks)
-        counts = {"more": page.more, **asdict(overview.counts)}
-        print_json({"loops": [*map(_row, page.loops)], "tasks": [*tasks], **counts})
-    else:
-        print_lines(lines_of(app, overview, width()))
-    return overview.is_fine
+def _all(app: Scheduler, choice: Choice) -> Output:
+    overview = ask(app, lambda program: overview_of(program, choice))
+    page, tasks = overview.page, [asdict(each) for each in overview.tasks]
+    counts = {"more": page.more, **asdict(overview.counts)}
+    data = {"loops": [_row(each) for each in page.loops], "tasks": tasks, **counts}
+    return Output(data, lines_of(app, overview, width()), overview.is_fine)
 
 
 async def overview_of(program: Program, choice: Choice, counts: Counts | None = None) -> Overview:
@@ -141,25 +134,24 @@ async def overview_of(program: Program, choice: Choice, counts: Counts | None = 
     return Overview(page, tasks, counts)
 
 
-def lines_of(app: Scheduler, overview: Overview, width: int | None) -> Iterator[Text]:
+def lines_of(app: Scheduler, overview: Overview, width: int | None) -> Iterator[str | Text]:
     """Format an overview for a terminal of this width; None: elsewhere."""
     page = overview.page
     if page.loops:
         yield from OF_LOOPS.lines(page.loops, width)
     elif page.total:
-        yield Text(f"No loop matches, of {page.total}.")
+        yield f"No loop matches, of {page.total}."
     else:
-        yield Text(f"{no_loops(app.namespace)}.")
+        yield f"{no_loops(app.namespace)}."
     if page.more:
-        yield Text(
+        yield (
             f"{page.more} more loops: choose some by --task, --key or --state, or raise --limit. "
             "`scheduler census` counts all."
         )
     if overview.tasks:
-        yield Text("")
+        yield ""
         yield from OF_TASKS.lines(overview.tasks, width)
-    for line in _of_counts(overview.counts):
-        yield Text(printable(line))
+    yield from map(printable, _of_counts(overview.counts))
 
 
 def _note(status: Status) -> str:
@@ -247,17 +239,13 @@ def _of_counts(counts: Counts) -> Iterator[str]:
 # One loop
 
 
-def _show_one(app: Scheduler, name: str, as_json: bool) -> bool:
+def _one(app: Scheduler, name: str) -> Output:
     async def taken(program: Program) -> Status:
         (status,) = await program.survey.status(await program.loops.find(name))
         return status
 
     status = ask(app, taken)
-    if as_json:
-        print_json(_row(status))
-    else:
-        print_lines(_lines_of_one(status))
-    return status.where not in GONE
+    return Output(_row(status), _lines_of_one(status), status.where not in GONE)
 
 
 def _lines_of_one(status: Status) -> Iterator[Text]:
@@ -330,10 +318,8 @@ def row_of_last(run: LastRun | None) -> Row | None:
 # Again and again
 
 
-def _watch(
-    reference: str | None, loop: str | None, choice: Choice, interval: str, as_json: bool
-) -> bool:
-    if loop is not None or as_json or not sys.stdout.isatty():
+def _watch(app: Scheduler, loop: str | None, choice: Choice, interval: str) -> None:
+    if loop is not None or AS_JSON.get() or not sys.stdout.isatty():
         raise UsageError(
             "--watch shows all loops in a terminal: omit LOOP and --json, and do not pipe the "
             "output."
@@ -341,9 +327,9 @@ def _watch(
     span = parse_duration(interval, "--interval")
     if span < LEAST:
         raise UsageError(f"--interval is at least 1s, got {interval!r}.")
+    logging.disable()  # a log line would end up in the middle of the screen
     with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end
-        asyncio.run(Screen(app_with_tasks(reference), choice, span).run())
-    return True
+        asyncio.run(Screen(app, choice, span).run())
 
 
 class Screen:
@@ -399,7 +385,7 @@ class Screen:
         if self._overview is None:
             return Group(self._title())
         lines = lines_of(self._app, self._overview, self._console.width)
-        return Group(self._title(), Text(""), *lines)
+        return Group(self._title(), "", *lines)
 
     def _title(self) -> Text:
         if self._overview is None:

@@ -3,12 +3,11 @@
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -24,7 +23,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from scheduler.cli.printing import Row, print_json, print_line, relative, seconds
+from scheduler.cli.printing import AS_JSON, console, relative, seconds
 from scheduler.protocol.messages import flat
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.moments import exact
@@ -55,10 +54,6 @@ class CellForms(NamedTuple):
     brief: str
 
 
-def _fields(thing: Any) -> Row:
-    return asdict(thing)
-
-
 @dataclass(frozen=True)
 class Table(Generic[E]):
     """Define the columns of a table.
@@ -68,21 +63,17 @@ class Table(Generic[E]):
             brief table.
         brief: the columns to keep if not all fit. In a terminal, a last one of `CUT` may be
             shortened.
-        row: returns the JSON form of each thing.
-        nothing: the text of an empty table; empty: the table has no rows.
     """
 
     columns: Mapping[str, Callable[[E], object]]
     brief: Sequence[str]
-    row: Callable[[E], Row] = _fields
-    nothing: str = ""
+
+    def shown(self, things: Iterable[E]) -> Iterator[Text]:
+        """Format things for the output of this program."""
+        return self.lines(things, width())
 
     def lines(self, things: Iterable[E], width: int | None) -> Iterator[Text]:
-        """Format things, which can be iterated twice, and need not fit into memory.
-
-        Args:
-            width: of the terminal; None: complete, for a program, or grep.
-        """
+        """Format things, which are iterated twice, for a terminal of a width; None: completely."""
         names, now = tuple(self.columns), None
         widths = self._widths(things, names, now)
         if width is not None:
@@ -131,11 +122,7 @@ def _text(value: object, now: datetime | None) -> str:
 
 
 def _fitted(names: Sequence[str], widths: Sequence[int], width: int, least: int) -> Sequence[int]:
-    """Fit columns into a terminal: only a last one of `CUT` is shortened.
-
-    Args:
-        least: the minimum width of the last one.
-    """
+    """Fit columns into a terminal: only a last one of `CUT` is shortened, to `least`."""
     *others, last = widths
     room = width - sum(others) - len(GAP) * len(others)
     return [*others, min(last, max(room, least))] if names[-1] in CUT else widths
@@ -154,29 +141,6 @@ def _cut(cell: str, width: int) -> str:
     return cell if cell_len(cell) <= width else f"{set_cell_size(cell, width - 1).rstrip()}…"
 
 
-def show(things: Sequence[E], table: Table[E], as_json: bool) -> None:
-    """Print things: as JSON, or as a table, or that there are none."""
-    if as_json:
-        print_json([table.row(each) for each in things])
-    elif table.nothing and not things:
-        print_line(table.nothing)
-    else:
-        print_table(things, table)
-
-
-def print_table(things: Iterable[E], table: Table[E]) -> None:
-    print_lines(table.lines(things, width()))
-
-
-def print_lines(lines: Iterable[Text]) -> None:
-    terminal = console() if sys.stdout.isatty() else None
-    for line in lines:
-        if terminal is None:
-            sys.stdout.write(f"{line.plain}\n")
-        else:
-            terminal.print(line, soft_wrap=True)
-
-
 def width() -> int | None:
     """Return the width of the output's terminal; None: it is not a terminal."""
     return console().width if sys.stdout.isatty() else None
@@ -192,58 +156,45 @@ def shortened(ids: Iterable[str]) -> dict[str, str]:
     return {name: name[:length] for name, length in least.items()}
 
 
-def print_paragraph(text: str, mark: str = "", *, indent: int, broken: bool = True) -> None:
-    """Print a text behind a mark; wrapped in a terminal, unless it is for copying."""
+def paragraph(text: str, mark: str = "", *, indent: int, broken: bool = True) -> Iterator[Text]:
+    """Format a text behind a mark; wrapped in a terminal, unless it is for copying."""
     room = (width() or sys.maxsize) - indent if broken else sys.maxsize
     lines = textwrap.wrap(
         flat(text), max(room, LEAST), break_long_words=False, break_on_hyphens=False
     )
-    marks = (mark, *[""] * len(lines))
-    print_lines(
-        Text(set_cell_size(each, indent), style=STYLES.get(each, "")).append(line, style="default")
-        for each, line in zip(marks, lines, strict=False)
-    )
-
-
-def console() -> Console:
-    """Return the console: without colors if output is piped, or NO_COLOR is set."""
-    # Programs and grep read piped output: a line is a line.
-    width = None if sys.stdout.isatty() else 1000
-    return Console(width=width, highlight=False, markup=False)
+    for at, line in enumerate(lines):
+        each = "" if at else mark
+        begin = Text(set_cell_size(each, indent), style=STYLES.get(each, ""))
+        yield begin.append(line, style="default")
 
 
 class Work:
-    """Count the progress of work."""
+    """Count the progress of work, or only its time, and show it on a terminal inside a block."""
 
-    def __init__(self, shown: Progress, what: str) -> None:
-        self._shown = shown
-        self._task = shown.add_task(what, total=None)
+    def __init__(self, what: str, *, counted: bool) -> None:
+        counts = (BarColumn(BAR), MofNCompleteColumn()) if counted else ()
+        self._shown = Progress(
+            SpinnerColumn(),
+            Words("{task.description}"),
+            *counts,
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            # Otherwise piped output would be shown instead.
+            redirect_stdout=sys.stdout.isatty(),
+            disable=AS_JSON.get() or not sys.stderr.isatty(),
+        )
+        self._task = self._shown.add_task(what, total=None)
+
+    def __enter__(self) -> "Work":
+        self._shown.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shown.stop()
 
     def expect(self, total: int) -> None:
         self._shown.update(self._task, total=total)
 
     def advance(self) -> None:
         self._shown.advance(self._task)
-
-
-@contextmanager
-def working(what: str, *, counted: bool, as_json: bool) -> Generator[Work]:
-    """Show the progress of work inside the block, on a terminal.
-
-    Args:
-        counted: whether it counts; else only the time is shown.
-    """
-    counts = (BarColumn(BAR), MofNCompleteColumn()) if counted else ()
-    shown = Progress(
-        SpinnerColumn(),
-        Words("{task.description}"),
-        *counts,
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        # Otherwise piped output would be shown instead.
-        redirect_stdout=sys.stdout.isatty(),
-        disable=as_json or not sys.stderr.isatty(),
-    )
-    with shown:
-        yield Work(shown, what)

@@ -127,7 +127,7 @@ def test_a_paused_task_is_left_alone_until_it_is_resumed(shop: CommandLine) -> N
         (["tidy"], "gets no calls"),
         (["mail", "--in", "1s", "--at", "2090-01-01"], "give --in or --at, not both"),
         (["mail", "--args", '{"to": "x"}', "--in", "soon"], "--in: "),
-        ([], "The command needs a TASK"),
+        ([], "The command needs the argument TASK"),
     ],
 )
 def test_a_call_that_cannot_be_sent_is_refused(

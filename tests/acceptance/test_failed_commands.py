@@ -333,7 +333,7 @@ def test_purging_asks_first(desk: Desk):
 MISUSES: list[tuple[list[str], str]] = [
     (["list", "--task", "smss"], "There is no task 'smss'; did you mean 'sms'?"),
     (["list", "--reason", "exausted"], "There is no reason to park 'exausted'; did you mean"),
-    (["show"], "the ID of a message"),
+    (["show"], "The command needs the argument ID"),
     (["show", "a", "b"], "There is no module 'a'."),
     (["replay"], "the IDs of messages, --task, --reason or --all"),
     (["replay", "m1", "--task", "sms"], "--all, --task and --reason cannot be combined"),

@@ -102,7 +102,7 @@ def test_json_has_the_code_and_what_is_left(offline: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text", "code", "told"),
     [
-        (["crontab"], "", MISUSE, "The command needs a FILE: see --help."),
+        (["crontab"], "", MISUSE, "The command needs the argument FILE: see --help."),
         (["crontab", "none"], "", MISUSE, "none cannot be read: No such file or directory."),
         (["crontab", "-"], "# no\n", MISUSE, "stdin has no jobs: "),
         (["cronjob", "-"], "a: [", MISUSE, "stdin is not YAML: "),

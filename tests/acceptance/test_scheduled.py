@@ -94,7 +94,7 @@ MISUSES = [
     (("move", "remind.order-7", "--after", "soon"), "--after: "),
     (("move", "remind.order-8", "--after", "1s"), "did you mean 'remind.order-7'?"),
     (("cancel", "remind.order-8"), "did you mean 'remind.order-7'?"),
-    (("cancel",), "needs the NAME of a one-off"),
+    (("cancel",), "The command needs the argument NAME"),
 ]
 
 

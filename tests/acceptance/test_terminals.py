@@ -115,13 +115,13 @@ def test_a_watch_shows_what_changes_until_it_is_interrupted(seeded: CommandLine)
 def test_a_watch_is_of_all_loops_in_a_terminal(
     offline: CommandLine, arguments: list[str], told: str
 ):
-    done = offline("status", *arguments, SCHEDULER_APP="shop.py:app")
+    done = offline("status", *arguments, SCHEDULER_APP=SHOP)
     assert (done.code, done.out if "--json" not in arguments else "") == (2, "")
     assert told in done.output
 
 
 def test_a_watch_leaves_the_broker_time(offline: CommandLine):
-    done = offline.in_terminal("status", "--watch", "--interval", "100ms")
+    done = offline.in_terminal("status", SHOP, "--watch", "--interval", "100ms")
     assert (done.code, "--interval is at least 1s" in done.out) == (2, True)
 
 

@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from scheduler.cli.failed import row_of_parked
-from scheduler.cli.history import row_of_entry
 from scheduler.cli.printing import print_json
+from scheduler.cli.runs import row_of_entry
 from scheduler.queues.failed import EVERYTHING, Parked, Selection
 from tests.fuzz.field import Field
 from tests.stage import program_of

@@ -11,8 +11,8 @@ import pytest
 
 from scheduler.brokers.tables import Opaque
 from scheduler.cli.failed import Spool, row_of_parked
-from scheduler.cli.printing import print_error, print_json, print_json_list, print_line
-from scheduler.cli.tables import Table, print_table
+from scheduler.cli.printing import print_error, print_json, print_json_list, print_line, print_lines
+from scheduler.cli.tables import Table
 from scheduler.errors import SchedulerError
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import read_parked
@@ -100,7 +100,7 @@ def test_the_columns_of_a_table_are_as_wide_as_their_cells(
 ) -> None:
     rows = [["1", "a\nb", "end"], ["22", "漢字漢字", ""]]
     columns = {name: itemgetter(at) for at, name in enumerate(("ID", "NAME", "REST"))}
-    print_table(rows, Table(columns, brief=tuple(columns)))
+    print_lines(Table(columns, brief=tuple(columns)).shown(rows))
     assert capsys.readouterr().out.splitlines() == [
         "ID  NAME      REST",
         "1   a b       end",
