@@ -16,21 +16,8 @@ from scheduler.errors import UsageError
 from scheduler.spelling import no_such
 
 ACTIONS = (
-    "pause",
-    "resume",
-    "trigger",
-    "send",
-    "remove",
-    "start",
-    "schedule",
-    "look",
-    "replay",
-    "edit",
-    "purge",
-    "examine",
-    "roll-call",
-    "running",
-    "cancel",
+    *("pause", "resume", "trigger", "send", "remove", "start", "schedule"),
+    *("look", "replay", "edit", "purge", "examine", "roll-call", "running", "cancel"),
 )
 """All actions of the dashboard."""
 RIGHTS = {

@@ -47,9 +47,6 @@ MOST_TOLD = 100
 TICKS = 3
 BY_DEFAULT = "paused from the dashboard"
 
-_Act = Callable[[Program, Loop, str], Awaitable[Report]]
-_ActOnAll = Callable[[Program, Sequence[Loop], str], Awaitable[Sequence[Report]]]
-
 
 @dataclass(frozen=True, slots=True)
 class LoopVerb:
@@ -57,15 +54,16 @@ class LoopVerb:
 
     Attributes:
         says: its effect, for new users.
-        do_all: acts on many loops in bulk, on all or none; None: loop by loop.
+        do: acts on loops, with a reason.
+        in_bulk: whether it acts on all of the loops or none.
         undone_by: the verb that reverts it.
         of_tasks: whether it acts on whole tasks as well.
     """
 
     name: str
     says: str
-    do: _Act
-    do_all: _ActOnAll | None = None
+    do: Callable[[Program, Sequence[Loop], str], Awaitable[Sequence[Report]]]
+    in_bulk: bool = True
     undone_by: str = ""
     of_tasks: bool = False
 
@@ -81,7 +79,6 @@ LOOP_VERBS = {
         LoopVerb(
             "pause",
             "No run begins until it is resumed. A run in progress ends normally.",
-            lambda it, loop, why: it.verbs.pause(loop, why or BY_DEFAULT),
             lambda it, loops, why: it.verbs.pause_all(loops, why or BY_DEFAULT),
             undone_by="resume",
             of_tasks=True,
@@ -89,7 +86,6 @@ LOOP_VERBS = {
         LoopVerb(
             "resume",
             "If it is paused, it continues at its next nominal time.",
-            lambda it, loop, _: it.verbs.resume(loop),
             lambda it, loops, _: it.verbs.resume_all(loops),
             undone_by="pause",
             of_tasks=True,
@@ -97,7 +93,6 @@ LOOP_VERBS = {
         LoopVerb(
             "now",
             "If it is paused, it continues, and runs at once.",
-            lambda it, loop, _: it.verbs.resume(loop, at_once=True),
             lambda it, loops, _: it.verbs.resume_all(loops, at_once=True),
             undone_by="pause",
         ),
@@ -105,13 +100,15 @@ LOOP_VERBS = {
             "trigger",
             "If it waits, it runs now, in addition to its schedule. A paused or running loop is "
             "left alone.",
-            lambda it, loop, _: it.verbs.trigger(loop),
+            lambda it, loops, _: side_by_side(it.verbs.trigger, loops),
+            in_bulk=False,
         ),
         LoopVerb(
             "remove",
             "It ends for good, with its progress and carried data. A run in progress is its last. "
             "Only loops that are not in the code can be removed.",
-            lambda it, loop, _: it.removal.remove(loop),
+            lambda it, loops, _: side_by_side(it.removal.remove, loops),
+            in_bulk=False,
         ),
     )
 }
@@ -180,8 +177,8 @@ class Actions:
     def are_allowed(self, form: Form) -> bool:
         if form.action == "stop":
             running = self._site.operations.get(form.text("operation"))
-            return running is None or self._site.can(form.visitor, running.right)
-        return self._site.can(form.visitor, form.action)
+            return running is None or form.visitor.can(running.right)
+        return form.visitor.can(form.action)
 
     def question(self, form: Form) -> Question | None:
         """Return the confirmation to ask for; None: none.
@@ -217,9 +214,9 @@ class Actions:
     # Loops
 
     def _on_loops(self, form: Form) -> RequestedAction:
-        names, verb = form.loops(self._site.standings()), LOOP_VERBS[form.action]
-        changes = form.changes(self._site.standings())
-        reasons = {each.name: each.loop.reason for each in self._site.standings()}
+        names, verb = form.loops(self._site.judged.standings), LOOP_VERBS[form.action]
+        changes = form.changes(self._site.judged.standings)
+        reasons = {each.name: each.loop.reason for each in self._site.judged.standings}
 
         async def work(operation: Operation) -> None:
             operation.lines += changes
@@ -227,7 +224,7 @@ class Actions:
             program = self._site.program
             found = await self._found(program, names, verb)
             done = list[str]()
-            step = IN_BULK if verb.do_all is not None else AT_ONCE
+            step = IN_BULK if verb.in_bulk else AT_ONCE
             for begin in range(0, len(names), step):
                 operation.check()
                 some = names[begin : begin + step]
@@ -279,7 +276,7 @@ class Actions:
         return act
 
     def _ask_of_verb(self, form: Form) -> Question | None:
-        verb, names = LOOP_VERBS[form.action], form.loops(self._site.standings())
+        verb, names = LOOP_VERBS[form.action], form.loops(self._site.judged.standings)
         if not verb.ends and len(names) < MANY:
             return None
         what = f"{verb.name.capitalize()} {counted(len(names), 'loop')}"
@@ -519,7 +516,7 @@ class Actions:
         async def work(operation: Operation) -> None:
             program, known = site.program, site.picture.listing.known
             # No processor holds a waiting loop.
-            loops = [each.loop.id for each in site.standings() if each.state not in AT_REST]
+            loops = [each.loop.id for each in site.judged.standings if each.state not in AT_REST]
             answers = await program.survey.answers({loop: known(loop) for loop in loops})
             running = await program.cancellation.running()
             site.running = site.clock.now(), running
@@ -576,15 +573,15 @@ async def _do(
 ) -> list[Report | SchedulerError]:
     """Run an operation on loops, in bulk if possible; a failure affects its loop alone."""
     reason, there = form.text("reason"), [each for each in loops if isinstance(each, Loop)]
-    if verb.do_all is not None and len(there) == len(loops):
+    if verb.in_bulk and len(there) == len(loops):
         with suppress(UsageError, QueueNotFound):
-            return [*await verb.do_all(program, there, reason)]
+            return [*await verb.do(program, there, reason)]
 
     async def attempt(loop: Loop | UnknownLoop) -> Report | SchedulerError:
         if isinstance(loop, UnknownLoop):
             return loop
         try:
-            return await verb.do(program, loop, reason)
+            return (await verb.do(program, [loop], reason))[0]
         except (UsageError, QueueNotFound) as error:
             return error
 

@@ -61,7 +61,7 @@ class Page:
 
     Attributes:
         path: without the prefix of the mounted dashboard.
-        is_live: whether it is updated while it is open.
+        form: the action of its form, if it has one: such a page is not updated, nor in the menu.
     """
 
     path: str
@@ -69,7 +69,7 @@ class Page:
     template: str
     context: Callable[[Site, Query], Context | None | Awaitable[Context | None]]
     in_menu: bool = True
-    is_live: bool = True
+    form: str = ""
 
     async def seen(self, site: Site, query: Query) -> Context | None:
         """Return the values for its template; None: there is no such page.
@@ -86,7 +86,7 @@ def overview(site: Site, query: Query) -> Context:
     minutes = [minute for _, minute in site.picture.minutes.last(HOUR, now)]
     span = query.get("span", "") if query.get("span") in SPANS else next(iter(SPANS))
     return {
-        "verdict": site.verdict(),
+        "verdict": site.judged.verdict,
         "worst": WORST,
         "runs": sum(minute.runs for minute in minutes),
         "failed": sum(minute.failed for minute in minutes),
@@ -167,18 +167,18 @@ def _not_routine(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
 
 
 def loops(site: Site, query: Query) -> Context:
-    chosen = (chosen_by := Filter.of(query)).choose(site.standings())
-    verdict = site.verdict()
+    chosen = (chosen_by := Filter.of(query)).choose(site.judged.standings)
+    verdict = site.judged.verdict
     return {
         "filter": chosen_by,
         "rows": chosen_by.cut(chosen),
         "count": len(chosen),
-        "total": len(site.standings()),
+        "total": len(site.judged.standings),
         "pages": pages_of(chosen),
         "verdict": verdict,
-        "failing": sum(each.is_failing for each in site.standings()),
+        "failing": sum(each.is_failing for each in site.judged.standings),
         "states": list(Where),
-        "tasks": sorted({each.loop.id.task for each in site.standings()}),
+        "tasks": sorted({each.loop.id.task for each in site.judged.standings}),
     }
 
 
@@ -313,7 +313,7 @@ def _call(task: TaskSpec, query: Query, defaults: Mapping[str, str]) -> Context:
 
 
 def tasks(site: Site, query: Query) -> Context:
-    names, depths, work = site.app.names, site.picture.depths, site.workloads()
+    names, depths, work = site.app.names, site.picture.depths, site.judged.workloads
     chosen = TaskFilter.of(query)
     found = chosen.choose_names(site.app.tasks)
     rows = [
@@ -424,7 +424,7 @@ def processors(site: Site, _: Query) -> Context:
 
 
 def running(site: Site, _: Query) -> Context:
-    due = [each for each in site.standings() if each.state is Where.RUNNING]
+    due = [each for each in site.judged.standings if each.state is Where.RUNNING]
     due.sort(key=lambda each: each.loop.due_at or site.clock.now())
     reported = [*site.running[1].runs] if site.running else []
     going_on = [run for run in reported if not _has_ended(run, site.picture)]
@@ -485,34 +485,20 @@ PAGES = (
     Page("/", "Overview", "overview.html", overview),
     Page("/loops", "Loops", "loops.html", loops),
     Page("/loop", "Loop", "loop.html", loop, in_menu=False),
-    Page("/loop/schedule", "Schedule", "schedule.html", schedule, in_menu=False, is_live=False),
+    Page("/loop/schedule", "Schedule", "schedule.html", schedule, form="schedule-set"),
     Page("/running", "Running", "running.html", running),
     Page("/tasks", "Tasks", "tasks.html", tasks),
-    Page("/tasks/start", "Start a loop", "start.html", start, in_menu=False, is_live=False),
-    Page("/tasks/send", "Send a call", "send.html", send, in_menu=False, is_live=False),
-    Page("/loop/run", "Run once", "send.html", run_once, in_menu=False, is_live=False),
+    Page("/tasks/start", "Start a loop", "start.html", start, form="start"),
+    Page("/tasks/send", "Send a call", "send.html", send, form="send"),
+    Page("/loop/run", "Run once", "send.html", run_once, form="run"),
     Page("/failed", "Failed", "failed.html", failed),
-    Page(
-        "/failed/message", "Parked message", "message.html", message, in_menu=False, is_live=False
-    ),
+    Page("/failed/message", "Parked message", "message.html", message, form="edit"),
     Page("/calendar", "Calendar", "calendar.html", calendar),
     Page("/processors", "Processors", "processors.html", processors),
     Page("/journal", "Journal", "journal.html", journal),
     Page("/doctor", "Doctor", "doctor.html", doctor),
 )
-
-PAGE_OF_FORM: Mapping[str, Page] = {
-    action: page
-    for action, path in (
-        ("start", "/tasks/start"),
-        ("schedule-set", "/loop/schedule"),
-        ("send", "/tasks/send"),
-        ("run", "/loop/run"),
-        ("edit", "/failed/message"),
-    )
-    for page in PAGES
-    if page.path == path
-}
+PAGE_OF_FORM = {page.form: page for page in PAGES if page.form}
 """The page with the form of an action, by the action."""
 
 

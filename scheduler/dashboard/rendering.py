@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from hashlib import blake2b
 from importlib.resources import files
 from typing import Any, cast
@@ -171,13 +170,13 @@ class Documents:
             "base": base,
             "title": title,
             "path": request.url.path.removeprefix(base) or "/",
-            "menu": [page for page in PAGES if page.in_menu],
+            "menu": [page for page in PAGES if page.in_menu and not page.form],
             "live": f"{base}{live}{query}" if live else "",
             "nonce": nonce,
             "assets": VERSION,
             "content": html,
             "visitor": visitor,
-            "may_act": any(self._site.can(visitor, action) for action in ACTIONS),
+            "may_act": any(map(visitor.can, ACTIONS)),
         }
         policy = (  # the browser loads and runs only the dashboard's own files
             f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
@@ -211,7 +210,7 @@ class Documents:
             "now": site.clock.now(),
             "here": f"{here}?{urlencode(kept)}" if kept else here,
             "query": query,
-            "can": partial(site.can, visitor),
+            "can": visitor.can,
             "operation": site.operations.get(query.get("done", "")),
         }
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from markupsafe import escape
 from starlette.applications import Starlette
-from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import (
     JSONResponse,
@@ -116,6 +115,8 @@ class Routes:
             visitor = visitor_of(await result if isawaitable(result) else result)
             if visitor is None:
                 return PlainTextResponse(NO_ACCESS + self._refusal, 403)
+            if self._site.read_only:
+                visitor = Visitor(visitor.name)
             self._site.view()
             return await answer(request, visitor)
 
@@ -134,7 +135,7 @@ class Routes:
             gone = "message parked under this ID" if "message" in page.path else "loop of this name"
             text = f"<h1>Not found</h1><p>There is no {gone}, or no longer.</p>"
             return await self._not_found(text, request, visitor)
-        live = f"/live/{rendered.digest}{page.path}" if page.is_live else ""
+        live = f"/live/{rendered.digest}{page.path}" if not page.form else ""
         return self._documents.whole(request, visitor, page.title, rendered.html, live)
 
     async def _as_data(self, page: Page, request: Request) -> Response:
@@ -172,7 +173,7 @@ class Routes:
 
     async def _live(self, request: Request, visitor: Visitor) -> Response:
         path = f"/{request.path_params['path']}"
-        page = next((page for page in PAGES if page.path == path and page.is_live), None)
+        page = next((page for page in PAGES if page.path == path and not page.form), None)
         if page is None:
             return PlainTextResponse("There is no such page.", 404)
         news = self.news(page, request, visitor)
@@ -201,14 +202,10 @@ class Routes:
             now = asyncio.get_running_loop().time()
 
     async def _do(self, request: Request, visitor: Visitor) -> Response:
-        async with request.form(max_files=0) as fields:
-            return await self._act(request, visitor, fields)
-
-    async def _act(self, request: Request, visitor: Visitor, fields: FormData) -> Response:
-        action, base = request.path_params["action"], base_of(request)
         if (refusal := refusal_of(request.headers)) is not None:
             return PlainTextResponse(f"{refusal} Nothing was done.", 403)
-        form = Form(action, visitor, fields)
+        async with request.form(max_files=0) as fields:
+            form = Form(request.path_params["action"], visitor, fields)
         if not self._actions.are_allowed(form):
             return PlainTextResponse(f"{visitor.name} may not do this here. Nothing was done.", 403)
         if form.is_changing:
@@ -216,13 +213,13 @@ class Routes:
         try:
             if (question := self._actions.question(form)) is not None:
                 context: Context = {"question": question, "form": form}
-                context["can_change"] = action in PAGE_OF_FORM
+                context["can_change"] = form.action in PAGE_OF_FORM
                 title = "Are you sure?"
                 return self._documents.answer(request, visitor, title, "confirm.html", context)
             back = await self._actions.do(form)
         except UsageError as error:
             return await self._not_done(request, form, f"{error} Nothing was done.", 400)
-        return RedirectResponse(f"{base}{back}", 303)
+        return RedirectResponse(f"{base_of(request)}{back}", 303)
 
     async def _not_done(self, request: Request, form: Form, error: str, code: int) -> Response:
         """Report why; repeat the typed form."""

@@ -12,7 +12,7 @@ from typing import Any, cast
 from scheduler.brokers.contract import Broker
 from scheduler.control.doctor import Finding
 from scheduler.dashboard import wording
-from scheduler.dashboard.access import Access, Redact, Visitor
+from scheduler.dashboard.access import Access, Redact
 from scheduler.dashboard.answers import Look, Roll
 from scheduler.dashboard.feed import Feed
 from scheduler.dashboard.operations import Operations
@@ -49,8 +49,8 @@ TASKS = "/tasks"
 DATA = ("args", "carry")
 
 
-class _Judgement:
-    """Cache the state of all loops at a moment, and its consequences."""
+class Judgement:
+    """Judge all loops at a moment; what follows from it is computed once."""
 
     def __init__(self, app: App, picture: Picture, now: datetime) -> None:
         self.version = picture.version
@@ -118,7 +118,7 @@ class Site:
         self.running: tuple[datetime, Running] | None = None
         self._redact = redact
         self._connect = connect
-        self._judged: _Judgement | None = None
+        self._judged: Judgement | None = None
         self._planned: tuple[datetime, Agenda] | None = None
         self._program: Program | None = None
         self._viewed_at: dict[str, datetime] = {}
@@ -213,34 +213,22 @@ class Site:
         of_calls = timers() if is_called and self.is_viewed(TASKS) else []
         return [*of_tasks, *parked, names.presence, *map(names.later_timer, of_calls)]
 
-    def standings(self) -> list[Standing]:
-        """Return the state of each loop, as of a moment ago."""
-        return self._judgement().standings
-
-    def standing(self, name: str) -> Standing | None:
-        return self._judgement().by_name.get(name)
-
-    def verdict(self) -> Verdict:
-        return self._judgement().verdict
-
-    def workloads(self) -> dict[str, Workload]:
-        """Return the workload of each task that has loops."""
-        return self._judgement().workloads
-
-    def can(self, visitor: Visitor, action: str) -> bool:
-        return not self.read_only and visitor.can(action)
-
-    def _judgement(self) -> "_Judgement":
+    @property
+    def judged(self) -> Judgement:
+        """Return the state of all loops, as of a moment ago."""
         now, known = self.clock.now(), self._judged
         if known is None or not known.holds(self.picture.version, now):
-            known = self._judged = _Judgement(self.app, self.picture, now)
+            known = self._judged = Judgement(self.app, self.picture, now)
         return known
+
+    def standing(self, name: str) -> Standing | None:
+        return self.judged.by_name.get(name)
 
     def agenda(self) -> Agenda:
         """Return the planned runs, as of some moments ago."""
         now = self.clock.now()
         if self._planned is None or now - self._planned[0] > PLANS_HOLD:
-            self._planned = now, planned(self.standings(), now)
+            self._planned = now, planned(self.judged.standings, now)
         return self._planned[1]
 
     @property
