@@ -108,11 +108,7 @@ def _access(
     host: str,
     read_only: bool,
 ) -> "dashboard.Access | None":
-    """Return the access rules; None: this machine alone.
-
-    Raises:
-        UsageError: other machines can reach it, and there are no rules for them.
-    """
+    """Return the access rules, which other machines need; None: this machine alone."""
     from scheduler.dashboard.access import Visitor, basic_access, header_access, is_local
 
     if header is not None:

@@ -126,11 +126,7 @@ def _texts(files: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _show(found: Found, out: str | None, force: bool, namespace: str | None) -> None:
-    """Write the code of the jobs to a file, or to stdout; report the findings on stderr.
-
-    Raises:
-        SchedulerError: nothing can be carried over.
-    """
+    """Write the code of the jobs to a file, or to stdout; report the findings on stderr."""
     found = replace(found, namespace=_namespace(found, namespace))
     if not found.jobs:
         _report(found, "")

@@ -51,11 +51,7 @@ LOOKED_AT_AGAIN = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """Describe a loop with an overdue token.
-
-    Attributes:
-        served_until: the latest due time of its task's loops whose runs had begun a round ago.
-    """
+    """Describe a loop with an overdue token, and until when its task was served a round ago."""
 
     loop: Loop
     listed: Listed
@@ -90,21 +86,16 @@ class Census:
         look_back: timedelta = LOOK_BACK,
         is_exact: bool = True,
     ) -> bool:
-        """Read the puts since the last reading.
+        """Read the puts since the last reading; return whether it was read to its end.
+
+        Otherwise `long` is full: empty it, and read on. If the broker fails, the next reading
+        continues from there.
 
         Args:
             noted_until: the roster has the progress that was put before; None: unknown.
             look_back: the first reading begins there, and at least so far back.
             is_exact: whether to read up to the last put that was confirmed before. Otherwise
                 nothing is written, and in a cluster, the newest puts may be missing.
-
-        Returns:
-            Whether it was read to its end. Otherwise `long` is full: empty it, and read on.
-
-        Raises:
-            QueueNotFound: there is no journal.
-            BrokerUnavailable: it could not be read to its end. The next reading continues from
-                there.
         """
         begin = self._clock.now() - look_back
         if noted_until is not None:
@@ -158,7 +149,7 @@ class Census:
     async def overdue(
         self, now: datetime, tolerance: timedelta, depths: Mapping[str, Depth | None]
     ) -> list[Overdue]:
-        """Return the loops with overdue tokens.
+        """Return the loops with overdue tokens, as of `now`, until when puts were heard.
 
         Only loops that the table marks as possibly overdue are checked. Behind a backlog, an
         overdue token is ready, unless tokens that were due later had been served a round ago. Even
@@ -166,7 +157,6 @@ class Census:
         few of them are checked.
 
         Args:
-            now: until when puts were heard.
             tolerance: how long after its time a token may be on its way.
             depths: of the queues of tasks, as far as they are known.
         """
@@ -284,11 +274,8 @@ class Figures:
     """Count the loops and waiting messages of a namespace.
 
     Attributes:
-        at: when the loops were counted.
-        tally: the loops, as the last round of supervision counted them, or this program.
-        ready: the number of messages in the queue of each task that has any.
-        timers: the number of tokens in each timer of loops that has any.
-        later: the number of calls in each timer of calls that has any.
+        at: when the loops were counted, by the last round of supervision or this program.
+        ready, timers, later: the numbers of messages by task, and by timer of loops and of calls.
         void: the least number of void tokens among these: they are dropped when they are due.
     """
 
@@ -305,10 +292,6 @@ async def count(namespace: Namespace) -> Figures:
 
     Supervision has counted the loops. If its last round is long ago, they are counted here, and for
     that the whole roster is read.
-
-    Raises:
-        QueueNotFound: nothing was seeded.
-        BrokerUnavailable: a stream could not be read to its end.
     """
     app, memory = namespace.app, await last_memory(namespace)
     tally, at = memory.tally, moment_of(memory.counted_at_ms)

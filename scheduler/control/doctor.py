@@ -86,11 +86,7 @@ def check_version(info: BrokerInfo) -> Finding:
 
 
 def require_fit(broker: Broker) -> None:
-    """Reject a broker that would lose loops.
-
-    Raises:
-        IncompatibleBroker: its version would.
-    """
+    """Reject a broker that would lose loops."""
     finding = check_version(broker.info)
     if finding.verdict == "problem":
         raise IncompatibleBroker(
@@ -365,11 +361,7 @@ class Doctor:
 
 
 async def check_addresses(nodes: Sequence[Broker]) -> Finding:
-    """Check whether all addresses of the broker work, and belong to one cluster.
-
-    Args:
-        nodes: one for each address, not yet connected.
-    """
+    """Check whether all addresses of the broker work, and belong to one cluster."""
     about = "addresses of the broker"
     async with AsyncExitStack() as connections:
         opened = await asyncio.gather(
@@ -417,10 +409,6 @@ async def _hands_on(broker: Broker, names: Names) -> bool:
 
     It waits in a temporary timer queue, which leads into another one. Both are gone after a minute,
     with their messages, if their creator dies.
-
-    Raises:
-        AccessRefused: the user may not declare them.
-        QueueNotFound: the namespace was never seeded.
     """
     back, id = asyncio.Queue[Delivery](), uuid.uuid4().hex
     wanted = probe(names.namespace, id)

@@ -59,9 +59,7 @@ class Status:
     Attributes:
         attempt: which attempt at the tick is next, or running, counted from 1.
         task_pause: of its task, which holds a loop that is not paused itself.
-        epoch: the loop's epoch.
-        by: who began that: host, process and a unique part.
-        since: when that was.
+        by, since: who began its epoch, and when.
     """
 
     loop: Loop
@@ -83,10 +81,8 @@ class Choice:
     """Choose the loops to show.
 
     Attributes:
-        task: of this task; empty: of all.
         key: a pattern for keys, with `*` and `?`; empty: those without a key too.
         state: only where they are; None: anywhere.
-        limit: so many at most.
     """
 
     task: str = ""
@@ -101,12 +97,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Hold some loops of a namespace.
-
-    Attributes:
-        more: how many other chosen loops were not checked.
-        total: how many loops there are in all.
-    """
+    """Hold some loops of a namespace, of a total; more that were chosen were not checked."""
 
     loops: Sequence[Status]
     more: int = 0
@@ -121,7 +112,6 @@ class Backlog:
         ready: wait for a processor; None: the task was never seeded.
         parked: wait for an operator.
         recent: the outcomes of its calls in the last quarter of an hour.
-        pause: None: processors take its messages.
         oldest: how long the oldest message has been ready, as processors see it; None: none is, or
             none of them takes messages now.
     """
@@ -154,7 +144,6 @@ class Counts:
         delayed: the messages that wait for their time, retries included.
         void: the least number of void tokens in the timers of loops.
         orphans: the loops, and pauses of tasks, in the broker that the code does not have.
-        leftovers: the tasks in the broker that the code does not have.
         alarm: why the broker blocks publishers; empty: it does not.
     """
 
@@ -385,11 +374,7 @@ class Survey:
         return [task for task in self._app.tasks.values() if task.called]
 
     async def counts(self, waiting: int, leftovers: Iterable[Leftover]) -> Counts:
-        """Count by the lengths of queues, without reading messages.
-
-        Args:
-            waiting: how many loops wait for their time, each with one token that is not void.
-        """
+        """Count by the lengths of queues, of which `waiting` tokens are not void."""
         app, names = self._app, self._names
         return Counts(
             await self._waiting_in([*map(names.failed_queue, served(app)), names.failed]),
@@ -423,11 +408,7 @@ class Survey:
         return overdue
 
     async def answers(self, loops: Mapping[LoopId, int]) -> Answers:
-        """Ask all processors for the tokens of these loops.
-
-        Raises:
-            QueueNotFound: nothing was seeded.
-        """
+        """Ask all processors for the tokens of these loops."""
         async with self._roll_call:
             return await self._roll_call.ask_all(loops)
 

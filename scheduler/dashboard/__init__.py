@@ -33,11 +33,7 @@ NEEDED = ("starlette", "jinja2", "uvicorn", "python_multipart")
 
 
 def require() -> None:
-    """Raise unless the packages of the dashboard are installed.
-
-    Raises:
-        SettingsError: something is not installed.
-    """
+    """Raise SettingsError unless the packages of the dashboard are installed."""
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise SettingsError(
             f"The dashboard needs {', '.join(missing)}, which this Python does not have. Nothing "

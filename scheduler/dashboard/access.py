@@ -84,14 +84,7 @@ def local_access(request: Request) -> Visitor | None:
 
 
 def header_access(header: str, trusted: Sequence[str]) -> Access:
-    """Return the access of the users that a proxy names in a header.
-
-    Args:
-        trusted: the addresses of the proxy, or networks; other requests are denied.
-
-    Raises:
-        UsageError: one is not an address.
-    """
+    """Return the access of users that a proxy at a trusted address or network names in a header."""
     try:
         networks = [ipaddress.ip_network(each, strict=False) for each in trusted]
     except ValueError as error:
@@ -113,9 +106,6 @@ def basic_access(lines: Iterable[str]) -> Access:
     """Return the access of users with passwords: lines of `NAME:PASSWORD` or `NAME:PASSWORD:MAY`.
 
     MAY is "all", "read-only", or actions, separated by commas.
-
-    Raises:
-        UsageError: a line is invalid.
     """
     users = dict[str, tuple[bytes, Visitor]]()
     for number, line in enumerate(lines, 1):
@@ -187,11 +177,7 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
 
 
 def visitor_of(visitor: object) -> Visitor | None:
-    """Return the result of `access=`, checked.
-
-    Raises:
-        UsageError: it is neither a `Visitor` nor None.
-    """
+    """Return the result of `access=`, checked."""
     if visitor is None or isinstance(visitor, Visitor):
         return visitor
     raise UsageError(f"access= must return a Visitor or None, got {visitor!r}; access denied.")

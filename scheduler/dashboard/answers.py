@@ -21,11 +21,7 @@ MOST_LOOKED_AT = 10_000
 
 @dataclass(frozen=True)
 class ShownMessages(Selection):
-    """Select parked messages as they were shown: none that was parked since.
-
-    Attributes:
-        until: when they were read; None: they are named.
-    """
+    """Select parked messages as they were shown: none that was parked since, unless it is named."""
 
     until: datetime | None = None
 
@@ -36,11 +32,10 @@ class ShownMessages(Selection):
 
 @dataclass(slots=True)
 class Group:
-    """Group the messages of one task that were parked for one error.
+    """Group the messages of one task that were parked for one kind of error.
 
     Attributes:
         error: of the latest of them.
-        kind: the common part of their errors.
         messages: the first of them.
     """
 
@@ -62,11 +57,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Report a look at parked messages.
-
-    Attributes:
-        is_whole: whether all parked messages were read.
-    """
+    """Report a look at parked messages; it is whole if all of them were read."""
 
     at: datetime
     groups: Sequence[Group]
@@ -117,7 +108,6 @@ class Pod:
     """Describe one processor.
 
     Attributes:
-        runs: its runs, oldest first.
         waiting: its tokens that wait for their turn.
         has_answered: whether it has reported its runs.
     """

@@ -33,12 +33,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Draw values over time, as stacked bars or as lines.
-
-    Attributes:
-        moments: where each step begins, oldest first.
-        series: the first one is at the bottom of the stack.
-    """
+    """Draw values over time, oldest first, as stacked bars or as lines."""
 
     title: str
     unit: str

@@ -47,8 +47,7 @@ class Feed:
     """Keep a picture up to date, also after reconnects.
 
     Args:
-        shown: the queues whose depths are on display.
-        has_calls: whether any task gets calls, which have a history.
+        shown: returns the queues whose depths are on display.
     """
 
     def __init__(

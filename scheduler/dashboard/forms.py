@@ -47,10 +47,7 @@ FIELDS = ("key", "args", "mode", *OPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Filter by words in names, with the number of a page; the first is 1.
-
-    A filter is in the URL, so that it outlives reloads and can be shared.
-    """
+    """Filter by words in names, in a URL that outlives reloads and can be shared."""
 
     q: str = ""
     page: int = 1
@@ -84,10 +81,8 @@ class Filter(TaskFilter):
     """Select and order loops.
 
     Attributes:
-        state: a `Where`, or nothing.
         failing: "1": only those whose last run has failed.
         late: "1": only those of which a run of the last day began seriously late.
-        task: only those of this task.
     """
 
     state: str = ""
@@ -140,10 +135,7 @@ def _page(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Parse a requested action, and its subject.
-
-    Invalid input raises `UsageError`.
-    """
+    """Parse a requested action, and its subject; invalid input raises `UsageError`."""
 
     action: str
     visitor: Visitor
@@ -232,11 +224,7 @@ class Form:
         return found
 
     def time(self) -> Posting:
-        """Return the time for a call.
-
-        Raises:
-            UsageError: two times are given, or one that is invalid.
-        """
+        """Return the time for a call."""
         delay, at = self.text("in"), self.text("at")
         if delay and at:
             raise UsageError("A call has one time: write a delay or a moment, not both.")

@@ -29,16 +29,12 @@ class Operation:
     """Track an action, until it has ended and after.
 
     Attributes:
-        what: in words, such as "pause 3 loops".
         right: the action whose right its visitor needed.
         total: the number of its messages or loops; None: not known in advance.
         count: how many of them are done, failures included.
-        failed: how many of them failed.
         lines: the results of the first of them, failures first.
-        error: why it ended early.
         undo: the action that reverts it, and its fields; None: there is none.
         starts_at: when it begins to act, if it can be withdrawn until then.
-        version: grows with each change.
     """
 
     id: str
@@ -108,11 +104,7 @@ class Operation:
         del self.lines[LINES:]
 
     async def hold(self, now: datetime) -> None:
-        """Wait for a while, in which the operation can be withdrawn.
-
-        Raises:
-            Stopped: it was withdrawn.
-        """
+        """Wait for a while, in which the operation can be withdrawn."""
         self.starts_at = now + HOLD
         self.version += 1
         self._shown.set()
@@ -125,11 +117,7 @@ class Operation:
         self._stopping.set()
 
     def check(self) -> None:
-        """Check whether to continue.
-
-        Raises:
-            Stopped: the visitor stopped it.
-        """
+        """Raise `Stopped` if the visitor has stopped it."""
         if self._stopping.is_set():
             raise Stopped
 

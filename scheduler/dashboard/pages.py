@@ -57,10 +57,9 @@ ZONES = sorted(available_timezones())
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Define a page, and its path.
+    """Define a page, its path without the prefix of the dashboard, and its values.
 
     Attributes:
-        path: without the prefix of the mounted dashboard.
         form: the action of its form, if it has one: such a page is not updated, nor in the menu.
     """
 
@@ -72,11 +71,7 @@ class Page:
     form: str = ""
 
     async def seen(self, site: Site, query: Query) -> Context | None:
-        """Return the values for its template; None: there is no such page.
-
-        Raises:
-            BrokerError: the broker has to be asked, and does not respond.
-        """
+        """Return the values for its template; None: there is no such page."""
         context = self.context(site, query)
         return await context if isawaitable(context) else context
 
@@ -293,11 +288,7 @@ def run_once(site: Site, query: Query) -> Context | None:
 
 
 def _call(task: TaskSpec, query: Query, defaults: Mapping[str, str]) -> Context:
-    """Return the values for a form with the arguments of a task.
-
-    Args:
-        defaults: the default of each optional argument.
-    """
+    """Return the values for a form with the arguments of a task; some have defaults."""
     kinds = task.arguments.parameters
     return {
         "task": task,

@@ -41,11 +41,7 @@ DAY = timedelta(days=1)
 
 @dataclass(slots=True)
 class ParkedGroup:
-    """Group the messages of one task that were parked for one kind of error, as the journal says.
-
-    Attributes:
-        error: of the last of them.
-    """
+    """Count messages of one task that were parked for one kind of error, with the last error."""
 
     error: str
     count: int
@@ -70,13 +66,11 @@ class LoopPicture:
     """Hold the state of one loop.
 
     Attributes:
-        listed: its roster entry; None: none.
         token: the last one that was heard.
         is_large: whether the carry of the token was too large to be kept.
         runs: the last of them, oldest first.
         acts: operations on it, and its parked messages, oldest first.
         latest: the run of the last day that began latest after its time.
-        succeeded_at: when the last run that succeeded began.
     """
 
     id: LoopId
@@ -149,20 +143,14 @@ class Picture:
 
     Attributes:
         version: grows with every change.
-        connected: whether the broker can be reached.
-        since: when that last changed.
+        since: when the connection was made or lost.
         trouble: why the broker denies access, if it says so.
         seeded: whether there is a journal.
         is_listed: whether the roster was read.
         heard_back_to: the journal has been read from here on; None: not at all yet.
-        is_reading_back: whether it is being read further back.
-        depths: the last known depths of queues.
         leftovers: the tasks in the broker that the code does not have.
         parked: parked messages, by task and kind of error.
         calls_succeeded_at: when a call of each task succeeded last, to ten seconds.
-
-    Args:
-        aliases: old names of tasks, and their current names.
     """
 
     def __init__(self, namespace: str, aliases: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -352,12 +340,10 @@ FAILED = (Ending.RETRIED, Ending.ESCALATED)
 
 @dataclass(slots=True)
 class Minute:
-    """Count the runs that started in a minute.
+    """Count the runs that started in a minute, without skipped ones.
 
     Attributes:
-        outcomes: the number of runs with each ending but "skipped".
         late: the number of first attempts, by the bucket of their delay.
-        latest: the longest delay.
         backlog: the highest number of ready messages; None: unknown.
     """
 
@@ -391,11 +377,7 @@ class Minute:
 
 
 class Minutes:
-    """Hold the last minutes, and count runs as they are heard, in any order.
-
-    Args:
-        kept: the number of minutes.
-    """
+    """Hold a number of last minutes, and count runs as they are heard, in any order."""
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
@@ -417,11 +399,7 @@ class Minutes:
         minute.backlog = max(minute.backlog or 0, ready)
 
     def last(self, count: int, now: datetime, width: int = 1) -> Iterator[tuple[datetime, Minute]]:
-        """Return the last complete minutes, combined; oldest first.
-
-        Args:
-            width: how many minutes are combined: each beginning is a multiple of it.
-        """
+        """Return the last complete minutes, oldest first; `width` of them are combined."""
         end = (_number(now) - 1) // width
         for number in range(end - count + 1, end + 1):
             whole = Minute()

@@ -61,12 +61,7 @@ async def answer_asset(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Hold a rendered page.
-
-    Attributes:
-        frame: the page, with a placeholder for each part.
-        parts: the contents.
-    """
+    """Hold a rendered page: its frame has a placeholder for each part."""
 
     frame: str
     parts: Mapping[str, str]
@@ -81,10 +76,7 @@ class Rendered:
         return blake2b(self.html.encode(), digest_size=9).hexdigest()
 
     def news(self, before: "Rendered | str") -> tuple[str, str] | None:
-        """Return the update for a visitor who has seen the page before: an event, and its data in
-        JSON.
-
-        None: there is no update.
+        """Return an event and its data in JSON, for a visitor who has seen the page before.
 
         Args:
             before: the page that they have seen, or its digest.
@@ -159,11 +151,7 @@ class Documents:
     def whole(
         self, request: Request, visitor: Visitor, title: str, html: str, live: str, code: int = 200
     ) -> Response:
-        """Respond with a document with this content.
-
-        Args:
-            live: the URL of its updates; empty: none.
-        """
+        """Respond with a document with this content; `live` is the URL of its updates, if any."""
         nonce, base = secrets.token_urlsafe(16), base_of(request)
         query = f"?{request.url.query}" if request.url.query else ""
         context = common(self._site) | {

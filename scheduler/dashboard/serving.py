@@ -23,11 +23,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(application: ASGIApp, host: str, port: int) -> AsyncGenerator[str]:
-    """Serve inside the block; yield the address.
-
-    Raises:
-        PortUnavailable: the address cannot be bound.
-    """
+    """Serve inside the block; yield the address."""
     listening = _bound(host, port)
     server = _Server(
         uvicorn.Config(

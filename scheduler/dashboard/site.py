@@ -85,11 +85,6 @@ class Judgement:
 class Site:
     """Share state between all pages and actions of one dashboard.
 
-    Args:
-        connect: makes the broker's connection, which is not open yet.
-        read_only: whether all actions are disabled.
-        redact: redacts values; None: shows all.
-
     Attributes:
         looks: the parked messages last read, by task; under "", of all tasks.
         findings: the last findings of the doctor, and when.
@@ -126,11 +121,7 @@ class Site:
 
     @property
     def program(self) -> Program:
-        """Return the program that acts on the broker.
-
-        Raises:
-            BrokerUnavailable: it was never reached.
-        """
+        """Return the program that acts on the broker, once it was reached."""
         if self._program is None:
             raise BrokerUnavailable("The broker was not reached yet. Nothing was done.")
         return self._program

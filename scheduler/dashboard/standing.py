@@ -56,7 +56,6 @@ class Standing:
     """Judge one loop at a moment.
 
     Attributes:
-        in_code: whether the app has it; else it is in the broker alone.
         schedule: as it was seeded.
         failures: how many of its last attempts have failed, in a row.
         was_late: how late a run of the last day began, if seriously so.
@@ -122,13 +121,7 @@ def state_of(
     timeout: timedelta,
     of_task: Listed | None = None,
 ) -> Where:
-    """Return where a loop is, as far as known.
-
-    Args:
-        depth: of the queue of its task; None: unknown.
-        timeout: how long a run of its task may take.
-        of_task: the last entry that paused or resumed its task, if any.
-    """
+    """Return where a loop is, by the depth of its task's queue and the pause of its task."""
     listed, token = loop.listed, loop.token
     if listed is None and token is not None:  # the roster was not read yet
         entry = Entry(token.epoch, LoopState.ACTIVE, token.life)
@@ -193,13 +186,7 @@ def _lateness(loop: LoopPicture, now: datetime) -> timedelta | None:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Describe a problem that needs attention.
-
-    Attributes:
-        what: in a few words, such as "late".
-        loops: the affected ones, the worst first.
-        query: selects them on the page of loops.
-    """
+    """Describe a problem of loops, the worst first, and the query that selects them."""
 
     what: str
     advice: str
@@ -213,11 +200,8 @@ class Failure:
 
     Attributes:
         error: of the last of them.
-        loops: those that fail so, the worst first.
-        attempts: how many of their attempts have failed in a row.
-        is_capped: whether there may be more of these.
+        attempts: how many attempts of its loops have failed in a row; if capped, maybe more.
         parked: the number of parked messages, as the journal says.
-        first_at, last_at: when it was seen first and last.
         succeeded_at: when a run or a call of the task succeeded last, if known.
     """
 
@@ -302,8 +286,6 @@ class Verdict:
     Attributes:
         late: the number of loops with a seriously late run in the last day.
         calls: the outcomes of calls, for tasks of which at least as many fail as succeed.
-        failures: by task and error.
-        delays: sentences on tasks whose calls wait for longer than they should.
     """
 
     sentence: str
@@ -326,14 +308,7 @@ def verdict_of(
     delays: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> Verdict:
-    """Judge loops and calls.
-
-    Args:
-        calls: the recent outcomes of each task's calls.
-        failures: by task and error.
-        delays: sentences on tasks whose calls wait for longer than they should.
-        notes: sentences on tasks that are paused, or that the code does not have.
-    """
+    """Judge loops, recent calls and failures; delays and notes are further sentences."""
     troubles = list(_troubles(standings))
     counts = Counter(standing.state for standing in standings)
     late = sum(standing.was_late is not None for standing in standings)
@@ -393,14 +368,7 @@ def _sentence(
 
 @dataclass(slots=True)
 class Workload:
-    """Count the loops of one task.
-
-    Attributes:
-        loops: how many there are.
-        waiting: how many of them wait for their time.
-        retrying: how many of these wait for another attempt.
-        per_minute: their recent runs per minute.
-    """
+    """Count the loops of one task, those that wait, of these for a retry, and their recent runs."""
 
     loops: int = 0
     waiting: int = 0
@@ -411,11 +379,7 @@ class Workload:
 def workloads(
     standings: Iterable[Standing], now: datetime, heard_back_to: datetime | None
 ) -> dict[str, Workload]:
-    """Return the workload of each task that has loops.
-
-    Args:
-        heard_back_to: the journal was read from here on.
-    """
+    """Return the workload of each task that has loops, if the journal was read back to a moment."""
     since = max(now - WINDOW, heard_back_to or now - WINDOW)
     found: dict[str, Workload] = {}
     for standing in standings:
@@ -438,11 +402,7 @@ def _per_minute(loop: LoopPicture, since: datetime, now: datetime) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """Count one-off messages that wait for their time, retries too.
-
-    Attributes:
-        spans: how many are in timers of seconds, minutes, hours and days.
-    """
+    """Count one-off messages that wait for their time, by the unit of their timers."""
 
     spans: Sequence[tuple[str, int]]
 

@@ -44,7 +44,6 @@ class Agenda:
         often: how many loops run every five minutes or more often: they are left out.
         steady: how many runs those make in each quarter of an hour.
         paused: how many are left out, because they are paused.
-        upcoming: the next runs of loops that run less often.
     """
 
     columns: Sequence[tuple[datetime, float]]
@@ -103,11 +102,10 @@ def _ticks(standing: Standing, now: datetime) -> list[datetime]:
 
 @dataclass(frozen=True, slots=True)
 class PastTick:
-    """Describe a past time of a loop.
+    """Describe a past time of a loop, and why it did not just run on time.
 
     Attributes:
         what: an `Ending`, or "paused", "missed", "due", "unknown".
-        why: in a sentence, if it did not just run on time.
     """
 
     at: datetime
