@@ -23,7 +23,7 @@ from scheduler.dashboard.answers import (
 from scheduler.dashboard.forms import Form
 from scheduler.dashboard.operations import Operation, Work
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import AT_REST
+from scheduler.dashboard.standing import AT_REST, Standing
 from scheduler.errors import (
     BrokerError,
     InvalidArguments,
@@ -41,7 +41,6 @@ from scheduler.tasks.loops import Loop
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import Schedule, options_of
 
-MANY = 2
 IN_BULK = 250
 MOST_TOLD = 100
 TICKS = 3
@@ -54,9 +53,7 @@ class LoopVerb:
 
     Attributes:
         says: its effect, for new users.
-        do: acts on loops, with a reason.
         in_bulk: whether it acts on all of the loops or none.
-        undone_by: the verb that reverts it.
         of_tasks: whether it acts on whole tasks as well.
     """
 
@@ -120,8 +117,8 @@ class Question:
     """Ask for confirmation before an action.
 
     Attributes:
-        about: the affected things, in a line each; count: how many lines there are.
-        yes: the button that confirms it: the verb and the number of things.
+        about: the first of `count` affected things, in a line each.
+        yes: the button that confirms it.
         frozen: the counted set, as fields: the action applies to exactly these.
         doubt: what may not have been meant.
         is_grave: whether it cannot be reverted.
@@ -138,428 +135,390 @@ class Question:
 
 
 class RequestedAction(NamedTuple):
-    """Describe a submitted action in words, with its function, and the next page."""
+    """Describe a submitted action in words, with its function, and the next page.
+
+    Attributes:
+        question: the confirmation to ask for; None: none is needed.
+    """
 
     what: str
     work: Work
     to: str = ""
+    question: Question | None = None
 
 
-class Actions:
-    """Run all actions, by name."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._acts: Mapping[str, Callable[[Form], RequestedAction]] = {
-            **dict.fromkeys(LOOP_VERBS, self._on_loops),
-            "run": self._run_beside,
-            "send": self._send,
-            "start": self._start,
-            "schedule-set": self._set_schedule,
-            "schedule-clear": self._clear_schedule,
-            "replay": self._replay,
-            "edit": self._edit,
-            "purge": self._purge,
-            "look": self._look,
-            "examine": self._examine,
-            "roll-call": self._call_the_roll,
-            "running": self._ask_what_runs,
-            "cancel": self._cancel,
-        }
-        self._questions: Mapping[str, Callable[[Form], Question | None]] = {
-            **dict.fromkeys(LOOP_VERBS, self._ask_of_verb),
-            "start": self._ask_of_start,
-            "schedule-set": self._ask_of_schedule,
-            "purge": self._ask_of_purge,
-            "cancel": self._ask_of_cancel,
-        }
-
-    def are_allowed(self, form: Form) -> bool:
-        if form.action == "stop":
-            running = self._site.operations.get(form.text("operation"))
-            return running is None or form.visitor.can(running.right)
+def is_allowed(site: Site, form: Form) -> bool:
+    if form.action != "stop":
         return form.visitor.can(form.action)
+    running = site.operations.get(form.text("operation"))
+    return running is None or form.visitor.can(running.right)
 
-    def question(self, form: Form) -> Question | None:
-        """Return the confirmation to ask for; None: none.
 
-        Raises:
-            UsageError: the form is invalid.
-        """
-        ask = self._questions.get(form.action)
-        return None if ask is None or form.is_sure else ask(form)
-
-    async def do(self, form: Form) -> str:
-        """Run the action; return the page that shows the result.
-
-        Raises:
-            UsageError: the form is invalid.
-        """
-        if form.action == "stop":
-            return await self._stop(form)
-        if (act := self._acts.get(form.action)) is None:
-            raise UsageError(f"There is no action {form.action!r}.")
-        begun = act(form)
-        operation = await self._site.operations.begin(
-            begun.what, form.visitor.name, right_of(form.action), begun.work
-        )
-        return form.back(operation.id, to="" if operation.is_bad else begun.to)
-
-    async def _stop(self, form: Form) -> str:
-        if (operation := self._site.operations.get(form.text("operation"))) is None:
+async def act(site: Site, form: Form) -> Question | str:
+    """Run an action; return the page that shows the result, or the confirmation to ask for."""
+    if form.action == "stop":
+        if (operation := site.operations.get(form.text("operation"))) is None:
             raise UsageError("This process of the dashboard does not run that operation.")
-        await self._site.operations.stop(operation)
+        await site.operations.stop(operation)
         return form.back(operation.id)
+    if (request := ACTS.get(form.action)) is None:
+        raise UsageError(f"There is no action {form.action!r}.")
+    requested = request(site, form)
+    if requested.question is not None and not form.is_sure:
+        return requested.question
+    operation = await site.operations.begin(
+        requested.what, form.visitor.name, right_of(form.action), requested.work
+    )
+    return form.back(operation.id, to="" if operation.is_bad else requested.to)
 
-    # Loops
 
-    def _on_loops(self, form: Form) -> RequestedAction:
-        names, verb = form.loops(self._site.judged.standings), LOOP_VERBS[form.action]
-        changes = form.changes(self._site.judged.standings)
-        reasons = {each.name: each.loop.reason for each in self._site.judged.standings}
+# Loops
 
-        async def work(operation: Operation) -> None:
-            operation.lines += changes
-            operation.expect(len(names))
-            program = self._site.program
-            found = await self._found(program, names, verb)
-            done = list[str]()
-            step = IN_BULK if verb.in_bulk else AT_ONCE
-            for begin in range(0, len(names), step):
-                operation.check()
-                some = names[begin : begin + step]
-                reports = await _do(program, verb, [found[name] for name in some], form)
-                for name, report in zip(some, reports, strict=True):
-                    if isinstance(report, Report):
-                        operation.add_line(_text_of(report))
-                        done += [name] if report.did in UNDOABLE else []
-                    elif len(names) == 1:
-                        raise report
-                    else:
-                        operation.fail(f"{name}: {report}")
-                if verb.undone_by and done:
-                    operation.undo = verb.undone_by, _undone(verb, done, reasons)
 
-        is_one = len(names) == 1
-        what = "resume and run now:" if verb.name == "now" else verb.name
-        return RequestedAction(
-            f"{what} {names[0] if is_one else counted(len(names), 'loop')}",
-            self._with_reason(verb.name, names[0], work) if is_one else work,
-            "/loops" if verb.ends else "",  # its page is gone with it
-        )
+def _on_loops(site: Site, form: Form) -> RequestedAction:
+    standings, verb = site.judged.standings, LOOP_VERBS[form.action]
+    names, changes = form.loops(standings), form.changes(standings)
+    reasons = {each.name: each.loop.reason for each in standings}
 
-    async def _found(
-        self, program: Program, names: Sequence[str], verb: LoopVerb
-    ) -> dict[str, Loop | UnknownLoop]:
-        """Return the loops of these names; report missing ones."""
-        if len(names) == 1:
-            find = program.loops.find_or_whole if verb.of_tasks else program.loops.find
-            return {names[0]: await find(names[0])}
-        listing, app = await program.survey.listing(), self._site.app
-        there = (*app.loops.values(), *loops_of(app, listing), *orphans_of(app, listing))
-        known: dict[str, Loop | UnknownLoop] = {str(loop): loop for loop in there}
-        return {name: known.get(name, UnknownLoop("The loop is gone.")) for name in names}
+    async def work(operation: Operation) -> None:
+        operation.lines += changes
+        operation.expect(len(names))
+        found = await _found(site, names, verb)
+        done = list[str]()
+        step = IN_BULK if verb.in_bulk else AT_ONCE
+        for begin in range(0, len(names), step):
+            operation.check()
+            some = names[begin : begin + step]
+            reports = await _do(site.program, verb, [found[name] for name in some], form)
+            for name, report in zip(some, reports, strict=True):
+                if isinstance(report, Report):
+                    operation.add_line(_text_of(report))
+                    done += [name] if report.did in UNDOABLE else []
+                elif len(names) == 1:
+                    raise report
+                else:
+                    operation.fail(f"{name}: {report}")
+            if verb.undone_by and done:
+                operation.undo = verb.undone_by, _undone(verb, done, reasons)
+        operation.lines += was_paused
 
-    def _with_reason(self, verb: str, name: str, work: Work) -> Work:
-        """Report who had paused a resumed loop, and why."""
-        found = self._site.standing(name)
-        if found is None or not found.loop.is_paused or verb not in ("resume", "now"):
-            return work
-        loop = found.loop
-        by = f" by {loop.listed.by}" if loop.listed and loop.listed.by else ""
-        line = f"It was paused{by}: {loop.reason}"
+    is_one = len(names) == 1
+    was_paused = _was_paused(site, names[0]) if is_one and verb.undone_by == "pause" else []
+    what = "resume and run now:" if verb.name == "now" else verb.name
+    return RequestedAction(
+        f"{what} {names[0] if is_one else counted(len(names), 'loop')}",
+        work,
+        "/loops" if verb.ends else "",  # its page is gone with it
+        None if is_one and not verb.ends else _about_loops(site, verb, names),
+    )
 
-        async def act(operation: Operation) -> None:
-            await work(operation)
-            operation.lines.append(line)
 
-        return act
+async def _found(site: Site, names: Sequence[str], verb: LoopVerb) -> dict[str, Loop | UnknownLoop]:
+    """Return the loops of these names; report missing ones."""
+    loops, app = site.program.loops, site.app
+    if len(names) == 1:
+        find = loops.find_or_whole if verb.of_tasks else loops.find
+        return {names[0]: await find(names[0])}
+    listing = await site.program.survey.listing()
+    there = (*app.loops.values(), *loops_of(app, listing), *orphans_of(app, listing))
+    known: dict[str, Loop | UnknownLoop] = {str(loop): loop for loop in there}
+    return {name: known.get(name, UnknownLoop("The loop is gone.")) for name in names}
 
-    def _ask_of_verb(self, form: Form) -> Question | None:
-        verb, names = LOOP_VERBS[form.action], form.loops(self._site.judged.standings)
-        if not verb.ends and len(names) < MANY:
-            return None
-        what = f"{verb.name.capitalize()} {counted(len(names), 'loop')}"
-        states = Counter(
-            found.state.value for name in names if (found := self._site.standing(name))
-        )
-        says = f"For each: {verb.says}"
-        if len(names) >= MANY:
-            says += f" Now {listed([f'{n} {state}' for state, n in states.items()])}."
-        return Question(
-            f"{what}?",
-            says,
-            names[:MOST_TOLD],
-            len(names),
-            what,
-            {"loops": "\n".join(names)},
-            is_grave=verb.ends,
-        )
 
-    def _run_beside(self, form: Form) -> RequestedAction:
-        name = form.text("loop")
-        if (found := self._site.standing(name)) is None:
-            raise UsageError(f"There is no loop {name!r} any more.")
-        if (spec := self._site.app.tasks.get(found.loop.id.task)) is None:
-            raise UsageError(f"The task of {name} is not in this code, which would not run it.")
-        args = form.arguments(spec)
-        own: Mapping[str, Any] = found.loop.listed.args if found.loop.listed else {}
-        spec.arguments.load({**own, **args})
+def _was_paused(site: Site, name: str) -> list[str]:
+    """Report who had paused a resumed loop, and why."""
+    found = site.standing(name)
+    if found is None or not found.loop.is_paused:
+        return []
+    loop = found.loop
+    by = f" by {loop.listed.by}" if loop.listed and loop.listed.by else ""
+    return [f"It was paused{by}: {loop.reason}"]
 
-        async def work(operation: Operation) -> None:
-            program = self._site.program
-            report = await program.verbs.run_beside(await program.loops.find(name), args)
-            operation.add_line(
-                f"{name}: {report.did.value} once, with {', '.join(args) or 'its own'}"
-            )
 
-        return RequestedAction(f"run {name} once", work)
+def _about_loops(site: Site, verb: LoopVerb, names: Sequence[str]) -> Question:
+    what, says = f"{verb.name.capitalize()} {counted(len(names), 'loop')}", f"For each: {verb.says}"
+    if len(names) > 1:
+        states = Counter(found.state.value for name in names if (found := site.standing(name)))
+        says += f" Now {listed([f'{n} {state}' for state, n in states.items()])}."
+    frozen = {"loops": "\n".join(names)}
+    about = names[:MOST_TOLD]
+    return Question(f"{what}?", says, about, len(names), what, frozen, is_grave=verb.ends)
 
-    def _send(self, form: Form) -> RequestedAction:
-        name, app = form.text("task"), self._site.app
-        if (spec := app.tasks.get(name)) is None or not spec.called:
-            raise UsageError(f"{name!r} is no task that accepts calls.")
-        wire, posting = spec.arguments.dump(spec.arguments.load(form.arguments(spec))), form.time()
 
-        async def work(operation: Operation) -> None:
-            broker, clock = self._site.program.broker, self._site.clock
-            outbox = Outbox(app.names, clock, lambda: broker, app.events.emit)
-            outbox.use(broker, clock)
-            id = await outbox.send(name, wire, posting)
-            operation.add_line(f"{id} sent, and confirmed by the broker")
+def _standing(site: Site, name: str) -> Standing:
+    if (found := site.standing(name)) is None:
+        raise UsageError(f"There is no loop {name!r} any more.")
+    return found
 
-        return RequestedAction(f"send {name}", work)
 
-    def _start(self, form: Form) -> RequestedAction:
-        loop = form.loop(self._site.app)
-        work = self._rescheduled(lambda program: program.seeding.start(loop))
+def _run_beside(site: Site, form: Form) -> RequestedAction:
+    loop = _standing(site, name := form.text("loop")).loop
+    if (spec := site.app.tasks.get(loop.id.task)) is None:
+        raise UsageError(f"The task of {name} is not in this code, which would not run it.")
+    args = form.arguments(spec)
+    own: Mapping[str, Any] = loop.listed.args if loop.listed else {}
+    spec.arguments.load({**own, **args})
+
+    async def work(operation: Operation) -> None:
+        report = await site.program.verbs.run_beside(await site.program.loops.find(name), args)
+        operation.add_line(f"{name}: {report.did.value} once, with {', '.join(args) or 'its own'}")
+
+    return RequestedAction(f"run {name} once", work)
+
+
+def _send(site: Site, form: Form) -> RequestedAction:
+    name, app = form.text("task"), site.app
+    if (spec := app.tasks.get(name)) is None or not spec.called:
+        raise UsageError(f"{name!r} is no task that accepts calls.")
+    wire, posting = spec.arguments.dump(spec.arguments.load(form.arguments(spec))), form.time()
+
+    async def work(operation: Operation) -> None:
+        broker = site.program.broker
+        outbox = Outbox(app.names, site.clock, lambda: broker, app.events.emit)
+        outbox.use(broker, site.clock)
+        id = await outbox.send(name, wire, posting)
+        operation.add_line(f"{id} sent, and confirmed by the broker")
+
+    return RequestedAction(f"send {name}", work)
+
+
+def _start(site: Site, form: Form) -> RequestedAction:
+    loop = form.loop(site.app)
+    verb, says = "Start", "It runs from now on, whatever is deployed, until it is removed."
+    if site.standing(str(loop)) is not None:
+        verb, says = "Change", "It exists already, and continues with these changes."
+    arguments = f"arguments: {', '.join(loop.args) or 'none'}"
+    return RequestedAction(
+        f"start {loop}",
+        _rescheduled(site, lambda program: program.seeding.start(loop)),
         # The page of a loop that does not exist yet would not be found.
-        return RequestedAction(f"start {loop}", work, f"/loops?{urlencode({'q': str(loop)})}")
+        f"/loops?{urlencode({'q': str(loop)})}",
+        _about_schedule(site, f"{verb} {loop}?", says, loop.schedule, arguments),
+    )
 
-    def _ask_of_start(self, form: Form) -> Question:
-        loop = form.loop(self._site.app)
-        verb, says = "Start", "It runs from now on, whatever is deployed, until it is removed."
-        if self._site.standing(str(loop)) is not None:
-            verb = "Change"
-            says = "It exists already, and continues with these changes."
-        arguments = f"arguments: {', '.join(loop.args) or 'none'}"
-        return self._of_schedule(f"{verb} {loop}?", says, loop.schedule, arguments)
 
-    def _set_schedule(self, form: Form) -> RequestedAction:
-        name, schedule = form.text("loop"), form.schedule()
+def _set_schedule(site: Site, form: Form) -> RequestedAction:
+    found, schedule = _standing(site, name := form.text("loop")), form.schedule()
 
-        async def do(program: Program) -> Report:
-            loop = await program.loops.find(name)
-            return await program.verbs.set_schedule(loop, schedule, by=form.visitor.name)
+    async def do(program: Program) -> Report:
+        loop = await program.loops.find(name)
+        return await program.verbs.set_schedule(loop, schedule, by=form.visitor.name)
 
-        return RequestedAction(f"reschedule {name}", self._rescheduled(do, name))
+    says = "This is its schedule from now on."
+    if found.loop.id in site.app.loops:
+        says = "This overrides its schedule, whatever is seeded, until it is cleared."
+    until_now = f"until now: {wording.schedule_in_words(found.schedule)}"
+    question = _about_schedule(site, f"Reschedule {name}?", says, schedule, until_now)
+    work = _rescheduled(site, do, name)
+    return RequestedAction(f"reschedule {name}", work, question=question)
 
-    def _ask_of_schedule(self, form: Form) -> Question:
-        name, schedule = form.text("loop"), form.schedule()
-        if (found := self._site.standing(name)) is None:
-            raise UsageError(f"There is no loop {name!r} any more.")
-        says = "This is its schedule from now on."
-        if found.loop.id in self._site.app.loops:
-            says = "This overrides its schedule, whatever is seeded, until it is cleared."
-        until_now = f"until now: {wording.schedule_in_words(found.schedule)}"
-        return self._of_schedule(f"Reschedule {name}?", says, schedule, until_now)
 
-    def _clear_schedule(self, form: Form) -> RequestedAction:
-        name = form.text("loop")
+def _clear_schedule(site: Site, form: Form) -> RequestedAction:
+    name = form.text("loop")
 
-        async def do(program: Program) -> Report:
-            return await program.verbs.clear_schedule(await program.loops.find(name))
+    async def do(program: Program) -> Report:
+        return await program.verbs.clear_schedule(await program.loops.find(name))
 
-        return RequestedAction(f"clear the schedule of {name}", self._rescheduled(do, name))
+    return RequestedAction(f"clear the schedule of {name}", _rescheduled(site, do, name))
 
-    def _rescheduled(self, do: Callable[[Program], Awaitable[Report]], name: str = "") -> Work:
-        undo = self._earlier_schedule(name)
 
-        async def work(operation: Operation) -> None:
-            report = await do(self._site.program)
-            operation.undo = undo if report.did is Did.RESCHEDULED else None
-            words = wording.schedule_in_words(report.loop.schedule)
-            operation.add_line(f"{_text_of(report)}; schedule: {words}")
+def _rescheduled(site: Site, do: Callable[[Program], Awaitable[Report]], name: str = "") -> Work:
+    undo = _earlier_schedule(site, name)
 
-        return work
+    async def work(operation: Operation) -> None:
+        report = await do(site.program)
+        operation.undo = undo if report.did is Did.RESCHEDULED else None
+        words = wording.schedule_in_words(report.loop.schedule)
+        operation.add_line(f"{_text_of(report)}; schedule: {words}")
 
-    def _earlier_schedule(self, name: str) -> tuple[str, Mapping[str, str]] | None:
-        """Return the action that restores the current schedule of a loop, and its fields."""
-        if (found := self._site.standing(name)) is None or isinstance(found.schedule, Once):
-            return None
-        if found.loop.id in self._site.app.loops and not (
-            found.loop.listed and found.loop.listed.override
-        ):
-            return "schedule-clear", {"loop": name}
-        options = {option: str(value) for option, value in options_of(found.schedule).items()}
-        return "schedule-set", {"loop": name, "sure": "yes", **options}
+    return work
 
-    def _of_schedule(self, title: str, says: str, schedule: Schedule, *more: str) -> Question:
-        zone = wording.zone_name(schedule)
-        ticks = wording.ticks(schedule, self._site.clock.now(), TICKS)
-        times = [wording.in_full(wording.in_zone(tick, zone)) for tick in ticks]
-        about = [f"from now on: {wording.schedule_in_words(schedule)}"]
-        about += [*([f"next: {'; '.join(times)}"] if times else []), *more]
-        doubt = wording.doubt_of(schedule)
-        yes = title.removesuffix("?")
-        return Question(title, says, about, len(about), yes, doubt=doubt, is_grave=False)
 
-    # Parked messages
+def _earlier_schedule(site: Site, name: str) -> tuple[str, Mapping[str, str]] | None:
+    """Return the action that restores the current schedule of a loop, and its fields."""
+    if (found := site.standing(name)) is None or isinstance(found.schedule, Once):
+        return None
+    entry = found.loop.listed
+    if found.loop.id in site.app.loops and not (entry and entry.override):
+        return "schedule-clear", {"loop": name}
+    options = {option: str(value) for option, value in options_of(found.schedule).items()}
+    return "schedule-set", {"loop": name, "sure": "yes", **options}
 
-    def _replay(self, form: Form) -> RequestedAction:
-        which = form.messages()
-        replay = partial(FailedQueues.replay, rate=form.rate())
-        return RequestedAction(
-            f"replay {description_of(which)}", self._on_parked(which, replay, "replayed", form)
-        )
 
-    def _edit(self, form: Form) -> RequestedAction:
-        which, args = form.messages(), form.args()
-        self._check(form.text("task"), args)  # before typed input could be lost
-        replay = partial(FailedQueues.replay, args=args, check=self._check)
-        work = self._on_parked(which, replay, "replayed", form)
-        return RequestedAction(
-            f"replay {description_of(which)} with other arguments", work, "/failed"
-        )
+def _about_schedule(site: Site, title: str, says: str, schedule: Schedule, more: str) -> Question:
+    zone = wording.zone_name(schedule)
+    ticks = wording.ticks(schedule, site.clock.now(), TICKS)
+    times = "; ".join(wording.in_full(wording.in_zone(tick, zone)) for tick in ticks)
+    words = f"from now on: {wording.schedule_in_words(schedule)}"
+    about = [words, *([f"next: {times}"] if times else []), more]
+    yes, doubt = title.removesuffix("?"), wording.doubt_of(schedule)
+    return Question(title, says, about, len(about), yes, doubt=doubt, is_grave=False)
 
-    def _purge(self, form: Form) -> RequestedAction:
-        which = form.messages()
-        work = self._on_parked(which, FailedQueues.purge, "deleted", form)
 
-        async def wait_and_purge(operation: Operation) -> None:
-            await operation.hold(self._site.clock.now())
-            await work(operation)
+# Parked messages
 
-        return RequestedAction(f"delete {description_of(which)}", wait_and_purge)
 
-    def _ask_of_purge(self, form: Form) -> Question:
-        which, count = form.messages(), form.text("count") or "1"
-        about = [*(which.ids or ()), *words_of(which)]
-        says = "They are deleted for good, with their arguments and tracebacks."
-        if which.until is not None:
-            says += f" Those parked after {wording.brief(which.until)} stay."
-        what = f"Delete {count} message{'' if count == '1' else 's'}"
-        return Question(f"{what}?", says, about[:MOST_TOLD], len(about), what)
+def _replay(site: Site, form: Form) -> RequestedAction:
+    which, replay = form.messages(), partial(FailedQueues.replay, rate=form.rate())
+    work = _on_parked(site, form, which, replay, "replayed")
+    return RequestedAction(f"replay {description_of(which)}", work)
 
-    def _on_parked(
-        self, which: ShownMessages, verb: Callable[..., Awaitable[object]], done: str, form: Form
-    ) -> Work:
-        app, count = self._site.app, form.text("count")
-        tasks = [which.task] if which.task in app.tasks else [*app.tasks]
 
-        async def work(operation: Operation) -> None:
-            def tell(parked: Parked) -> None:
-                operation.add_line(f"{done} {parked.id}")
-                operation.check()
-
-            if count.isdecimal():
-                operation.expect(int(count))
-            try:
-                await verb(self._site.program.failed, tasks, which, tell=tell)
-            finally:
-                with suppress(BrokerError):  # the page shows older data then
-                    for task in self._site.looks:
-                        await self._look_again(task)
-            if operation.count != operation.total and operation.total is not None:
-                operation.lines.insert(
-                    0, f"{operation.count} of the {count} shown; the rest were gone already."
-                )
-            elif not operation.count:
-                raise UsageError("It is not parked any more: another visitor was faster.")
-
-        return work
-
-    def _check(self, task: str, args: Mapping[str, Any]) -> None:
-        if (spec := self._site.app.tasks.get(task)) is None:
-            return
+def _edit(site: Site, form: Form) -> RequestedAction:
+    def check(task: str, args: Mapping[str, Any]) -> None:
         try:
-            spec.arguments.load(args)
+            if (spec := site.app.tasks.get(task)) is not None:
+                spec.arguments.load(args)
         except InvalidArguments as error:
             raise UsageError(f"{error} The message stays parked, as it was.") from None
 
-    def _look(self, form: Form) -> RequestedAction:
-        site, task = self._site, form.text("task")
+    which, args = form.messages(), form.args()
+    check(form.text("task"), args)  # before typed input could be lost
+    replay = partial(FailedQueues.replay, args=args, check=check)
+    work = _on_parked(site, form, which, replay, "replayed")
+    return RequestedAction(f"replay {description_of(which)} with other arguments", work, "/failed")
 
-        async def work(operation: Operation) -> None:
-            look = await self._look_again(task if task in site.app.tasks else "")
-            more = "" if look.is_whole else ", and there are more"
-            operation.add_line(
-                f"{counted(look.count, 'message')} in {len(look.groups)} groups{more}"
-            )
 
-        return RequestedAction("look at what is parked", work)
+def _purge(site: Site, form: Form) -> RequestedAction:
+    which, count = form.messages(), form.text("count") or "1"
+    work = _on_parked(site, form, which, FailedQueues.purge, "deleted")
 
-    async def _look_again(self, task: str) -> Look:
-        site = self._site
-        tasks = [task] if task else [*site.app.tasks]
-        which = Selection(task=task or None)
-        look = await look_at(site.program.failed, tasks, which, site.clock.now())
-        site.looks[task] = look
-        return look
+    async def wait_and_purge(operation: Operation) -> None:
+        await operation.hold(site.clock.now())
+        await work(operation)
 
-    # The broker and its processors
+    about = [*(which.ids or ()), *words_of(which)]
+    says = "They are deleted for good, with their arguments and tracebacks."
+    if which.until is not None:
+        says += f" Those parked after {wording.brief(which.until)} stay."
+    what = f"Delete {count} message{'' if count == '1' else 's'}"
+    question = Question(f"{what}?", says, about[:MOST_TOLD], len(about), what)
+    return RequestedAction(f"delete {description_of(which)}", wait_and_purge, question=question)
 
-    def _examine(self, _: Form) -> RequestedAction:
-        site = self._site
 
-        async def work(operation: Operation) -> None:
-            findings = [finding async for finding in site.program.doctor.examine()]
-            site.findings = site.clock.now(), findings
-            wrong = sum(finding.verdict != "ok" for finding in findings)
-            operation.add_line(f"{len(findings)} checks, {wrong} need attention")
+def _on_parked(
+    site: Site,
+    form: Form,
+    which: ShownMessages,
+    verb: Callable[..., Awaitable[object]],
+    done: str,
+) -> Work:
+    count = form.text("count")
+    tasks = [which.task] if which.task in site.app.tasks else [*site.app.tasks]
 
-        return RequestedAction("examine the broker", work)
+    async def work(operation: Operation) -> None:
+        def tell(parked: Parked) -> None:
+            operation.add_line(f"{done} {parked.id}")
+            operation.check()
 
-    def _call_the_roll(self, _: Form) -> RequestedAction:
-        site = self._site
+        if count.isdecimal():
+            operation.expect(int(count))
+        try:
+            await verb(site.program.failed, tasks, which, tell=tell)
+        finally:
+            with suppress(BrokerError):  # the page shows older data then
+                for task in site.looks:
+                    await _look_again(site, task)
+        if operation.count != operation.total and operation.total is not None:
+            gone = f"{operation.count} of the {count} shown; the rest were gone already."
+            operation.lines.insert(0, gone)
+        elif not operation.count:
+            raise UsageError("It is not parked any more: another visitor was faster.")
 
-        async def work(operation: Operation) -> None:
-            program, known = site.program, site.picture.listing.known
-            # No processor holds a waiting loop.
-            loops = [each.loop.id for each in site.judged.standings if each.state not in AT_REST]
-            answers = await program.survey.answers({loop: known(loop) for loop in loops})
-            running = await program.cancellation.running()
-            site.running = site.clock.now(), running
-            site.roll = roll_of(answers, running, site.clock.now())
-            operation.add_line(f"{len(answers.said)} of {answers.expected} processors responded")
+    return work
 
-        return RequestedAction("call the roll", work)
 
-    def _ask_what_runs(self, form: Form) -> RequestedAction:
-        site, stack_of = self._site, form.text("run") or None
+def _look(site: Site, form: Form) -> RequestedAction:
+    task = form.text("task") if form.text("task") in site.app.tasks else ""
 
-        async def work(operation: Operation) -> None:
-            running = await site.program.cancellation.running(stack_of=stack_of)
-            site.running = site.clock.now(), running
-            more = f", and {running.more} more" if running.more else ""
-            operation.add_line(f"{counted(len(running.runs), 'run')}{more}")
+    async def work(operation: Operation) -> None:
+        look = await _look_again(site, task)
+        more = "" if look.is_whole else ", and there are more"
+        groups = f"{counted(look.count, 'message')} in {len(look.groups)} groups"
+        operation.add_line(groups + more)
 
-        return RequestedAction("ask for the current runs", work)
+    return RequestedAction("look at what is parked", work)
 
-    def _cancel(self, form: Form) -> RequestedAction:
-        site, run, by = self._site, form.text("run"), form.visitor.name
-        if not run:
-            raise UsageError("No run was named.")
 
-        async def work(operation: Operation) -> None:
-            report = await site.program.cancellation.cancel(run, by=by)
-            ending = report.ending or "still running, cancellation requested"
-            operation.add_line(f"{report.run.id}: {ending}")
-            site.running = site.clock.now(), await site.program.cancellation.running()
+async def _look_again(site: Site, task: str) -> Look:
+    tasks, which = [task] if task else [*site.app.tasks], Selection(task=task or None)
+    look = await look_at(site.program.failed, tasks, which, site.clock.now())
+    site.looks[task] = look
+    return look
 
-        return RequestedAction(f"cancel the run {run}", work)
 
-    def _ask_of_cancel(self, form: Form) -> Question:
-        says = "It is not retried; a loop continues with its next tick. Its effects so far remain."
-        return Question("Cancel this run?", says, [form.text("run")], 1, "Cancel the run")
+# The broker and its processors
+
+
+def _examine(site: Site, _: Form) -> RequestedAction:
+    async def work(operation: Operation) -> None:
+        findings = [finding async for finding in site.program.doctor.examine()]
+        site.findings = site.clock.now(), findings
+        wrong = sum(finding.verdict != "ok" for finding in findings)
+        operation.add_line(f"{len(findings)} checks, {wrong} need attention")
+
+    return RequestedAction("examine the broker", work)
+
+
+def _call_the_roll(site: Site, _: Form) -> RequestedAction:
+    async def work(operation: Operation) -> None:
+        program, known = site.program, site.picture.listing.known
+        # No processor holds a waiting loop.
+        loops = [each.loop.id for each in site.judged.standings if each.state not in AT_REST]
+        answers = await program.survey.answers({loop: known(loop) for loop in loops})
+        running = await program.cancellation.running()
+        site.running = site.clock.now(), running
+        site.roll = roll_of(answers, running, site.clock.now())
+        operation.add_line(f"{len(answers.said)} of {answers.expected} processors responded")
+
+    return RequestedAction("call the roll", work)
+
+
+def _ask_what_runs(site: Site, form: Form) -> RequestedAction:
+    async def work(operation: Operation) -> None:
+        running = await site.program.cancellation.running(stack_of=form.text("run") or None)
+        site.running = site.clock.now(), running
+        more = f", and {running.more} more" if running.more else ""
+        operation.add_line(f"{counted(len(running.runs), 'run')}{more}")
+
+    return RequestedAction("ask for the current runs", work)
+
+
+def _cancel(site: Site, form: Form) -> RequestedAction:
+    if not (run := form.text("run")):
+        raise UsageError("No run was named.")
+
+    async def work(operation: Operation) -> None:
+        report = await site.program.cancellation.cancel(run, by=form.visitor.name)
+        ending = report.ending or "still running, cancellation requested"
+        operation.add_line(f"{report.run.id}: {ending}")
+        site.running = site.clock.now(), await site.program.cancellation.running()
+
+    says = "It is not retried; a loop continues with its next tick. Its effects so far remain."
+    question = Question("Cancel this run?", says, [run], 1, "Cancel the run")
+    return RequestedAction(f"cancel the run {run}", work, question=question)
+
+
+ACTS: Mapping[str, Callable[[Site, Form], RequestedAction]] = {
+    **dict.fromkeys(LOOP_VERBS, _on_loops),
+    "run": _run_beside,
+    "send": _send,
+    "start": _start,
+    "schedule-set": _set_schedule,
+    "schedule-clear": _clear_schedule,
+    "replay": _replay,
+    "edit": _edit,
+    "purge": _purge,
+    "look": _look,
+    "examine": _examine,
+    "roll-call": _call_the_roll,
+    "running": _ask_what_runs,
+    "cancel": _cancel,
+}
 
 
 def _undone(verb: LoopVerb, names: Sequence[str], reasons: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the fields of the form that reverts a verb.
-
-    Args:
-        reasons: why each loop was paused before.
-    """
+    """Return the fields of the form that reverts a verb; the loops were paused for reasons."""
     fields = {"loops": "\n".join(names), "sure": "yes"}
     if verb.undone_by != "pause":
         return fields

@@ -25,7 +25,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.brokers.credentials import is_embedded
 from scheduler.brokers.opening import broker_of
 from scheduler.dashboard.access import Access, Redact, Visitor, local_access, refusal_of, visitor_of
-from scheduler.dashboard.actions import Actions
+from scheduler.dashboard.actions import Question, act, is_allowed
 from scheduler.dashboard.data import plain
 from scheduler.dashboard.forms import Form
 from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
@@ -67,16 +67,11 @@ class CachedPage:
 
 
 class Routes:
-    """Route the pages and actions of a site.
-
-    Args:
-        refusal: the message without access.
-    """
+    """Route the pages and actions of a site."""
 
     def __init__(self, site: Site, *, refusal: str = "") -> None:
         self._site = site
         self._documents = Documents(site)
-        self._actions = Actions(site)
         self._refusal = refusal
         self._seen: dict[tuple[Any, ...], CachedPage] = {}
 
@@ -150,11 +145,7 @@ class Routes:
     async def _rendered(
         self, page: Page, request: Request, visitor: Visitor, *, is_followed: bool = False
     ) -> Rendered | None:
-        """Return the page, cached if it was rendered a moment ago.
-
-        Args:
-            is_followed: whether updates follow anyway, a moment later.
-        """
+        """Return the page, cached for a moment; an older one will do if updates follow."""
         site, now = self._site, asyncio.get_running_loop().time()
         versions = site.picture.version, site.operations.version
         key = (page.path, request.url.query, base_of(request), visitor.name)
@@ -206,20 +197,20 @@ class Routes:
             return PlainTextResponse(f"{refusal} Nothing was done.", 403)
         async with request.form(max_files=0) as fields:
             form = Form(request.path_params["action"], visitor, fields)
-        if not self._actions.are_allowed(form):
+        if not is_allowed(self._site, form):
             return PlainTextResponse(f"{visitor.name} may not do this here. Nothing was done.", 403)
         if form.is_changing:
             return await self._not_done(request, form, "", 200)
         try:
-            if (question := self._actions.question(form)) is not None:
-                context: Context = {"question": question, "form": form}
-                context["can_change"] = form.action in PAGE_OF_FORM
-                title = "Are you sure?"
-                return self._documents.answer(request, visitor, title, "confirm.html", context)
-            back = await self._actions.do(form)
+            result = await act(self._site, form)
         except UsageError as error:
             return await self._not_done(request, form, f"{error} Nothing was done.", 400)
-        return RedirectResponse(f"{base_of(request)}{back}", 303)
+        if isinstance(result, Question):
+            can_change = form.action in PAGE_OF_FORM
+            context: Context = {"question": result, "form": form, "can_change": can_change}
+            title = "Are you sure?"
+            return self._documents.answer(request, visitor, title, "confirm.html", context)
+        return RedirectResponse(f"{base_of(request)}{result}", 303)
 
     async def _not_done(self, request: Request, form: Form, error: str, code: int) -> Response:
         """Report why; repeat the typed form."""
