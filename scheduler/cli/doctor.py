@@ -17,7 +17,6 @@ from scheduler.cli.tables import paragraph
 from scheduler.control.doctor import Finding, check_addresses
 from scheduler.errors import UsageError
 from scheduler.processor import health
-from scheduler.program import Program
 from scheduler.protocol.messages import summary_of
 from scheduler.queues.unsent import UnsentStore
 from scheduler.settings import Settings
@@ -50,10 +49,8 @@ def doctor(
         return _liveness(reference, health_port)
     app = ready_app(reference)
 
-    async def examined(program: Program) -> list[Finding]:
-        return [finding async for finding in program.doctor.examine()]
-
-    findings, nodes = ask(app, examined), nodes_of(app.settings)
+    findings = ask(app, lambda program: program.doctor.examine())
+    nodes = nodes_of(app.settings)
     if app.fallback is not None:
         findings.append(check_unsent(app.fallback))
     if len(nodes) > 1:

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,7 +26,7 @@ from scheduler.errors import (
     Unroutable,
 )
 from scheduler.protocol.messages import Message
-from scheduler.protocol.policies import advice
+from scheduler.protocol.policies import advice as advice_on
 from scheduler.protocol.rights import (
     Rights,
     command,
@@ -35,7 +35,7 @@ from scheduler.protocol.rights import (
     rights_to_seed,
     rights_to_send,
 )
-from scheduler.protocol.topology import Names, Queue, Topology, probe
+from scheduler.protocol.topology import Names, Topology, probe
 from scheduler.queues.history import Totals
 from scheduler.queues.namespace import Namespace
 from scheduler.spelling import counted
@@ -125,20 +125,16 @@ class Doctor:
         timer_watch: TimerWatch,
     ) -> None:
         self._app, self._broker = namespace.app, namespace.broker
-        self._roll_call = namespace.roll_call
         self._survey = survey
         self._installation = installation
         self._leftovers = leftovers
         self._timer_watch = timer_watch
 
-    async def examine(self) -> AsyncIterator[Finding]:
+    async def examine(self) -> list[Finding]:
         """Return the findings of all checks."""
-        yield check_version(self._broker.info)
-        for finding in _check_timeouts(self._app):
-            yield finding
+        info, alarm = self._broker.info, await self._broker.alarm()
+        found = [check_version(info), *_check_timeouts(self._app), _check_alarm(alarm)]
         refusal: AccessRefused | None = None
-        alarm = await self._broker.alarm()
-        yield _check_alarm(alarm)
         checks = {
             "app": self._check_app(),
             "queues": self._check_queues(),
@@ -154,27 +150,21 @@ class Doctor:
         }
         for about, check in checks.items():
             try:
-                async for finding in check:
-                    yield finding
+                found += [finding async for finding in check]
             except QueueNotFound:
                 pass  # reported by `queues`
             except AccessRefused as error:
                 refusal = refusal or error
-                yield Finding(
-                    about,
-                    "warning",
-                    f"not checked, permission denied: {error}",
-                    "Run this as the user of `scheduler run`, or of `scheduler seed`.",
-                )
-        about, info = "rights of this user", self._broker.info
+                detail = f"not checked, permission denied: {error}"
+                other = "Run this as the user of `scheduler run`, or of `scheduler seed`."
+                found.append(Finding(about, "warning", detail, other))
+        about = "rights of this user"
         if refusal is None:
-            yield Finding(about, "ok", "sufficient for `scheduler run`, as far as tested")
+            own = Finding(about, "ok", "sufficient for `scheduler run`, as far as tested")
         else:
-            rights = rights_to_process(self._app.names)
-            line = command(rights, user=info.user or "USER", vhost=info.vhost)
-            yield Finding(about, "problem", f"insufficient for `scheduler run`: {refusal}", line)
-        for finding in _rights_of_users(self._app, self._broker.info.vhost):
-            yield finding
+            line = _command(rights_to_process(self._app.names), info)
+            own = Finding(about, "problem", f"insufficient for `scheduler run`: {refusal}", line)
+        return [*found, own, *_rights_of_users(self._app, info.vhost)]
 
     async def _check_app(self) -> AsyncIterator[Finding]:
         about = "app"
@@ -192,33 +182,21 @@ class Doctor:
     async def _check_queues(self) -> AsyncIterator[Finding]:
         queues, wrong = self._app.topology().queues, False
         for queue in queues:
-            finding: Finding | None = Finding(
-                f"queue {queue.name}", "problem", "does not exist", SEED
-            )
+            detail, advice = "does not exist", SEED
             if await self._broker.depth(queue.name) is not None:
                 try:
-                    finding = await self._compare(queue)
+                    await self._broker.declare(Topology(queues=(queue,)))
+                    continue
                 except AccessRefused:
                     yield NOT_COMPARED
                     return
-            if finding is not None:
-                wrong = True
-                yield finding
+                except OtherArguments as error:
+                    detail = "does not fit the code or the settings"
+                    advice = str(await self._installation.refusal_of(error))
+            wrong = True
+            yield Finding(f"queue {queue.name}", "problem", detail, advice)
         if not wrong:
             yield Finding("queues", "ok", f"{len(queues)}, all as expected")
-
-    async def _compare(self, queue: Queue) -> Finding | None:
-        """Return what is wrong with the arguments of an existing queue."""
-        try:
-            await self._broker.declare(Topology(queues=(queue,)))
-        except OtherArguments as error:
-            return Finding(
-                f"queue {queue.name}",
-                "problem",
-                "does not fit the code or the settings",
-                str(await self._installation.refusal_of(error)),
-            )
-        return None
 
     async def _check_policies(self) -> AsyncIterator[Finding]:
         about = "policies"
@@ -230,7 +208,7 @@ class Doctor:
             yield Finding(about, "warning", f"not checked: {error}", READ_POLICIES)
             return
         for harm in found or ():
-            what_to_do = advice(harm, self._app.namespace, self._broker.info.vhost)
+            what_to_do = advice_on(harm, self._app.namespace, self._broker.info.vhost)
             yield Finding(harm.about, "problem", harm.detail, what_to_do)
         if not found:
             detail = "none changes the queues" if found is not None else NO_MANAGEMENT
@@ -260,8 +238,7 @@ class Doctor:
                 await self._broker.publish(
                     Message(), exchange=names.control, routing_key=names.presence
                 )
-        async with self._roll_call:
-            answers = await self._roll_call.ask_all({})
+        answers = await self._survey.answers({})
         if answers.complete:
             yield Finding("processors", "ok", f"{answers.expected}, all responding")
         else:
@@ -397,11 +374,14 @@ def explaining_refusals(broker: Broker, rights: Rights) -> Generator[None]:
     try:
         yield
     except AccessRefused as error:
-        line = command(rights, user=broker.info.user or "USER", vhost=broker.info.vhost)
         raise AccessRefused(
             f"{error} Earlier steps remain. Give this user the required rights, which replace the "
-            f"current ones: {line}"
+            f"current ones: {_command(rights, broker.info)}"
         ) from None
+
+
+def _command(rights: Rights, info: BrokerInfo) -> str:
+    return command(rights, user=info.user or "USER", vhost=info.vhost)
 
 
 async def _hands_on(broker: Broker, names: Names) -> bool:
@@ -506,36 +486,29 @@ def _check_alarm(alarm: str) -> Finding:
     )
 
 
+LOOPS: Mapping[Where, tuple[Verdict, str, str]] = {
+    Where.LOST: (
+        "problem",
+        "is overdue, and no processor has its token",
+        "Supervision puts it again while processors run; so does `scheduler seed`.",
+    ),
+    Where.UNATTENDED: ("warning", "is due, but no processor takes it", "Start `scheduler run`."),
+    Where.LATE: (
+        "warning",
+        "is overdue for longer than its task may take, and not all processors respond",
+        "Check whether these processors are hung.",
+    ),
+}
+"""The findings about loops in these states."""
+
+
 def _check_loop(status: Status) -> Finding | None:
     about = f"loop {status.loop}"
-    match status.where:
-        case Where.LOST:
-            return Finding(
-                about,
-                "problem",
-                "is overdue, and no processor has its token",
-                "Supervision puts it again while processors run; so does `scheduler seed`.",
-            )
-        case Where.UNATTENDED:
-            return Finding(
-                about, "warning", "is due, but no processor takes it", "Start `scheduler run`."
-            )
-        case Where.LATE:
-            return Finding(
-                about,
-                "warning",
-                "is overdue for longer than its task may take, and not all processors respond",
-                "Check whether these processors are hung.",
-            )
-        case Where.PAUSED if status.task_pause is None:
-            return Finding(
-                about,
-                "warning",
-                f"is paused: {status.reason or 'no reason was given'}",
-                "Run `scheduler resume` to continue.",
-            )
-        case _:
-            return None
+    if status.where is Where.PAUSED and status.task_pause is None:
+        detail = f"is paused: {status.reason or 'no reason was given'}"
+        return Finding(about, "warning", detail, "Run `scheduler resume` to continue.")
+    found = LOOPS.get(status.where)
+    return None if found is None else Finding(about, *found)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -452,7 +452,7 @@ async def _look_again(site: Site, task: str) -> Look:
 
 def _examine(site: Site, _: Form) -> RequestedAction:
     async def work(operation: Operation) -> None:
-        findings = [finding async for finding in site.program.doctor.examine()]
+        findings = await site.program.doctor.examine()
         site.findings = site.clock.now(), findings
         wrong = sum(finding.verdict != "ok" for finding in findings)
         operation.add_line(f"{len(findings)} checks, {wrong} need attention")

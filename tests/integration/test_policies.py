@@ -187,7 +187,7 @@ class Scene:
 
     async def findings(self, broker: Broker) -> dict[str, Finding]:
         doctor = program_of(self.app, broker).doctor
-        found = [finding async for finding in doctor.examine()]
+        found = await doctor.examine()
         return {each.about: each for each in found if "polic" in each.about}
 
 

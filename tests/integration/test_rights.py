@@ -143,7 +143,7 @@ class Office:
 
     async def findings_of(self, url: str) -> dict[str, Finding]:
         async with AmqpBroker(url) as broker:
-            found = [each async for each in program_of(self.app, broker).doctor.examine()]
+            found = await program_of(self.app, broker).doctor.examine()
         return {finding.about: finding for finding in found}
 
     async def sweep(self) -> None:

@@ -105,7 +105,7 @@ async def test_what_is_left_of_a_task_that_was_renamed_is_told_parked_and_sent_o
     found = await program.leftovers.found()
     assert found == [Leftover("loop", 0, 0), Leftover("mail", 2, 0)]
     assert (await counts(stage)).leftovers == tuple(found)
-    doctor = [each async for each in program.doctor.examine()]
+    doctor = await program.doctor.examine()
     assert [each.verdict for each in doctor if each.about == "task mail"] == ["warning"]
     async with stage.processor(app=old):
         await asyncio.sleep(1)
@@ -133,7 +133,7 @@ async def test_the_pause_of_a_task_that_is_gone_is_told_and_ended_by_prune(stage
     await stage.verbs.pause(await stage.loops.find_or_whole("mail"), "stocktaking")
     await stage.seed(new_app())
     assert (await counts(stage)).orphans == ("loop", "the pause of mail")
-    doctor = [each async for each in stage.program.doctor.examine()]
+    doctor = await stage.program.doctor.examine()
     assert any(each.about == "task mail" and "is paused in" in each.detail for each in doctor)
     planned = {str(each.loop): each.did for each in await stage.seeding.plan(prune=True)}
     assert planned == {"loop": Did.REMOVED, "mail": Did.REMOVED}

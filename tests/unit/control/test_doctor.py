@@ -107,7 +107,7 @@ def program(app: Scheduler, broker: MemoryBroker) -> Program:
 
 
 async def findings(app: Scheduler, broker: MemoryBroker) -> dict[str, Finding]:
-    found = [finding async for finding in program_of(app, broker).doctor.examine()]
+    found = await program_of(app, broker).doctor.examine()
     assert all(finding.advice for finding in found if finding.verdict != "ok")
     return {finding.about: finding for finding in found}
 
@@ -175,7 +175,7 @@ async def test_a_paused_task_is_one_warning_with_what_waits_for_it(stage: Stage)
     await mail.start("daily", every="1d")
     await app.pause("mail", "no credit")
     await mail.send()
-    found = [finding async for finding in stage.program.doctor.examine()]
+    found = await stage.program.doctor.examine()
     (warning,) = [finding for finding in found if finding.verdict == "warning"]
     assert warning.about == "task mail"
     assert re.fullmatch("is paused by .+: no credit; 1 message waiting", warning.detail)

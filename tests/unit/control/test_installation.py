@@ -41,7 +41,7 @@ async def test_the_namespace_of_another_app_is_neither_seeded_nor_processed(stag
     with pytest.raises(UsageError, match=told):
         await processor_of(other, stage.broker, stage.clock).run()
     assert await stage.broker.depth(other.names.roster) == before
-    findings = [finding async for finding in program.doctor.examine()]
+    findings = await program.doctor.examine()
     (finding,) = (each for each in findings if each.about == "app")
     assert finding.verdict == "problem"
     assert "'shop'" in finding.detail

@@ -192,7 +192,7 @@ async def test_no_schedule_is_set_where_nobody_runs_the_loop(stage: Stage) -> No
 
 async def test_the_doctor_tells_of_a_schedule_that_was_set(stage: Stage) -> None:
     await overridden(stage)
-    found = [each async for each in stage.program.doctor.examine() if each.about == "loop task"]
+    found = [each for each in await stage.program.doctor.examine() if each.about == "loop task"]
     assert found == [
         Finding(
             "loop task",

@@ -130,7 +130,7 @@ async def test_recent_failures_of_the_old_name_count_for_the_new_one(stage: Stag
         await old.send(-1)
         await asyncio.sleep(12)
     await renamed(stage, new)
-    findings = [finding async for finding in stage.program.doctor.examine()]
+    findings = await stage.program.doctor.examine()
     (calls,) = [each for each in findings if "calls failed" in each.detail]
     assert calls.about == "task render"
     picture = Picture(new.app.namespace, aliases_of(new.app))

@@ -142,7 +142,7 @@ async def test_processors_are_not_asked_while_the_broker_blocks_publishers(stage
         assert (found.where, found.reason) == (Where.RUNNING, f"as far as is known: {told}")
         running = await program.cancellation.running()
         assert (running.expected, running.complete, running.alarm) == (1, False, "low on disk")
-        findings = {each.about: each async for each in program.doctor.examine()}
+        findings = {each.about: each for each in await program.doctor.examine()}
         assert findings["messages"].verdict == "problem"
         assert told in findings["processors"].detail
         assert (await program.survey.counts(0, [])).alarm == "low on disk"

@@ -114,7 +114,7 @@ async def test_a_task_whose_calls_wait_for_long_is_behind_until_it_is_paused_or_
 
     async def shown() -> tuple[timedelta | None, bool, str, list[str]]:
         (mail,) = [each for each in await program.survey.backlogs() if each.task == "mail"]
-        found = [each async for each in program.doctor.examine()]
+        found = await program.doctor.examine()
         doctors = [each.detail for each in found if each.about == "calls of mail"]
         queue = app.names.processor_queue("mail")
         picture.depths[queue] = await stage.broker.depth(queue)
@@ -144,7 +144,7 @@ async def test_a_task_whose_calls_fail_is_told_by_the_backlog_and_the_doctor(sta
     program = program_of(app, stage.broker, stage.clock)
 
     async def findings() -> list[Finding]:
-        found = [each async for each in program.doctor.examine()]
+        found = await program.doctor.examine()
         return [each for each in found if each.about in ("calls", "task mail")]
 
     async with stage.processor():
