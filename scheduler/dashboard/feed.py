@@ -8,21 +8,18 @@ look at the dashboard.
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.brokers.contract import Broker
 from scheduler.control.status import RECENT
 from scheduler.dashboard.picture import Picture
 from scheduler.errors import BrokerError, QueueNotFound
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.listing import Listed
+from scheduler.queues.namespace import Namespace
 from scheduler.queues.roster import Following, Roster
 from scheduler.timing.backoff import backoff
-from scheduler.timing.clock import Clock
 
 LOOK_BACK = timedelta(hours=24)
 NEAR = (timedelta(minutes=2), timedelta(hours=1))
@@ -35,14 +32,6 @@ MOST_MEASURED = 500  # queues
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=0.5), timedelta(seconds=10)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limit how far the journal is read back."""
-
-    span: timedelta = LOOK_BACK
-    messages: int = MOST_READ_BACK
-
-
 class Feed:
     """Keep a picture up to date, also after reconnects.
 
@@ -52,23 +41,13 @@ class Feed:
 
     def __init__(
         self,
-        broker: Broker,
-        names: Names,
-        clock: Clock,
+        namespace: Namespace,
         picture: Picture,
         shown: Callable[[], Collection[str]],
-        bounds: Bounds = Bounds(),
-        *,
-        has_calls: bool = False,
     ) -> None:
-        self._broker = broker
-        self._names = names
-        self._clock = clock
-        self._picture = picture
-        self._shown = shown
-        self._bounds = bounds
-        self._has_calls = has_calls
-        self._roster = Roster(broker, names, clock, picture.listing)
+        self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
+        self._names, self._picture, self._shown = namespace.app.names, picture, shown
+        self._roster = Roster(self._broker, self._names, self._clock, picture.listing)
         self._following: Following | None = None
         self._first_live: int | None = None
         self._measured = 0
@@ -113,7 +92,7 @@ class Feed:
         self._following = await self._roster.follow(note)
 
     async def _follow_calls(self) -> None:
-        if not self._has_calls:
+        if not any(task.called for task in self._app.tasks.values()):
             return
         hear, history = self._picture.hear_of_calls, self._names.history
         await self._broker.follow(history, hear)
@@ -132,11 +111,11 @@ class Feed:
         self._picture.hear(message)
 
     async def _read_back(self) -> None:
-        """Read the earlier history, from near to far, within the bounds."""
+        """Read the earlier history, from near to far, within limits."""
         picture, now = self._picture, self._clock.now()
         picture.is_reading_back = True
         try:
-            left, until = self._bounds.messages, now - self._bounds.span
+            left, until = MOST_READ_BACK, now - LOOK_BACK
             begin = await self._read_nearest((*(now - span for span in NEAR), until))
             while begin and left > 0 and not self._is_back_to(until):
                 before, begin = begin, max(begin - CHUNK, 0)

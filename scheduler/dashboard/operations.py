@@ -35,6 +35,7 @@ class Operation:
         lines: the results of the first of them, failures first.
         undo: the action that reverts it, and its fields; None: there is none.
         starts_at: when it begins to act, if it can be withdrawn until then.
+        shown: set once the visitor watches it, before its end.
     """
 
     id: str
@@ -51,9 +52,8 @@ class Operation:
     undo: tuple[str, Mapping[str, str]] | None = None
     starts_at: datetime | None = None
     is_stopped: bool = False
-    version: int = 0
-    _shown: asyncio.Event = field(default_factory=asyncio.Event)
-    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    shown: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def title(self) -> str:
@@ -86,7 +86,7 @@ class Operation:
         """Set the total; if it is large, the visitor watches the progress."""
         self.total = total
         if total > LONG:
-            self._shown.set()
+            self.shown.set()
 
     def add_line(self, line: str) -> None:
         """Add one result."""
@@ -99,31 +99,22 @@ class Operation:
 
     def _add(self, place: int, line: str) -> None:
         self.count += 1
-        self.version += 1
         self.lines.insert(place, line)
         del self.lines[LINES:]
 
     async def hold(self, now: datetime) -> None:
         """Wait for a while, in which the operation can be withdrawn."""
         self.starts_at = now + HOLD
-        self.version += 1
-        self._shown.set()
+        self.shown.set()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), HOLD.total_seconds())
+            await asyncio.wait_for(self.stopping.wait(), HOLD.total_seconds())
         self.starts_at = None
         self.check()
 
-    def stop(self) -> None:
-        self._stopping.set()
-
     def check(self) -> None:
         """Raise `Stopped` if the visitor has stopped it."""
-        if self._stopping.is_set():
+        if self.stopping.is_set():
             raise Stopped
-
-    async def shown(self) -> None:
-        """Wait until there is something to show before the end."""
-        await self._shown.wait()
 
 
 Work = Callable[[Operation], Coroutine[Any, Any, None]]
@@ -140,11 +131,6 @@ class Operations:
     def get(self, name: str) -> Operation | None:
         return self._known.get(name)
 
-    @property
-    def version(self) -> int:
-        """Return the version, which grows with each change."""
-        return sum(operation.version + 1 for operation in self._known.values())
-
     async def begin(self, what: str, by: str, right: str, work: Work) -> Operation:
         """Begin an operation, and wait a while for its end."""
         operation = Operation(token_urlsafe(8), what, by, right, self._clock.now())
@@ -154,14 +140,14 @@ class Operations:
         task = asyncio.create_task(self._carry_out(operation, work), name=what)
         self._tasks[operation.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(operation.id))
-        shown = asyncio.create_task(operation.shown())
+        shown = asyncio.create_task(operation.shown.wait())
         await asyncio.wait([task, shown], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
         shown.cancel()
         return operation
 
     async def stop(self, operation: Operation) -> None:
         """Stop an operation before its next loop or message."""
-        operation.stop()
+        operation.stopping.set()
         if (task := self._tasks.get(operation.id)) is not None:
             await asyncio.wait([task], timeout=PATIENCE_S)
 
@@ -184,4 +170,3 @@ class Operations:
             operation.error = f"Failed, see the log: {type(error).__name__}: {error}"
         finally:
             operation.ended_at = self._clock.now()
-            operation.version += 1

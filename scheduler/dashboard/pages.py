@@ -14,12 +14,11 @@ from zoneinfo import available_timezones
 
 from scheduler.control.where import Where
 from scheduler.dashboard import wording
-from scheduler.dashboard.actions import LOOP_VERBS
 from scheduler.dashboard.charts import Chart, Mark, Series
 from scheduler.dashboard.forms import FIELDS, Filter, TaskFilter, arguments_in, pages_of
 from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import MARKS, MEANINGS, Workload, delayed
+from scheduler.dashboard.standing import Workload, delayed
 from scheduler.dashboard.ticks import Agenda, past_ticks
 from scheduler.errors import NotAllSeen
 from scheduler.protocol.epochs import Verb
@@ -491,13 +490,3 @@ PAGES = (
 )
 PAGE_OF_FORM = {page.form: page for page in PAGES if page.form}
 """The page with the form of an action, by the action."""
-
-
-def common(site: Site) -> Context:
-    return {
-        "namespace": site.app.namespace,
-        "picture": site.picture,
-        "marks": MARKS,
-        "meanings": MEANINGS,
-        "verbs": LOOP_VERBS,
-    }

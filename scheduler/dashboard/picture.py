@@ -156,7 +156,7 @@ class Picture:
     def __init__(self, namespace: str, aliases: Mapping[str, str] = MappingProxyType({})) -> None:
         self._aliases = aliases
         self.loops: dict[LoopId, LoopPicture] = {}
-        self.minutes = Minutes(MINUTES_KEPT)
+        self.minutes = Minutes()
         self.entries: list[JournalEntry] = []
         self.listing = Listing()
         self.depths: dict[str, Depth | None] = {}
@@ -377,10 +377,9 @@ class Minute:
 
 
 class Minutes:
-    """Hold a number of last minutes, and count runs as they are heard, in any order."""
+    """Hold the last minutes, and count runs as they are heard, in any order."""
 
-    def __init__(self, kept: int) -> None:
-        self._kept = kept
+    def __init__(self) -> None:
         self._minutes: dict[int, Minute] = {}
 
     def count(self, run: LastRun) -> None:
@@ -412,7 +411,7 @@ class Minutes:
         minute = self._minutes.get(number)
         if minute is None:
             minute = self._minutes[number] = Minute()
-            while len(self._minutes) > self._kept:
+            while len(self._minutes) > MINUTES_KEPT:
                 del self._minutes[min(self._minutes)]
         return minute
 

@@ -9,7 +9,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from importlib.resources import files
@@ -23,9 +23,11 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import ACTIONS, Visitor
+from scheduler.dashboard.actions import LOOP_VERBS
 from scheduler.dashboard.charts import amount
-from scheduler.dashboard.pages import PAGES, Context, common
+from scheduler.dashboard.pages import PAGES, Context
 from scheduler.dashboard.site import Site
+from scheduler.dashboard.standing import MARKS, MEANINGS
 from scheduler.queues.failed import kind_of
 from scheduler.timing.moments import milliseconds_since_epoch
 
@@ -90,31 +92,6 @@ class Rendered:
         return ("parts", json.dumps(changed)) if changed else None
 
 
-@dataclass(slots=True)
-class _Parts:
-    """Collect the parts of one page that is being rendered."""
-
-    found: dict[str, str] = field(default_factory=dict[str, str])
-
-    def __call__(
-        self,
-        name: str,
-        tag: str = "div",
-        classes: str = "",
-        *,
-        label: str = "",
-        caller: Callable[[], str],
-    ) -> Markup:
-        opening = Markup('<{} id="{}"').format(Markup(tag), name)
-        if classes:
-            opening += Markup(' class="{}"').format(classes)
-        if label:
-            opening += Markup(' data-label="{}"').format(label)
-        opening += Markup(">")
-        self.found[name] = f"{opening}{caller()}</{tag}>"
-        return Markup(f"\x00{escape(name)}\x00")
-
-
 class Documents:
     """Hold the templates of a site."""
 
@@ -140,13 +117,29 @@ class Documents:
             kind=kind_of,
             amount=amount,
         )
-        cast("dict[str, Any]", self._environment.globals).update(strip=wording.strip)
+        cast("dict[str, Any]", self._environment.globals).update(
+            strip=wording.strip, marks=MARKS, meanings=MEANINGS, verbs=LOOP_VERBS
+        )
 
     def rendered(self, template: str, context: Mapping[str, Any]) -> Rendered:
         """Return the content inside the frame that all pages have."""
-        parts = _Parts()
-        frame = self._environment.get_template(template).render(**context, part=parts)
-        return Rendered(frame, parts.found)
+        parts = dict[str, str]()
+
+        def part(
+            name: str,
+            tag: str = "div",
+            classes: str = "",
+            *,
+            label: str = "",
+            caller: Callable[[], str],
+        ) -> Markup:
+            given = {"id": name, "class": classes, "data-label": label}.items()
+            attributes = "".join(f' {each}="{escape(value)}"' for each, value in given if value)
+            parts[name] = f"<{tag}{attributes}>{caller()}</{tag}>"
+            return Markup(f"\x00{escape(name)}\x00")
+
+        frame = self._environment.get_template(template).render(**context, part=part)
+        return Rendered(frame, parts)
 
     def whole(
         self, request: Request, visitor: Visitor, title: str, html: str, live: str, code: int = 200
@@ -154,7 +147,8 @@ class Documents:
         """Respond with a document with this content; `live` is the URL of its updates, if any."""
         nonce, base = secrets.token_urlsafe(16), base_of(request)
         query = f"?{request.url.query}" if request.url.query else ""
-        context = common(self._site) | {
+        context = {
+            "namespace": self._site.app.namespace,
             "base": base,
             "title": title,
             "path": request.url.path.removeprefix(base) or "/",
@@ -193,7 +187,8 @@ class Documents:
         if "seen" in request.path_params:
             here = f"/{request.path_params['path']}"
         kept = {name: value for name, value in query.items() if name != "done"}
-        return common(site) | {
+        return {
+            "picture": site.picture,
             "base": base_of(request),
             "now": site.clock.now(),
             "here": f"{here}?{urlencode(kept)}" if kept else here,

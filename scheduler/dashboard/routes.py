@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
-from typing import Any
 
 from markupsafe import escape
 from starlette.applications import Starlette
@@ -45,27 +43,6 @@ LOCAL_ONLY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CachedPage:
-    """Cache a page as it was rendered last, for all visitors of the same.
-
-    Attributes:
-        picture: the version of the picture then.
-        operations: that of the operations.
-    """
-
-    at: float
-    picture: int
-    operations: int
-    rendered: Rendered
-
-    def holds(self, now: float, versions: tuple[int, int], *, is_followed: bool) -> bool:
-        """Return whether it is fresh enough for another visitor."""
-        picture, operations = versions
-        is_same = operations == self.operations and (is_followed or picture == self.picture)
-        return is_same and now - self.at < PACE_S / 2
-
-
 class Routes:
     """Route the pages and actions of a site."""
 
@@ -73,7 +50,7 @@ class Routes:
         self._site = site
         self._documents = Documents(site)
         self._refusal = refusal
-        self._seen: dict[tuple[Any, ...], CachedPage] = {}
+        self._seen: dict[tuple[str, ...], tuple[float, Rendered]] = {}
 
     def app(self) -> Starlette:
         to_visitors = self._to_visitors
@@ -145,21 +122,20 @@ class Routes:
     async def _rendered(
         self, page: Page, request: Request, visitor: Visitor, *, is_followed: bool = False
     ) -> Rendered | None:
-        """Return the page, cached for a moment; an older one will do if updates follow."""
-        site, now = self._site, asyncio.get_running_loop().time()
-        versions = site.picture.version, site.operations.version
+        """Return the page; if updates follow, one that was rendered a moment ago will do."""
+        now = asyncio.get_running_loop().time()
         key = (page.path, request.url.query, base_of(request), visitor.name)
-        seen = self._seen.get(key)
-        if seen is not None and seen.holds(now, versions, is_followed=is_followed):
-            return seen.rendered
+        at, seen = self._seen.get(key, (0.0, None))
+        if is_followed and seen is not None and now - at < PACE_S / 2:
+            return seen
         query = dict(request.query_params)
-        context = await page.seen(site, query)
+        context = await page.seen(self._site, query)
         if context is None:
             return None
         common_to_all = self._documents.for_all(request, visitor, query)
         rendered = self._documents.rendered(page.template, common_to_all | context)
-        self._seen = {k: v for k, v in self._seen.items() if now - v.at < STILL_S}
-        self._seen[key] = CachedPage(now, *versions, rendered)
+        self._seen = {k: v for k, v in self._seen.items() if now - v[0] < STILL_S}
+        self._seen[key] = now, rendered
         return rendered
 
     async def _live(self, request: Request, visitor: Visitor) -> Response:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, cast
 
 from scheduler.brokers.contract import Broker
@@ -56,19 +56,19 @@ class Judgement:
         self.version = picture.version
         self.at = now
         self.standings = standings_of(app, picture, now)
-        self._heard_back_to = picture.heard_back_to
-        self._calls = picture.calls(now)
-        self._delays = delays_in_words(app, picture, self._calls, now)
-        self._notes = [*pauses_in_words(app, picture), *leftovers_in_words(picture)]
-        self._failures = partial(failures_of, self.standings, picture, app.names, now)
+        self._app, self._picture = app, picture
 
     @cached_property
     def verdict(self) -> Verdict:
-        return verdict_of(self.standings, self._calls, self._failures(), self._delays, self._notes)
+        app, picture, calls = self._app, self._picture, self._picture.calls(self.at)
+        failures = failures_of(self.standings, picture, app.names, self.at)
+        delays = delays_in_words(app, picture, calls, self.at)
+        notes = [*pauses_in_words(app, picture), *leftovers_in_words(picture)]
+        return verdict_of(self.standings, calls, failures, delays, notes)
 
     @cached_property
     def workloads(self) -> dict[str, Workload]:
-        return workloads(self.standings, self.at, self._heard_back_to)
+        return workloads(self.standings, self.at, self._picture.heard_back_to)
 
     @cached_property
     def by_name(self) -> dict[str, Standing]:
@@ -168,11 +168,9 @@ class Site:
             await asyncio.sleep(pause)
 
     async def _follow(self) -> None:
-        names, picture = self.app.names, self.picture
         async with self._connect() as broker:
             self._program = Program(self.app, broker, self.clock)
-            has_calls = any(task.called for task in self.app.tasks.values())
-            feed = Feed(broker, names, self.clock, picture, self.shown, has_calls=has_calls)
+            feed = Feed(self._program, self.picture, self.shown)
             async with asyncio.TaskGroup() as group:
                 group.create_task(feed.run(), name="feed of the dashboard")
                 group.create_task(self._look_for_leftovers(self._program), name="leftovers")

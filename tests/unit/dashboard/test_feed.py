@@ -11,13 +11,12 @@ import pytest
 from scheduler import Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.dashboard import feed
-from scheduler.dashboard.feed import Bounds, Feed
+from scheduler.dashboard.feed import Feed
 from scheduler.dashboard.picture import Picture
 from scheduler.protocol.tokens import LoopId
-from tests.stage import START, Stage, new_app
+from tests.stage import START, Stage, new_app, program_of
 
 BEAT = LoopId("beat")
-WHOLE = Bounds()
 
 
 def beating() -> Scheduler:
@@ -30,13 +29,10 @@ def beating() -> Scheduler:
 
 
 @asynccontextmanager
-async def followed(
-    stage: Stage, bounds: Bounds = WHOLE, *, shown: tuple[str, ...] = ()
-) -> AsyncGenerator[Picture]:
+async def followed(stage: Stage, *, shown: tuple[str, ...] = ()) -> AsyncGenerator[Picture]:
     picture = Picture("test")
-    names = beating().names
     async with MemoryBroker(stage.server) as broker:
-        ours = Feed(broker, names, stage.clock, picture, lambda: shown, bounds)
+        ours = Feed(program_of(beating(), broker, stage.clock), picture, lambda: shown)
         running = asyncio.create_task(ours.run())
         await asyncio.sleep(5)
         yield picture
@@ -67,12 +63,14 @@ async def test_a_loop_that_runs_once_a_day_is_found(stage: Stage) -> None:
         assert [run.seq for run in picture.loops[BEAT].runs] == [0]
 
 
-async def test_it_is_read_no_further_back_than_the_bounds(stage: Stage) -> None:
+async def test_it_is_read_no_further_back_than_a_limit(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await stage.seed(beating())
     async with stage.processor():
         await asyncio.sleep(4000)
-    near = Bounds(timedelta(minutes=30), 10_000)
-    async with followed(stage, near) as picture:
+    monkeypatch.setattr(feed, "LOOK_BACK", timedelta(minutes=30))
+    async with followed(stage) as picture:
         assert picture.heard_back_to is not None
         # A chunk is read whole.
         assert sum(minute.runs for _, minute in picture.minutes.last(600, stage.clock.now())) > 100
