@@ -19,12 +19,7 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class Entry(NamedTuple):
-    """List a command, or a group of them.
-
-    Attributes:
-        module: the module of `scheduler.cli` that implements it.
-        help: the first sentence of its help.
-    """
+    """List a command or a group: its module here, and the first sentence of its help."""
 
     module: str
     help: str

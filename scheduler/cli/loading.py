@@ -107,21 +107,19 @@ def _section(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        tool: Any = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+        document: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AppNotFound(f"{path} cannot be read: {error}.") from None
-    section = _get(tool, "scheduler", {})
-    app = _get(section, "app", "")
-    if not isinstance(app, str):
-        raise AppNotFound(
-            'Under [tool.scheduler] in pyproject.toml, write `app = "module:attribute"`, '
-            f"not {app!r}."
-        )
-    return section
-
-
-def _get(table: Any, name: str, default: object) -> Any:
-    return cast(Any, table).get(name, default) if isinstance(table, dict) else table
+    match document:
+        case {"tool": {"scheduler": {"app": app}}} if not isinstance(app, str):
+            raise AppNotFound(
+                'Under [tool.scheduler] in pyproject.toml, write `app = "module:attribute"`, '
+                f"not {app!r}."
+            )
+        case {"tool": {"scheduler": dict()}}:
+            return cast("Mapping[str, Any]", document["tool"]["scheduler"])
+        case _:
+            return {}
 
 
 def _module_and_name(reference: str, what: str, folder: Path) -> tuple[ModuleType, str]:

@@ -130,11 +130,10 @@ def _fields(event: Event) -> dict[str, Any]:
     if isinstance(event, RunEvent):
         for already_there in ("loop", "seq", "message_id"):
             del values[already_there]
-    return {_with_unit(name, value): _plain(value) for name, value in values.items()}
-
-
-def _with_unit(name: str, value: Any) -> str:
-    return f"{name}_ms" if isinstance(value, timedelta) else name
+    return {
+        f"{name}_ms" if isinstance(value, timedelta) else name: _plain(value)
+        for name, value in values.items()
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated
 
@@ -183,7 +183,7 @@ def history(
     """
     span, task = parse_duration(since, "--since"), app.tasks.get(loop or "")
     if id or failed or (task is not None and task.called):
-        return _of_calls(app, Calls(loop, id, failed), span, limit)
+        return _of_calls(app, loop, id, failed, span, limit)
     return _of_loops(app, loop, span, limit)
 
 
@@ -207,29 +207,21 @@ def _of_loops(app: Scheduler, name: str | None, span: timedelta, limit: int) -> 
     return Output([row_of_entry(entry) for entry in entries], _entries(zones).shown(entries))
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Select calls: by task, by ID, or by failure."""
-
-    task: str | None
-    id: str
-    failed: bool
-
-    def include(self, record: Summary | Attempt) -> bool:
-        """Return whether a record of the history is selected."""
-        if self.task not in (None, record.task):
+def _of_calls(
+    app: Scheduler, task: str | None, id: str, failed: bool, span: timedelta, limit: int
+) -> Output:
+    def is_chosen(record: Summary | Attempt) -> bool:
+        if task not in (None, record.task):
             return False
         if isinstance(record, Summary):
-            return not (self.id or self.failed)
-        return record.id.startswith(self.id) and (not self.failed or record.outcome in FAILED)
+            return not (id or failed)
+        return record.id.startswith(id) and (not failed or record.outcome in FAILED)
 
-
-def _of_calls(app: Scheduler, calls: Calls, span: timedelta, limit: int) -> Output:
     async def found(program: Program) -> list[Summary | Attempt]:
         last = deque[Summary | Attempt](maxlen=limit)
         beginning = SystemClock().now() - span
-        async for record in program.history.read(since=beginning, containing=calls.id):
-            if calls.include(record):
+        async for record in program.history.read(since=beginning, containing=id):
+            if is_chosen(record):
                 last.append(record)
         return list(last)
 

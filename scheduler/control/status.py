@@ -177,24 +177,62 @@ class Survey:
         """Return the status of each loop of the code and each keyed one, or only of some."""
         listing = await self.listing()
         loops = [as_listed(loop, listing) for loop in only] if only else self.loops(listing)
-        tokens = await self._last_tokens([loop.id for loop in loops], listing)
+        await self._last_tokens([loop.id for loop in loops], listing)
         # The journal did not report later puts.
         now = self._heard_at or self._clock.now()
         depths = await self.depths({loop.id.task for loop in loops})
-        overdue = self._overdue(loops, tokens, listing, now)
+        overdue = self._overdue(loops, listing, now)
         answers = await self.answers(overdue) if overdue else None
+        asked = dict.fromkeys(overdue, answers)
         return [
-            _status(
-                loop,
-                listing,
-                tokens.get(loop.id),
-                now,
-                depths[loop.id.task],
-                answers if loop.id in overdue else None,
-                is_heard=self._is_heard,
-            )
+            self._status(loop, listing, now, depths[loop.id.task], asked.get(loop.id))
             for loop in loops
         ]
+
+    def _status(
+        self,
+        loop: Loop,
+        listing: Listing,
+        now: datetime,
+        depth: Depth | None,
+        answers: Answers | None,
+    ) -> Status:
+        token = self._tokens.get(loop.id)
+        processors, listed = 0 if depth is None else depth.consumers, listing.get(loop.id)
+        if listed is not None and listed.is_gone:
+            return Status(loop, Where.REMOVED, processors)
+        if depth is None or listed is None:
+            return Status(loop, Where.UNSEEDED, processors)
+        held = (
+            held_in(loop.id, listed.epoch, answers) if token is not None or self._is_heard else None
+        )
+        put = None if token is None else put_of(token)
+        of_task, timeout = listing.of_task(loop.id.task), loop.task.timeout
+        place = where(listed, put, now, depth, of_task=of_task, timeout=timeout, held=held)
+        latest = token if token is not None and token.epoch >= listed.epoch else None
+        due_at, reason, task_pause = latest.due_at if latest else listed.first_due_at, "", None
+        if place is Where.PAUSED:
+            due_at = None
+            reason = (latest.reason if latest and latest.rests else "") or listed.reason
+            if listed.entry.state is LoopState.ACTIVE and not (latest and latest.rests):
+                task_pause = pause_of(listing, loop.id.task)
+                reason = f"its task is paused: {task_pause.reason if task_pause else ''}"
+        if not reason and held is None and answers is not None:
+            reason = f"as far as is known: {answers.silence}"
+        return Status(
+            loop,
+            place,
+            processors,
+            due_at,
+            seq=None if token is None else token.seq,
+            attempt=None if token is None else token.attempt + 1,
+            reason=reason or None,
+            task_pause=task_pause,
+            last=None if token is None else token.last,
+            epoch=listed.epoch,
+            by=listed.by,
+            since=listed.at,
+        )
 
     async def page(self, choice: Choice) -> Page:
         """Return the status of the loops chosen; of too many, those that are overdue come first."""
@@ -390,15 +428,11 @@ class Survey:
         return sum(depth.ready for depth in depths if depth is not None)
 
     def _overdue(
-        self,
-        loops: Collection[Loop],
-        tokens: Mapping[LoopId, Token],
-        listing: Listing,
-        now: datetime,
+        self, loops: Collection[Loop], listing: Listing, now: datetime
     ) -> dict[LoopId, int]:
         overdue = dict[LoopId, int]()
         for loop in loops:
-            listed, token = listing.get(loop.id), tokens.get(loop.id)
+            listed, token = listing.get(loop.id), self._tokens.get(loop.id)
             if listed is None or listed.is_gone or (token is None and not self._is_heard):
                 continue
             put = None if token is None else put_of(token)
@@ -417,51 +451,6 @@ def pause_of(listing: Listing, task: str) -> Pause | None:
     """Return the pause of a task; None: it is not paused."""
     paused = listing.pause_of(task)
     return paused and Pause(paused.by, paused.at, paused.reason)
-
-
-def _status(
-    loop: Loop,
-    listing: Listing,
-    token: Token | None,
-    now: datetime,
-    depth: Depth | None,
-    answers: Answers | None,
-    *,
-    is_heard: bool,
-) -> Status:
-    processors, listed = 0 if depth is None else depth.consumers, listing.get(loop.id)
-    if listed is not None and listed.is_gone:
-        return Status(loop, Where.REMOVED, processors)
-    if depth is None or listed is None:
-        return Status(loop, Where.UNSEEDED, processors)
-    held = held_in(loop.id, listed.epoch, answers) if token is not None or is_heard else None
-    put = None if token is None else put_of(token)
-    of_task, timeout = listing.of_task(loop.id.task), loop.task.timeout
-    place = where(listed, put, now, depth, of_task=of_task, timeout=timeout, held=held)
-    latest = token if token is not None and token.epoch >= listed.epoch else None
-    due_at, reason, task_pause = latest.due_at if latest else listed.first_due_at, "", None
-    if place is Where.PAUSED:
-        due_at = None
-        reason = (latest.reason if latest and latest.rests else "") or listed.reason
-        if listed.entry.state is LoopState.ACTIVE and not (latest and latest.rests):
-            task_pause = pause_of(listing, loop.id.task)
-            reason = f"its task is paused: {task_pause.reason if task_pause else ''}"
-    if not reason and held is None and answers is not None:
-        reason = f"as far as is known: {answers.silence}"
-    return Status(
-        loop,
-        place,
-        processors,
-        due_at,
-        seq=None if token is None else token.seq,
-        attempt=None if token is None else token.attempt + 1,
-        reason=reason or None,
-        task_pause=task_pause,
-        last=None if token is None else token.last,
-        epoch=listed.epoch,
-        by=listed.by,
-        since=listed.at,
-    )
 
 
 def _total(depths: Mapping[str, Depth | None], task: TaskSpec) -> int:
