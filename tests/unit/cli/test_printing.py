@@ -1,4 +1,4 @@
-"""What commands print of messages that somebody else has made."""
+"""What commands print: lines, JSON, tables and moments, also of messages that others have made."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -6,16 +6,25 @@ from decimal import Decimal
 from operator import itemgetter
 from tempfile import TemporaryFile
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from scheduler.brokers.tables import Opaque
 from scheduler.cli.failed import Spool, row_of_parked
-from scheduler.cli.printing import print_error, print_json, print_json_list, print_line, print_lines
-from scheduler.cli.tables import Table
+from scheduler.cli.printing import (
+    print_error,
+    print_json,
+    print_json_list,
+    print_line,
+    print_lines,
+    relative,
+)
+from scheduler.cli.tables import Table, shortened
 from scheduler.errors import SchedulerError
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import read_parked
+from scheduler.timing.moments import exact
 
 NINE = datetime(2026, 6, 1, 9, 0, tzinfo=UTC)
 STRANGE = Message(
@@ -106,3 +115,92 @@ def test_the_columns_of_a_table_are_as_wide_as_their_cells(
         "1   a b       end",
         "22  漢字漢字",
     ]
+
+
+# Tables
+
+TABLE = Table[str](
+    {
+        "LOOP": str,
+        "DUE": lambda _: "09:00",
+        "TOOK": lambda _: "1 s",
+        "NOTE": lambda _: "x" * 30,
+    },
+    brief=("LOOP", "NOTE"),
+)
+
+
+def shown(name: str, width: int) -> list[str]:
+    return [line.plain for line in TABLE.lines([name], width)]
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (80, ["LOOP  DUE    TOOK  NOTE", f"beat  09:00  1 s   {'x' * 30}"]),
+        (31, ["LOOP  DUE    TOOK  NOTE", f"beat  09:00  1 s   {'x' * 11}…"]),
+        (30, ["LOOP  NOTE", f"beat  {'x' * 23}…"]),
+        (9, ["LOOP  NOTE", "beat  xxx…"]),
+    ],
+)
+def test_what_does_not_fit_is_told_in_brief_and_only_a_note_is_cut(
+    width: int, lines: list[str]
+) -> None:
+    assert shown("beat", width) == lines
+
+
+def test_a_name_is_never_cut() -> None:
+    assert shown("n" * 100, 80)[1].split()[0] == "n" * 100
+
+
+@pytest.mark.parametrize(
+    ("ids", "short"),
+    [
+        ([], []),
+        (["abcdefghijk"], ["abcdefgh"]),
+        (["abc"], ["abc"]),
+        (["abcdefgh-1-x", "abcdefgh-2-x", "b" * 20], ["abcdefgh-1", "abcdefgh-2", "b" * 8]),
+        (["abcdefgh-1", "abcdefgh-12", "abcdefgh"], ["abcdefgh-1", "abcdefgh-12", "abcdefgh"]),
+        (["a" * 20, "a" * 20], ["a" * 8, "a" * 8]),
+    ],
+)
+def test_an_id_is_as_short_as_it_can_be_told_from_the_others(
+    ids: list[str], short: list[str]
+) -> None:
+    assert [shortened(ids)[each] for each in ids] == short
+
+
+# Moments
+
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("away", "told"),
+    [
+        ({"seconds": 12.7}, "in 12 s"),
+        ({"seconds": 0.2}, "in 0 s"),
+        ({}, "0 s ago"),
+        ({"seconds": -119}, "119 s ago"),
+        ({"seconds": 120}, "in 2 m"),
+        ({"minutes": -119}, "119 m ago"),
+        ({"minutes": 120}, "in 2 h 0 m"),
+        ({"hours": 13, "minutes": 31}, "in 13 h 31 m"),
+        ({"hours": 24}, "in 24 h"),
+        ({"hours": -99}, "99 h ago"),
+        ({"hours": 100}, "in 4 d"),
+        ({"days": -400}, "400 d ago"),
+    ],
+)
+def test_how_far_a_moment_is_from_now(away: dict[str, float], told: str) -> None:
+    assert relative(NOW + timedelta(**away), NOW) == told
+
+
+def test_a_moment_is_told_with_its_offset() -> None:
+    assert exact(NOW, ZoneInfo("Europe/Berlin")) == "2026-06-01 14:00:00+02:00"
+    assert exact(NOW, UTC) == "2026-06-01 12:00:00+00:00"
+    assert datetime.fromisoformat(exact(NOW)) == NOW
+
+
+def test_what_is_not_known_is_not_told() -> None:
+    assert (exact(None), relative(None, NOW)) == ("", "")

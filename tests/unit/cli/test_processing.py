@@ -1,12 +1,17 @@
-"""A processor whose user code raises in the event loop what ends a process, in tasks of its own."""
+"""What may end the process of a processor: signals, and what its user code raises."""
 
+import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from scheduler.cli.processing import on_signal
 
 ROOT = Path(__file__).parents[3]
 APP = """
@@ -41,3 +46,28 @@ def test_what_a_task_of_a_run_raises_ends_that_run_only(tmp_path: Path, error: s
     assert re.search(failed, done.stderr)
     assert f"an asyncio task raised {error}: the processor continues" in done.stderr
     assert re.search(r"stopped, \d messages? requeued\n$", done.stderr)
+
+
+@pytest.fixture
+def handlers_as_they_were() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("on_windows", [False, True])
+@pytest.mark.usefixtures("handlers_as_they_were")
+async def test_a_signal_is_told_to_who_asked_last(
+    monkeypatch: pytest.MonkeyPatch, on_windows: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    if on_windows:
+        missing = asyncio.AbstractEventLoop.add_signal_handler
+        monkeypatch.setattr(type(loop), "add_signal_handler", missing)
+    told: asyncio.Queue[str] = asyncio.Queue()
+    on_signal(lambda _: pytest.fail("another one has asked since"))
+    on_signal(told.put_nowait)
+    for name in ("SIGTERM", "SIGINT", "SIGTERM"):
+        signal.raise_signal(signal.Signals[name])
+        assert await asyncio.wait_for(told.get(), 10) == name
