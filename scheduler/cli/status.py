@@ -42,7 +42,7 @@ from scheduler.protocol.tokens import LastRun
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import exact
-from scheduler.timing.schedules import Schedule, describe, ticks_after, zone_of
+from scheduler.timing.schedules import describe, ticks_after, zone_of
 
 FEW = 3
 GONE = (Where.LOST, Where.UNSEEDED)
@@ -261,7 +261,8 @@ def _fields(status: Status, now: datetime) -> Iterator[tuple[str, str]]:
     schedule = status.loop.schedule
     zone = zone_of(schedule)
     yield "loop", str(status.loop)
-    yield "schedule", _in_words(schedule)
+    end = "" if schedule.has_grid else ", from the end of a run"
+    yield "schedule", describe(schedule) + end
     if origin := origin_of(status.loop):
         yield "", origin
     yield "state", f"{status.where.value}: {status.where.meaning}"
@@ -296,10 +297,6 @@ def _of_last_run(status: Status, zone: tzinfo | None, now: datetime) -> Iterator
     yield "  planned", _moment(run.scheduled_at, zone, now)
     yield "  started", f"{_moment(run.started_at, zone, now)}, {seconds(run.late)} late"
     yield "  took", seconds(run.duration)
-
-
-def _in_words(schedule: Schedule) -> str:
-    return describe(schedule) + ("" if schedule.has_grid else ", from the end of a run")
 
 
 def _moment(moment: datetime, zone: tzinfo | None, now: datetime) -> str:
@@ -382,16 +379,11 @@ class Screen:
             self._trouble = str(error)
 
     def _shown(self) -> Group:
-        if self._overview is None:
-            return Group(self._title())
-        lines = lines_of(self._app, self._overview, self._console.width)
-        return Group(self._title(), "", *lines)
-
-    def _title(self) -> Text:
-        if self._overview is None:
-            return Text(f"{self._app.namespace}: {self._trouble}")
-        at = exact(self._overview.at)
+        namespace, overview = self._app.namespace, self._overview
+        if overview is None:
+            return Group(Text(f"{namespace}: {self._trouble}"))
+        at, every = exact(overview.at), rough(self._interval)
+        title = Text(f"{namespace} at {at}, every {every} until Ctrl-C", "bold")
         if self._trouble:
-            return Text(f"{self._app.namespace} as it was at {at}: {self._trouble}", BAD)
-        every = rough(self._interval)
-        return Text(f"{self._app.namespace} at {at}, every {every} until Ctrl-C", "bold")
+            title = Text(f"{namespace} as it was at {at}: {self._trouble}", BAD)
+        return Group(title, "", *lines_of(self._app, overview, self._console.width))

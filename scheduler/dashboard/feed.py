@@ -117,7 +117,7 @@ class Feed:
         try:
             left, until = MOST_READ_BACK, now - LOOK_BACK
             begin = await self._read_nearest((*(now - span for span in NEAR), until))
-            while begin and left > 0 and not self._is_back_to(until):
+            while begin and left > 0 and (picture.heard_back_to or now) > until:
                 before, begin = begin, max(begin - CHUNK, 0)
                 await self._read(begin, before)
                 left -= before - begin
@@ -132,10 +132,6 @@ class Feed:
             if (begin := await self._read(moment, self._first_live)) is not None:
                 return begin
         return None
-
-    def _is_back_to(self, until: datetime) -> bool:
-        heard = self._picture.heard_back_to
-        return heard is not None and heard <= until
 
     async def _read(self, since: datetime | int, before: int | None) -> int | None:
         """Read up to an offset; return where it began, None: it was empty."""

@@ -254,9 +254,10 @@ def failures_of(
             if failed:
                 group.see(failed[0].started_at, failed[-1].started_at, error)
     for (task, kind), parked in picture.parked.items():
+        depth = picture.depths.get(names.failed_queue(task))
         is_over = (task, kind) not in found and (
             parked.last_at < now - DAY
-            or _is_empty(picture, names, task)
+            or (depth is not None and depth.ready == 0)
             or succeeded.get(task, parked.first_at) > parked.last_at
         )
         if not is_over:
@@ -267,12 +268,6 @@ def failures_of(
         group.succeeded_at = succeeded.get(group.task)
         group.loops.sort(key=lambda each: -each.failures)
     return sorted(found.values(), key=lambda each: (-len(each.loops), -each.parked, each.task))
-
-
-def _is_empty(picture: Picture, names: Names, task: str) -> bool:
-    """Return whether no message of a task is parked, as far as known."""
-    depth = picture.depths.get(names.failed_queue(task))
-    return depth is not None and depth.ready == 0
 
 
 def _capped(count: int, is_capped: bool) -> str:

@@ -12,7 +12,6 @@ from scheduler.dashboard.picture import LoopPicture, Run
 from scheduler.dashboard.standing import Standing
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending
-from scheduler.queues.journal import JournalEntry
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.moments import UNIX_EPOCH
 from scheduler.timing.once import Once
@@ -174,7 +173,8 @@ class _Story:
         states = (*PAUSING, *ENDING_PAUSE)
         act = next((each for each in reversed(acts) if each.what in states), None)
         run = self._last_before(tick)
-        if run is not None and self._has_paused_itself(run) and not _is_after(act, run):
+        is_later = run and act and act.at is not None and act.at > run.last.started_at
+        if run is not None and self._has_paused_itself(run) and not is_later:
             return f"It had paused itself after its run before: {run.last.error or 'no reason'}"
         if act is None or act.what not in PAUSING:
             return None
@@ -186,7 +186,8 @@ class _Story:
         return ending is Ending.STOPPED or (ending is Ending.ESCALATED and self._pauses_itself)
 
     def _missed(self, tick: datetime) -> PastTick:
-        before, after = self._last_before(tick), self._first_after(tick)
+        before = self._last_before(tick)
+        after = next((run for run in self._loop.runs if run.last.started_at >= tick), None)
         if before is not None and before.last.started_at + before.last.duration > tick:
             took = wording.span(before.last.duration)
             return PastTick(
@@ -201,10 +202,3 @@ class _Story:
 
     def _last_before(self, tick: datetime) -> Run | None:
         return next((run for run in reversed(self._loop.runs) if run.last.started_at < tick), None)
-
-    def _first_after(self, tick: datetime) -> Run | None:
-        return next((run for run in self._loop.runs if run.last.started_at >= tick), None)
-
-
-def _is_after(act: JournalEntry | None, run: Run) -> bool:
-    return act is not None and act.at is not None and act.at > run.last.started_at
