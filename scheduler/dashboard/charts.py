@@ -1,17 +1,41 @@
-"""Draw charts as inline SVG, with axes and units. They are part of the page, and need no script."""
+"""Draw runs and charts as inline SVG. They are part of the page, and need no script."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
-from math import floor, log10
+from math import floor, log1p, log10
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
+
+from scheduler.dashboard.picture import RUNS_KEPT, Run
+from scheduler.dashboard.wording import in_full, in_zone, span
+from scheduler.protocol.tokens import Ending
+from scheduler.timing.durations import milliseconds
+from scheduler.timing.moments import milliseconds_since_epoch
 
 WIDTH, HEIGHT = 600, 96
 LABELS = 5
 LONG = timedelta(days=2)
 STEPS = (1, 2, 5, 10)
+BAR, GAP, BAR_HEIGHT = 4, 1, 22
+SHORTEST = 4
+# Shape shows the state as well: failed runs hang down from the line, in their colour.
+HANGING = (Ending.RETRIED, Ending.ESCALATED, Ending.STOPPED)
+UNSCALED = {"vector-effect": "non-scaling-stroke"}
+
+
+def element(tag: str, attributes: Mapping[str, object], *inside: object) -> Markup:
+    """Mark up an element; an attribute without a value is left out."""
+    given = ((name, value) for name, value in attributes.items() if value not in (None, ""))
+    written = "".join(f' {name}="{escape(value)}"' for name, value in given)
+    return Markup(f"<{tag}{written}>{''.join(map(escape, inside))}</{tag}>")
+
+
+def image(classes: str, label: str, height: int, *drawn: Markup) -> Markup:
+    """Draw an image as wide as its place."""
+    scaled = {"viewBox": f"0 0 {WIDTH} {height}", "preserveAspectRatio": "none", "role": "img"}
+    return element("svg", {"class": classes, **scaled, "aria-label": label}, *drawn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +91,7 @@ class Chart:
     @property
     def svg(self) -> Markup:
         drawn = [*(self._paths() if self.are_lines else ()), *self._columns(), *self._marks()]
-        return Markup(
-            '<svg class="chart" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
-            'aria-label="{}">{}</svg>'
-        ).format(WIDTH, HEIGHT, f"{self.title}: {self._at(-1)}", Markup("").join(drawn))
+        return image("chart", f"{self.title}: {self._at(-1)}", HEIGHT, *drawn)
 
     def _at(self, index: int) -> str:
         parts = [
@@ -88,21 +109,12 @@ class Chart:
                 if value := each.values[index]:
                     height = max(value / top * HEIGHT, 2.0)
                     y -= height
-                    bars.append(
-                        Markup(
-                            '<rect class="{}" x="{}" y="{}" width="{}" height="{}"></rect>'
-                        ).format(
-                            each.name or "column",
-                            x,
-                            round(y, 1),
-                            round(width * 0.8, 2),
-                            round(height, 1),
-                        )
-                    )
-            yield Markup(
-                '<g><rect class="hover" x="{}" y="0" width="{}" height="{}"></rect>{}'
-                "<title>{}</title></g>"
-            ).format(x, round(width, 2), HEIGHT, Markup("").join(bars), self._at(index))
+                    place = {"x": x, "y": round(y, 1), "width": round(width * 0.8, 2)}
+                    size = {**place, "height": round(height, 1)}
+                    bars.append(element("rect", {"class": each.name or "column", **size}))
+            whole = {"class": "hover", "x": x, "y": 0, "width": round(width, 2), "height": HEIGHT}
+            title = element("title", {}, self._at(index))
+            yield element("g", {}, element("rect", whole), *bars, title)
 
     def _paths(self) -> Iterator[Markup]:
         width, top = WIDTH / len(self.moments), self.top
@@ -117,20 +129,88 @@ class Chart:
                 if not is_gap
             )
             path = "".join(f"M{line}h.1" for line in lines)
-            yield Markup(
-                '<path class="line {}" d="{}" vector-effect="non-scaling-stroke"></path>'
-            ).format(each.name, path)
+            yield element("path", {"class": f"line {each.name}", "d": path, **UNSCALED})
 
     def _marks(self) -> Iterator[Markup]:
         begin, step = self.moments[0], self.moments[1] - self.moments[0]
         for mark in self.marks:
             share = (mark.at - begin) / (step * len(self.moments))
             if 0 <= share <= 1:
-                yield Markup(
-                    '<line class="mark {}" x1="{x}" x2="{x}" y1="0" y2="{}" '
-                    'vector-effect="non-scaling-stroke"><title>{}</title></line>'
-                ).format(mark.kind, HEIGHT, mark.what, x=round(share * WIDTH, 1))
+                x = round(share * WIDTH, 1)
+                place = {"x1": x, "x2": x, "y1": 0, "y2": HEIGHT, **UNSCALED}
+                title = element("title", {}, mark.what)
+                yield element("line", {"class": f"mark {mark.kind}", **place}, title)
 
 
 def amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2f}"
+
+
+def strip(runs: Sequence[Run]) -> Markup:
+    """Draw the last runs of a loop, a bar each: its height is the duration; failed ones point down.
+
+    The data of each bar is compact, as pages have many of these: the script describes the one under
+    the pointer or the cursor.
+    """
+    longest = max((run.last.duration for run in runs), default=timedelta(0))
+    begin = RUNS_KEPT - len(runs)
+    strokes: dict[Ending, list[str]] = {}
+    for at, run in enumerate(runs):
+        strokes.setdefault(run.last.ending, []).append(_stroke(run, begin + at, longest))
+    failed = sum(run.last.ending in HANGING for run in runs)
+    label = f"last {len(runs)} runs: {failed} failed, the longest took {span(longest)}"
+    drawn = [
+        element("path", {"class": ending.value, "d": "".join(found)})
+        for ending, found in strokes.items()
+    ]
+    size = f"0 0 {RUNS_KEPT * (BAR + GAP)} {2 * BAR_HEIGHT // 3 + BAR_HEIGHT}"
+    svg = element("svg", {"viewBox": size, "aria-hidden": "true"}, *drawn)
+    named = {"class": "strip", "role": "img", "aria-label": label if runs else "no runs found"}
+    focused = {"tabindex": 0, "data-runs": " ".join(map(_briefly, runs))} if runs else {}
+    return element("span", {**named, **focused}, svg)
+
+
+def _briefly(run: Run) -> str:
+    """Encode a run: how it ended, when it started and its duration in milliseconds."""
+    last = run.last
+    began, took = milliseconds_since_epoch(last.started_at), milliseconds(last.duration)
+    return f"{last.ending.value[:2]}{began}+{took}"
+
+
+def _stroke(run: Run, at: int, longest: timedelta) -> str:
+    """Draw a bar, from the line up; or down, for a failure."""
+    most = log1p(longest.total_seconds() * 1000) or 1
+    share = log1p(run.last.duration.total_seconds() * 1000) / most
+    height = max(SHORTEST, round(share * BAR_HEIGHT))
+    middle = at * (BAR + GAP) + BAR / 2
+    if run.last.ending in HANGING:
+        return f"M{middle:g} {BAR_HEIGHT + 1}v{max(SHORTEST, height * 2 // 3)}"
+    return f"M{middle:g} {BAR_HEIGHT}v-{height}"
+
+
+def timeline(runs: Sequence[Run], now: datetime) -> Markup:
+    """Draw the last runs on the axis of time: where each was planned, started and ended."""
+    if not runs:
+        return Markup("")
+    begin = min(run.last.scheduled_at for run in runs)
+    whole = max((now - begin).total_seconds(), 1.0)
+
+    def at(moment: datetime) -> float:
+        return round((moment - begin).total_seconds() / whole * WIDTH, 2)
+
+    drawn = [_span_of(run, at) for run in runs]
+    return image("chart timeline", f"{len(runs)} runs", 60, *drawn)
+
+
+def _span_of(run: Run, at: Callable[[datetime], float]) -> Markup:
+    last, start = run.last, at(run.last.started_at)
+    title = f"#{run.seq} {last.ending.value}: planned {in_full(in_zone(last.scheduled_at))}, "
+    title += f"{span(last.late)} late, took {span(last.duration)}"
+    plan = {"class": "plan", "x": at(last.scheduled_at), "y": 28, "width": 1.5, "height": 4}
+    y, width = (
+        32 if last.ending in HANGING else 2,
+        max(at(last.started_at + last.duration) - start, 2.0),
+    )
+    ran = {"class": f"run {last.ending.value}", "x": start, "y": y, "width": width, "height": 24}
+    named = element("rect", ran, element("title", {}, title))
+    return element("g", {}, element("rect", plan), named)

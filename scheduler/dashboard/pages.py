@@ -14,7 +14,7 @@ from zoneinfo import available_timezones
 
 from scheduler.control.where import Where
 from scheduler.dashboard import wording
-from scheduler.dashboard.charts import Chart, Mark, Series
+from scheduler.dashboard.charts import Chart, Mark, Series, timeline
 from scheduler.dashboard.forms import FIELDS, Filter, TaskFilter, arguments_in, pages_of
 from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.site import Site
@@ -181,7 +181,8 @@ def loop(site: Site, query: Query) -> Context | None:
         return None
     now, picture = site.clock.now(), found.loop
     task = site.app.tasks.get(picture.id.task)
-    after = _before_next_tick(picture, now)
+    token = picture.token
+    after = token.scheduled_at - MILLISECOND if token and token.scheduled_at > now else now
     return {
         "standing": found,
         "zone": wording.zone_name(found.schedule),
@@ -196,7 +197,7 @@ def loop(site: Site, query: Query) -> Context | None:
             site.picture.heard_back_to,
             pauses_itself=task is not None and task.policy.after_failure == "pause",
         ),
-        "timeline": wording.timeline(picture.runs, now),
+        "timeline": timeline(picture.runs, now),
         "events": _events(picture),
     }
 
@@ -207,12 +208,6 @@ def _values(site: Site, loop: LoopPicture) -> Context:
     return {
         name: site.redact(loop.id.task, value) for name, value in (("args", args), ("carry", carry))
     }
-
-
-def _before_next_tick(loop: LoopPicture, now: datetime) -> datetime:
-    """Return a moment after which its next tick is the first."""
-    waiting = loop.token is not None and loop.token.scheduled_at > now
-    return loop.token.scheduled_at - MILLISECOND if loop.token and waiting else now
 
 
 def _events(loop: LoopPicture) -> list[tuple[datetime, str, str, str]]:

@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import ACTIONS, Visitor
 from scheduler.dashboard.actions import LOOP_VERBS
-from scheduler.dashboard.charts import amount
+from scheduler.dashboard.charts import amount, element, strip
 from scheduler.dashboard.pages import PAGES, Context
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import MARKS, MEANINGS
@@ -118,7 +118,7 @@ class Documents:
             amount=amount,
         )
         cast("dict[str, Any]", self._environment.globals).update(
-            strip=wording.strip, marks=MARKS, meanings=MEANINGS, verbs=LOOP_VERBS
+            strip=strip, marks=MARKS, meanings=MEANINGS, verbs=LOOP_VERBS
         )
 
     def rendered(self, template: str, context: Mapping[str, Any]) -> Rendered:
@@ -133,9 +133,8 @@ class Documents:
             label: str = "",
             caller: Callable[[], str],
         ) -> Markup:
-            given = {"id": name, "class": classes, "data-label": label}.items()
-            attributes = "".join(f' {each}="{escape(value)}"' for each, value in given if value)
-            parts[name] = f"<{tag}{attributes}>{caller()}</{tag}>"
+            attributes = {"id": name, "class": classes, "data-label": label}
+            parts[name] = element(tag, attributes, caller())
             return Markup(f"\x00{escape(name)}\x00")
 
         frame = self._environment.get_template(template).render(**context, part=part)
@@ -207,9 +206,7 @@ def moment(value: datetime | None, zone: str = "") -> Markup:
     if value is None:
         return Markup("")
     local = wording.in_zone(value, zone)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        value.isoformat(timespec="milliseconds"), wording.in_full(local), wording.brief(local)
-    )
+    return _time(value, local, wording.brief(local))
 
 
 def key(value: datetime) -> str:
@@ -224,6 +221,9 @@ def exact(value: datetime, zone: str = "") -> str:
 def clock(value: datetime) -> Markup:
     """Mark up a time of day, by the reader's clock if known."""
     local = wording.in_zone(value)
-    return Markup('<time class="clock" datetime="{}" title="{}">{}</time>').format(
-        value.isoformat(timespec="milliseconds"), wording.in_full(local), f"{local:%H:%M} UTC"
-    )
+    return _time(value, local, f"{local:%H:%M} UTC", "clock")
+
+
+def _time(value: datetime, local: datetime, text: str, classes: str = "") -> Markup:
+    exact = {"datetime": value.isoformat(timespec="milliseconds"), "title": wording.in_full(local)}
+    return element("time", {"class": classes, **exact}, text)

@@ -1,32 +1,17 @@
-"""Format values for pages: spans, moments and schedules in words, runs as drawings in SVG.
-
-Drawings are part of the page, and need no script.
-"""
+"""Format values for pages: spans, moments and schedules in words."""
 
 import json
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from math import log1p
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from markupsafe import Markup
 from pydantic_core import to_jsonable_python
 
-from scheduler.dashboard.picture import RUNS_KEPT, Run
-from scheduler.protocol.tokens import Ending
-from scheduler.timing.durations import milliseconds
-from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.phrases import in_words, seconds_first
 from scheduler.timing.schedules import Cron, Every, Schedule, describe, ticks_after, zone_of
 
-BAR, GAP, HEIGHT = 4, 1, 22
-SHORTEST = 4
-CHART_WIDTH = 600
-# Shape shows the state as well: failed runs hang down from the line, in their colour.
-HANGING = (Ending.RETRIED, Ending.ESCALATED, Ending.STOPPED)
 LONGEST_LINE = 200
 
 
@@ -131,87 +116,3 @@ def first_line(text: str) -> str:
 def rate(value: float) -> str:
     """Format a rate: "0", "0.2", "7.5", "1200"."""
     return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
-
-
-def strip(runs: Sequence[Run]) -> Markup:
-    """Draw the last runs of a loop, a bar each: its height is the duration; failed ones point down.
-
-    The data of each bar is compact, as pages have many of these: the script describes the one under
-    the pointer or the cursor.
-    """
-    longest = max((run.last.duration for run in runs), default=timedelta(0))
-    begin = RUNS_KEPT - len(runs)
-    strokes: dict[Ending, list[str]] = {}
-    for at, run in enumerate(runs):
-        strokes.setdefault(run.last.ending, []).append(_stroke(run, begin + at, longest))
-    failed = sum(run.last.ending in HANGING for run in runs)
-    label = f"last {len(runs)} runs: {failed} failed, the longest took {span(longest)}"
-    drawn = [
-        Markup('<path class="{}" d="{}"></path>').format(ending.value, "".join(found))
-        for ending, found in strokes.items()
-    ]
-    return Markup(
-        '<span class="strip" role="img" aria-label="{label}"{}><svg viewBox="0 0 {} {}" '
-        'aria-hidden="true">{}</svg></span>'
-    ).format(
-        Markup(' tabindex="0" data-runs="{}"').format(" ".join(map(_briefly, runs)))
-        if runs
-        else "",
-        RUNS_KEPT * (BAR + GAP),
-        2 * HEIGHT // 3 + HEIGHT,
-        Markup("").join(drawn),
-        label=label if runs else "no runs found",
-    )
-
-
-def _briefly(run: Run) -> str:
-    """Encode a run: how it ended, when it started and its duration in milliseconds."""
-    last = run.last
-    began, took = milliseconds_since_epoch(last.started_at), milliseconds(last.duration)
-    return f"{last.ending.value[:2]}{began}+{took}"
-
-
-def _stroke(run: Run, at: int, longest: timedelta) -> str:
-    """Draw a bar, from the line up; or down, for a failure."""
-    most = log1p(longest.total_seconds() * 1000) or 1
-    share = log1p(run.last.duration.total_seconds() * 1000) / most
-    height = max(SHORTEST, round(share * HEIGHT))
-    middle = at * (BAR + GAP) + BAR / 2
-    if run.last.ending in HANGING:
-        return f"M{middle:g} {HEIGHT + 1}v{max(SHORTEST, height * 2 // 3)}"
-    return f"M{middle:g} {HEIGHT}v-{height}"
-
-
-def timeline(runs: Sequence[Run], now: datetime) -> Markup:
-    """Draw the last runs on the axis of time: where each was planned, started and ended."""
-    if not runs:
-        return Markup("")
-    begin = min(run.last.scheduled_at for run in runs)
-    whole = max((now - begin).total_seconds(), 1.0)
-
-    def at(moment: datetime) -> float:
-        return round((moment - begin).total_seconds() / whole * CHART_WIDTH, 2)
-
-    drawn = [_span_of(run, at) for run in runs]
-    return Markup(
-        '<svg class="chart timeline" viewBox="0 0 {} 60" preserveAspectRatio="none" role="img" '
-        'aria-label="{} runs">{}</svg>'
-    ).format(CHART_WIDTH, len(runs), Markup("").join(drawn))
-
-
-def _span_of(run: Run, at: Callable[[datetime], float]) -> Markup:
-    last, start = run.last, at(run.last.started_at)
-    title = f"#{run.seq} {last.ending.value}: planned "
-    title += f"{in_full(in_zone(last.scheduled_at))}, {span(last.late)} "
-    title += f"late, took {span(last.duration)}"
-    return Markup(
-        '<g><rect class="plan" x="{}" y="28" width="1.5" height="4"></rect><rect '
-        'class="run {}" x="{}" y="{}" width="{}" height="24"><title>{}</title></rect></g>'
-    ).format(
-        at(last.scheduled_at),
-        last.ending.value,
-        start,
-        2 + (30 if last.ending in HANGING else 0),
-        max(at(last.started_at + last.duration) - start, 2.0),
-        title,
-    )
