@@ -1,6 +1,6 @@
 """Count loops: `scheduler census`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.text import Text
 
@@ -58,23 +58,25 @@ def _tasks(figures: Figures) -> Table[str]:
     def in_state(state: LoopState) -> Callable[[str], str]:
         return lambda task: f"{figures.tally.loops.get(task, {}).get(state, 0):,}"
 
-    columns: Mapping[str, Callable[[str], str]] = {
-        "TASK": str,
-        "ACTIVE": in_state(LoopState.ACTIVE),
-        "PAUSED": in_state(LoopState.PAUSED),
-        "GONE": in_state(LoopState.GONE),
-        "READY": lambda task: f"{figures.ready.get(task, 0):,}",
-    }
-    return Table(columns, brief=tuple(columns))
+    return Table(
+        {
+            "TASK": str,
+            "ACTIVE": in_state(LoopState.ACTIVE),
+            "PAUSED": in_state(LoopState.PAUSED),
+            "GONE": in_state(LoopState.GONE),
+            "READY": lambda task: f"{figures.ready.get(task, 0):,}",
+        }
+    )
 
 
 def _timers(figures: Figures) -> Table[str]:
-    columns: Mapping[str, Callable[[str], str]] = {
-        "TIMER": str,
-        "TOKENS": lambda timer: f"{figures.timers.get(timer, 0):,}",
-        "CALLS": lambda timer: f"{figures.later.get(timer, 0):,}",
-    }
-    return Table(columns, brief=tuple(columns))
+    return Table(
+        {
+            "TIMER": str,
+            "TOKENS": lambda timer: f"{figures.timers.get(timer, 0):,}",
+            "CALLS": lambda timer: f"{figures.later.get(timer, 0):,}",
+        }
+    )
 
 
 def _named(about: str, count: int, names: Sequence[str]) -> str:

@@ -61,12 +61,12 @@ class Table(Generic[E]):
     Attributes:
         columns: returns a cell, by the name of its column: a moment is exact, and relative in a
             brief table.
-        brief: the columns to keep if not all fit. In a terminal, a last one of `CUT` may be
-            shortened.
+        brief: the columns to keep if not all fit; empty: all. In a terminal, a last one of `CUT`
+            may be shortened.
     """
 
     columns: Mapping[str, Callable[[E], object]]
-    brief: Sequence[str]
+    brief: Sequence[str] = ()
 
     def shown(self, things: Iterable[E]) -> Iterator[Text]:
         """Format things for the output of this program."""
@@ -79,7 +79,7 @@ class Table(Generic[E]):
         if width is not None:
             widths = _fitted(names, widths, width, LEAST)
             if sum(widths) + len(GAP) * (len(widths) - 1) > width:
-                names, now = tuple(self.brief), SystemClock().now()
+                names, now = tuple(self.brief or self.columns), SystemClock().now()
                 widths = self._widths(things, names, now)
                 widths = _fitted(names, widths, width, len(names[-1]))
         yield _line(names, widths, ["bold"] * len(widths))

@@ -109,7 +109,7 @@ def test_the_columns_of_a_table_are_as_wide_as_their_cells(
 ) -> None:
     rows = [["1", "a\nb", "end"], ["22", "漢字漢字", ""]]
     columns = {name: itemgetter(at) for at, name in enumerate(("ID", "NAME", "REST"))}
-    print_lines(Table(columns, brief=tuple(columns)).shown(rows))
+    print_lines(Table(columns).shown(rows))
     assert capsys.readouterr().out.splitlines() == [
         "ID  NAME      REST",
         "1   a b       end",
