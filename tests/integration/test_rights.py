@@ -445,36 +445,6 @@ async def test_each_may_do_what_the_table_says(
 # What they may not
 
 
-async def test_a_processor_declares_and_deletes_nothing(office: Office) -> None:
-    names, processor = office.names, office.processor
-    queue = names.processor_queue("mail")
-    refused: list[Topology] = [
-        Topology(queues=(Queue(f"{names.prefix}.other"),)),
-        Topology(queues=office.app.topology().queues[:1]),
-        Topology(exchanges=(Exchange(f"{names.prefix}.other", "topic"),)),
-        Topology(exchanges=(Exchange("amq.topic", "topic"),)),
-        Topology(bindings=(Binding(office.theirs, queue, "#"),)),
-    ]
-    for topology in refused:
-        assert await attempt(processor, lambda broker, wanted=topology: broker.declare(wanted))
-    assert await attempt(processor, lambda broker: broker.delete(queue))
-    assert await attempt(processor, lambda broker: broker.get(f"{office.namespace}.elsewhere"))
-
-
-async def test_a_client_only_sends(office: Office) -> None:
-    names, client = office.names, office.client
-    queue = names.processor_queue("mail")
-    for exchange in (names.scheduler, names.failed, office.theirs):
-        assert await attempt(client, lambda broker, at=exchange: published(broker, at))
-    assert await attempt(client, lambda broker: broker.get(queue))
-    assert await attempt(client, lambda broker: broker.delete(queue))
-    assert await attempt(client, lambda broker: broker.declare(office.app.topology()))
-
-
-async def published(broker: AmqpBroker, exchange: str) -> None:
-    await broker.publish(Message(), exchange=exchange, routing_key="#")
-
-
 async def test_without_a_right_on_somebodys_exchange_it_is_not_bound_to(
     office: Office, users: Users
 ) -> None:
