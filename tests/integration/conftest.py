@@ -1,11 +1,9 @@
 """Real processes on a real broker, and what they wrote down."""
 
 import asyncio
-import functools
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,10 +24,6 @@ from tests.tokens import count
 from tests.warm import Program, start
 
 APP = f"{Path(__file__).parent / 'apps' / 'recorder.py'}:app"
-
-
-BOTH_TYPES = pytest.mark.parametrize("queue_type", ["quorum", "classic"])
-"""For tests in which classic queues may do otherwise."""
 
 
 @dataclass
@@ -173,28 +167,17 @@ async def sweep(field: Field, loops: int = 50) -> None:
 
 
 @pytest.fixture(scope="session")
-def shops(broker_url: str) -> Iterator[Callable[[QueueType], Shop]]:
-    """A shop of each type of queues, opened by the first test that enters it."""
-    with ExitStack() as until_the_end:
-
-        @functools.cache
-        def of(queue_type: QueueType) -> Shop:
-            return until_the_end.enter_context(opened(broker_url, queue_type))
-
-        yield of
-
-
-@pytest.fixture
-def shared(shops: Callable[[QueueType], Shop], queue_type: QueueType) -> Shop:
+def shared(broker_url: str) -> Iterator[Shop]:
     """A shop for all tests of this process."""
-    return shops(queue_type)
+    with opened(broker_url) as shop:
+        yield shop
 
 
 @pytest.fixture
 async def shop(shared: Shop) -> Shop:
     """What is seeded is shared; what happened begins anew."""
     await shared.empty()
-    return Shop(shared.url, shared.namespace, shared.queue_type)
+    return Shop(shared.url, shared.namespace)
 
 
 @pytest.fixture

@@ -11,9 +11,7 @@ from scheduler import Context, Reject, Retry, RetryLater, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import Event
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import FailedQueues, Parked
-from tests.bad_input import tasks_of
 from tests.stage import at_work, failed_of, processor_of, program_of
 from tests.sweep import clear, empty, new_namespace
 
@@ -39,17 +37,13 @@ class Shop:
 
     url: str
     namespace: str
-    queue_type: QueueType
     runs: list[Run] = field(default_factory=list[Run])
     events: list[Event] = field(default_factory=list[Event])
-    ran: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
 
     def __post_init__(self) -> None:
-        settings: Any = {"broker_url": self.url, "queue_type": self.queue_type}
+        settings: Any = {"broker_url": self.url}
         self.app = Scheduler(self.namespace, Settings(**settings))
         self._news = asyncio.Event()
-        self.gate = asyncio.Event()
-        self.gate.set()
         self.app.listen(self._hear)
         self._register()
 
@@ -71,15 +65,10 @@ class Shop:
 
     def _register(self) -> None:
         app, note = self.app, self._note
-        tasks_of(app, self.orders, self.ran)
 
         @app.task(concurrency=100)
         async def work(ctx: Context, n: int) -> None:
             note(ctx, "work", n)
-
-        @app.task(concurrency=1)
-        async def one_by_one(ctx: Context, n: int) -> None:
-            note(ctx, "one_by_one", n)
 
         @app.task(retry=Retry(3, delays=["200ms", "1.5s", "1s"], jitter=0))
         async def fails(ctx: Context, n: int) -> None:
@@ -91,9 +80,6 @@ class Shop:
             note(ctx, "book", n)
             if n == 1:
                 raise ValueError("boom")
-            if n == 2 and ctx.attempt == 1 and not self.gate.is_set():
-                await self.gate.wait()
-                note(ctx, "book ended", n)
             if n == 3 and ctx.attempt == 1:
                 raise RetryLater("1500ms")
 
@@ -110,8 +96,7 @@ class Shop:
         async def ship(ctx: Context, order: bytes) -> None:
             note(ctx, "ship", order)
 
-        self.work, self.one_by_one, self.fails = work, one_by_one, fails
-        self.book, self.ship = book, ship
+        self.work, self.fails, self.book = work, fails, book
 
     @asynccontextmanager
     async def working(self, *tasks: str) -> AsyncGenerator[AmqpBroker]:
@@ -164,13 +149,6 @@ class Shop:
         """Delete everything of the namespace."""
         await clear(self.url, self.app.topology())
 
-    async def sweep_task(self, task: str) -> None:
-        """Delete the queues of a task that only one test has."""
-        names = self.app.names
-        async with AmqpBroker(self.url) as broker:
-            for queue in names.processor_queue(task), names.failed_queue(task):
-                await broker.delete(queue)
-
     async def empty(self) -> None:
         """Forget what other tests left behind."""
         names = self.app.names
@@ -182,9 +160,9 @@ class Shop:
 
 
 @contextmanager
-def opened(url: str, queue_type: QueueType) -> Generator[Shop]:
+def opened(url: str) -> Generator[Shop]:
     """A shop that is seeded, and swept in the end."""
-    shop = Shop(url, new_namespace(), queue_type)
+    shop = Shop(url, new_namespace())
     try:
         asyncio.run(shop.seed())
         yield shop

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -371,3 +371,14 @@ async def test_a_consumer_that_is_interrupted_begins_again_whatever_was_met_mean
         await delivery.ack()
     reasons = [each.reason for each in interrupted if isinstance(each, ConsumerInterrupted)]
     assert reasons[1:] == ["KeyError: 'x'", "StopAsyncIteration"]
+
+
+def test_a_connection_that_was_closed_leaves_no_task_behind(broker_url: str) -> None:
+    async def connect() -> None:
+        async with AmqpBroker(broker_url):
+            pass
+
+    for _ in range(20):  # one in two did
+        with closing(asyncio.new_event_loop()) as loop:
+            loop.run_until_complete(connect())
+            assert asyncio.all_tasks(loop) == set()

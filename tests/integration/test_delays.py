@@ -13,7 +13,7 @@ import pytest
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import RunReturned, RunSettled
-from tests.integration.conftest import BOTH_TYPES, Field
+from tests.integration.conftest import Field
 from tests.integration.shop import Run, Shop, eventually
 from tests.warm import Program
 
@@ -34,7 +34,6 @@ def lateness(runs: list[Run]) -> list[float]:
     return [(run.at - run.due_at).total_seconds() for run in runs]
 
 
-@BOTH_TYPES
 async def test_messages_of_random_delays_all_arrive_and_none_is_early(
     shop: Shop, record_property: Callable[[str, object], None]
 ) -> None:
@@ -66,9 +65,8 @@ async def test_what_waits_is_held_by_the_broker_and_by_no_processor(shop: Shop) 
     assert shop.count(RunReturned) == 0
 
 
-@BOTH_TYPES
 async def test_messages_to_a_task_that_was_deleted_are_kept_and_delay_nobody(shop: Shop) -> None:
-    old = Shop(shop.url, shop.namespace, shop.queue_type)
+    old = Shop(shop.url, shop.namespace)
 
     @old.app.task()
     async def gone() -> None: ...
@@ -97,7 +95,7 @@ class Clerks:
     """Processes of the clerk's app, and what they wrote down."""
 
     def __init__(self, url: str, shop: Shop, record: Path) -> None:
-        self.field = Field(url, shop.namespace, shop.queue_type, record, app=CLERK)
+        self.field = Field(url, shop.namespace, "quorum", record, app=CLERK)
 
     def work(self, **environment: str) -> Program:
         """A processor that takes messages from now on."""

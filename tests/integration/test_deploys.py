@@ -9,7 +9,7 @@ import pytest
 
 from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.protocol.topology import Names, QueueType, topology
+from scheduler.protocol.topology import Names, topology
 from scheduler.queues.failed import EVERYTHING, FailedQueues
 from scheduler.timing.clock import SystemClock
 from tests.integration.conftest import Field, ready
@@ -21,20 +21,11 @@ OLD, NEW = {"VERSION": "old"}, {"VERSION": "new"}
 
 
 @pytest.fixture
-def deploy(
-    broker_url: str, namespace: str, queue_type: QueueType, tmp_path: Path
-) -> Iterator[Field]:
-    field = Field(broker_url, namespace, queue_type, tmp_path / "record", app=APP)
-    yield field
-    for process in field.processes:
-        process.kill()
-        process.wait()
-    asyncio.run(sweep(field))
-
-
-async def sweep(field: Field) -> None:
-    """Delete the queues of both versions."""
-    await clear(field.url, topology(field.namespace, [*LOOPS, "_supervision"]))
+def deploy(field_: Field) -> Iterator[Field]:
+    field_.app = APP
+    yield field_
+    # The queues of both versions.
+    asyncio.run(clear(field_.url, topology(field_.namespace, [*LOOPS, "_supervision"])))
 
 
 def runs(field: Field, loop: str, version: str) -> list[dict[str, Any]]:
@@ -78,16 +69,10 @@ async def test_two_versions_work_side_by_side_and_the_new_one_takes_over(deploy:
 
 
 @pytest.fixture
-def renaming(
-    broker_url: str, namespace: str, queue_type: QueueType, tmp_path: Path
-) -> Iterator[Field]:
-    app = f"{Path(__file__).parent / 'apps' / 'renamed.py'}:app"
-    field = Field(broker_url, namespace, queue_type, tmp_path / "record", app=app)
-    yield field
-    for process in field.processes:
-        process.kill()
-        process.wait()
-    asyncio.run(clear(field.url, renamed_app(field).topology()))
+def renaming(field_: Field) -> Iterator[Field]:
+    field_.app = f"{Path(__file__).parent / 'apps' / 'renamed.py'}:app"
+    yield field_
+    asyncio.run(clear(field_.url, renamed_app(field_).topology()))
 
 
 def renamed_app(field: Field) -> Scheduler:

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from scheduler.brokers.contract import Broker
-from tests.integration.conftest import BOTH_TYPES, Field
+from tests.integration.conftest import Field
 
 VICTIM = 3  # the seq at which the processor dies
 
 
-@BOTH_TYPES
 @pytest.mark.parametrize(
     ("moment", "runs_of_victim"),
     [

@@ -12,7 +12,6 @@ from scheduler.control.reports import Did
 from scheduler.errors import UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
-from tests.integration.conftest import BOTH_TYPES
 from tests.integration.shop import eventually
 from tests.stage import SYSTEM_CLOCK, at_work, processor_of, program_of
 from tests.sweep import clear, new_namespace
@@ -20,7 +19,6 @@ from tests.sweep import clear, new_namespace
 pytestmark = pytest.mark.timeout(240)  # all queues are made several times
 
 Ran = list[tuple[str, Any]]
-OTHER: dict[QueueType, QueueType] = {"quorum": "classic", "classic": "quorum"}
 
 
 class Version:
@@ -47,13 +45,11 @@ class Version:
 
 
 @pytest.fixture
-async def version(
-    broker_url: str, namespace: str, queue_type: QueueType
-) -> AsyncIterator[Callable[..., Version]]:
+async def version(broker_url: str, namespace: str) -> AsyncIterator[Callable[..., Version]]:
     made = list[Version]()
 
     def make(**task: Any) -> Version:
-        within, of = task.pop("within", namespace), task.pop("of", queue_type)
+        within, of = task.pop("within", namespace), task.pop("of", "quorum")
         made.append(Version(broker_url, within, of, **task))
         return made[-1]
 
@@ -118,12 +114,11 @@ async def test_a_message_of_somebody_else_comes_once_with_its_own_key(
     assert ran == [("order.new", b"tea"), ("order.new", b"milk")]
 
 
-@BOTH_TYPES
 async def test_a_whole_namespace_can_change_the_type_of_its_queues(
-    version: Callable[..., Version], broker: Broker, queue_type: QueueType
+    version: Callable[..., Version], broker: Broker
 ) -> None:
     namespace = new_namespace()  # its timers change their type as well
-    old, new = version(within=namespace), version(within=namespace, of=OTHER[queue_type])
+    old, new = version(within=namespace), version(within=namespace, of="classic")
     program = program_of(old.app, broker)
     await program.seeding.seed()
     await program.verbs.trigger(old.app.loop("loop"))

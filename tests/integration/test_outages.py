@@ -24,7 +24,7 @@ from scheduler.events import (
 )
 from scheduler.protocol.topology import QueueType
 from tests.contract.proxy import Proxy
-from tests.integration.conftest import BOTH_TYPES, at_rest
+from tests.integration.conftest import at_rest
 from tests.rabbitmq import PrivateNode, free_ports
 from tests.stage import at_work, processor_of, program_of
 from tests.sweep import clear, new_namespace
@@ -134,7 +134,6 @@ async def test_loops_and_delayed_calls_outlive_their_broker(node: PrivateNode, e
         await goes.wait()
 
 
-@BOTH_TYPES
 @pytest.mark.usefixtures("swept")
 async def test_a_run_whose_connection_goes_is_cancelled_and_run_again(
     app: Scheduler, broker_url: str, proxy: Proxy

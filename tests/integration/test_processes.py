@@ -1,4 +1,4 @@
-"""Functions that run in processes of their own, whose processors are stopped and killed."""
+"""Functions that block, in threads and in processes, whose processors are stopped and killed."""
 
 import os
 import signal
@@ -140,3 +140,22 @@ async def test_a_fork_server_that_stands_still_keeps_nobody_from_asking(forking:
     seen = len(forking.notes("end"))
     await forking.until(lambda: len(forking.notes("end")) > seen + 1)
     forking.stop()
+
+
+async def test_a_process_ends_without_a_thread_that_outlasts_its_grace(
+    working: Field, broker: Broker
+) -> None:
+    working.call("seed")
+    doomed = working.start("run", TAKES="600", SCHEDULER_SHUTDOWN_GRACE="500ms")
+    await working.until(lambda: bool(working.notes("start")))
+    doomed.terminate()
+    output = working.output_of(doomed)
+    assert doomed.returncode == 0
+    assert "abandoned: the thread outlived" in output
+    working.start("run")
+    await working.until(lambda: bool(working.notes("end")))
+    first, again = working.notes("start")[:2]
+    assert (first["seq"], first["attempt"]) == (again["seq"], again["attempt"])
+    assert again["pid"] != first["pid"]
+    working.stop()
+    assert await working.tokens(broker, 1) == {"loop0": 1}

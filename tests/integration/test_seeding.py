@@ -23,19 +23,3 @@ async def test_of_twenty_seeds_at_once_each_loop_gets_one_token(
     assert did.count("created") == 5
     assert did.count("unchanged") == 95
     assert await field_.tokens(broker, 5) == {f"loop{number}": 1 for number in range(5)}
-
-
-@pytest.mark.timeout(120)
-async def test_a_seed_during_a_run_starts_no_second_chain(field_: Field, broker: Broker) -> None:
-    slow = {"TAKES": "4", "EVERY": "200ms"}
-    field_.call("seed", **slow)
-    field_.start("run", **slow)
-    await field_.until(lambda: len(field_.notes("start")) > len(field_.notes("end")))
-    (report,) = field_.call("seed", **slow)["loops"]
-    assert report["did"] == "unchanged"
-    seqs = len(field_.notes("end"))
-    await field_.until(lambda: len(field_.notes("end")) >= seqs + 3)
-    field_.stop()
-    started = [note["seq"] for note in field_.notes("start")]
-    assert started == list(range(len(started)))
-    assert await field_.tokens(broker, 1) == {"loop0": 1}
