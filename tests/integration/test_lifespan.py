@@ -1,38 +1,18 @@
-"""Processes that open what their runs share, and close it."""
+"""A process whose lifespan cannot be opened."""
 
 from pathlib import Path
 
-import pytest
-
-from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.contract import Broker
 from tests.integration.conftest import Field
-
-APP = f"{Path(__file__).parent / 'apps' / 'sharing.py'}:app"
-
-
-@pytest.fixture
-def sharing(field_: Field) -> Field:
-    field_.app = APP
-    return field_
-
-
-async def test_a_signal_closes_it_after_the_run_in_hand_is_settled(sharing: Field) -> None:
-    sharing.call("seed")
-    process = sharing.start("run", TAKES="1.5")
-    await sharing.until(lambda: bool(sharing.notes("start")))
-    process.terminate()
-    assert "Traceback" not in sharing.output_of(process)
-    assert process.returncode == 0
-    said = [note["what"] for note in sharing.notes()]
-    assert said == ["opening", "open", "start", "end", "settled", "closed"]
 
 
 async def test_where_it_cannot_be_opened_the_process_ends_and_consumes_nothing(
-    sharing: Field,
+    field_: Field, broker: Broker
 ) -> None:
-    sharing.call("seed")
-    process = sharing.start("run", BROKEN="1")
-    output = sharing.output_of(process)
+    field_.app = f"{Path(__file__).parent / 'apps' / 'sharing.py'}:app"
+    field_.call("seed")
+    process = field_.start("run")
+    output = field_.output_of(process)
     assert process.returncode == 1
     *_, first, where, _, raised_at, code = output.splitlines()
     assert first == (
@@ -44,6 +24,4 @@ async def test_where_it_cannot_be_opened_the_process_ends_and_consumes_nothing(
     assert raised_at.endswith("in connect")
     assert code.strip() == 'raise ConnectionRefusedError("no database")'
     assert "Traceback" not in output
-    assert [note["what"] for note in sharing.notes()] == ["opening"]
-    async with AmqpBroker(sharing.url) as broker:
-        assert await sharing.tokens(broker, 1) == {"loop0": 1}
+    assert await field_.tokens(broker, 1) == {"loop0": 1}

@@ -15,8 +15,6 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import (
     Connected,
     ConnectionLost,
-    ConsumerInterrupted,
-    ConsumerResumed,
     Event,
     RunLost,
     RunSettled,
@@ -164,50 +162,6 @@ async def test_a_run_whose_connection_goes_is_cancelled_and_run_again(
         started = [event for event in witness.events if isinstance(event, RunStarted)]
         assert [run.seq for run in started[:2]] == [0, 0]
         assert [run.redelivered for run in started[:2]] == [False, True]
-    async with AmqpBroker(broker_url) as broker:
-        assert await tokens(app, broker) == 1
-
-
-@pytest.mark.usefixtures("swept")
-async def test_a_consumer_that_the_broker_cancels_consumes_again(
-    app: Scheduler, broker_url: str
-) -> None:
-    witness = Witness(app)
-
-    @app.periodic(every="100ms")
-    async def beat() -> None: ...
-
-    async with working(app, broker_url), AmqpBroker(broker_url) as operator:
-        await witness.until(RunSettled, 2)
-        await program_of(app, operator).verbs.pause(app.loop("beat"))
-        await operator.delete(app.names.processor_queue("beat"))  # its consumers are cancelled
-        await witness.until(ConsumerInterrupted, 1)
-        await operator.declare(app.topology())
-        await witness.until(ConsumerResumed, 1)
-        await program_of(app, operator).verbs.resume(app.loop("beat"), at_once=True)
-        await witness.until(RunSettled, witness.count(RunSettled) + 3)
-        await program_of(app, operator).verbs.pause(app.loop("beat"))
-
-
-@pytest.mark.usefixtures("swept")
-async def test_a_channel_that_the_broker_closes_is_opened_again(
-    app: Scheduler, broker_url: str
-) -> None:
-    witness = Witness(app)
-
-    @app.periodic(every="100ms")
-    async def beat() -> None: ...
-
-    async with working(app, broker_url) as broker:
-        await witness.until(RunSettled, 2)
-        consumers: Any = broker._consumers  # pyright: ignore[reportPrivateUsage]
-        queue = app.names.processor_queue("beat")
-        (consumer,) = [each for each in consumers if each._queue == queue]
-        deliveries = consumer._deliveries
-        # An unknown delivery: the broker closes the channel.
-        await deliveries.channel.basic_ack(999_999)
-        await witness.until(ConsumerResumed, 1)
-        await witness.until(RunSettled, witness.count(RunSettled) + 3)
     async with AmqpBroker(broker_url) as broker:
         assert await tokens(app, broker) == 1
 

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.brokers.contract import Broker
 from tests.integration.conftest import Field
+from tests.unit.processor.test_processes import is_there
 
 APP = f"{Path(__file__).parent / 'apps' / 'blocking.py'}:app"
 LONG = {"PROCESS": "1", "TAKES": "600", "TIMEOUT": "1h"}
@@ -24,14 +25,6 @@ def working(field_: Field) -> Field:
 def forking(field_: Field) -> Field:
     field_.app = f"{Path(__file__).parent / 'apps' / 'forking.py'}:app"
     return field_
-
-
-def is_there(pid: int) -> bool:
-    """Whether there is such a process; not one that has ended, and that nobody has asked for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def processes_of(field: Field) -> set[int]:
@@ -53,14 +46,13 @@ async def test_what_is_longer_than_its_time_is_killed_and_tried_again(working: F
     assert not working.notes("end")
 
 
-@pytest.mark.parametrize("way", ["terminate", "kill"])
-async def test_no_process_outlives_its_processor(working: Field, broker: Broker, way: str) -> None:
+async def test_no_process_outlives_its_processor(working: Field, broker: Broker) -> None:
     working.call("seed", PROCESS="1")
     doomed = working.start("run", **LONG, SCHEDULER_SHUTDOWN_GRACE="200ms")
     await working.until(lambda: bool(working.notes("start")))
     (note,) = working.notes("start")
     assert note["pid"] != doomed.pid
-    getattr(doomed, way)()
+    doomed.terminate()
     doomed.wait(timeout=30)
     await working.until(lambda: not is_there(note["pid"]))
     working.start("run", PROCESS="1", TIMEOUT="1h")
@@ -72,14 +64,14 @@ async def test_no_process_outlives_its_processor(working: Field, broker: Broker,
 
 
 MOMENTS = {
-    "forked": ("child", "processor"),
+    "forked": ("processor",),
     "begun": ("child", "grandchild", "server", "processor", "group"),
-    "reporting": ("child", "processor"),
-    "after": ("child", "processor"),
+    "reporting": ("processor",),
+    "after": ("processor",),
     "reported": ("processor", "group"),
     "confirmed": ("processor",),
 }
-"""Where the others are killed, it does not matter how far a run is."""
+"""Where the others are killed, it does not matter how far a run is; of a child, units show it."""
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Loops for a processor that is watched from outside: one that beats, others to be triggered."""
 
-import asyncio
 import os
 import time
 
@@ -16,11 +15,6 @@ async def beat() -> None: ...
 @app.periodic(every="30d")
 async def block() -> None:
     time.sleep(60)  # noqa: ASYNC251 - what nobody should do
-
-
-@app.periodic(every="30d")
-async def nap() -> None:
-    await asyncio.sleep(3)
 
 
 @app.periodic(every="30d", retry=Retry(1, delays=["1s"], jitter=0))

@@ -74,6 +74,7 @@ async def test_paused_and_resumed_while_a_tick_is_due_a_loop_goes_on_in_one_line
     assert scene.diary.overlaps("beat") == []
 
 
+@pytest.mark.embedded
 async def test_stopped_and_started_while_a_tick_is_due_a_keyed_loop_goes_on_in_one_line(
     scene: Scene,
 ) -> None:

@@ -108,6 +108,7 @@ async def test_a_tick_that_kills_its_pods_is_parked_once_and_never_run_again(
             await asyncio.wait([working])
 
 
+@pytest.mark.embedded
 async def test_a_tick_that_comes_back_is_run_though_a_replay_waits_behind_it(scene: Scene) -> None:
     app = scene.release(supervision_interval="1m")
 

@@ -44,6 +44,7 @@ def waits(runs: list[Run]) -> list[float]:
     return [round(after.began - (before.ended or 0), 1) for before, after in pairwise(runs)]
 
 
+@pytest.mark.embedded
 async def test_a_loop_that_is_put_again_by_an_old_pod_keeps_the_new_schedule(scene: Scene) -> None:
     old, new = beating(scene, "old", OLD), beating(scene, "new", NEW)
     await scene.operator(old).seeding.seed()
@@ -72,6 +73,7 @@ async def test_a_loop_that_was_pruned_is_not_brought_back_by_an_old_pod(scene: S
         assert len(scene.diary.of("gone")) == runs
 
 
+@pytest.mark.embedded
 async def test_stopped_and_started_at_once_a_loop_goes_on_as_it_was_started_last(
     scene: Scene,
 ) -> None:
