@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -125,14 +126,17 @@ class Docstring(NamedTuple):
     text: str
 
 
-def docstrings(path: Path) -> Iterator[Docstring]:
-    """Yield the docstrings of a module, of its classes and of its functions."""
+@cache
+def docstrings(path: Path) -> list[Docstring]:
+    """Return the docstrings of a module, of its classes and of its functions."""
+    found = list[Docstring]()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             bases = node.bases if isinstance(node, ast.ClassDef) else []
             names = frozenset(ast.unparse(base).rpartition(".")[2] for base in bases)
             if text := ast.get_docstring(node):
-                yield Docstring(getattr(node, "name", path.stem), names, text)
+                found.append(Docstring(getattr(node, "name", path.stem), names, text))
+    return found
 
 
 def strings(path: Path) -> Iterator[str]:

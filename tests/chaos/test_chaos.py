@@ -30,11 +30,8 @@ from tests.chaos.run import storm
 KINDS: tuple[type[Fault], ...] = (
     KillProcessor,
     KillAtStep,
-    KillAtStep,
-    KillOperator,
     KillOperator,
     Freeze,
-    Cut,
     Cut,
     HalfOpen,
     Unplug,

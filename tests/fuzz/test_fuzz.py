@@ -40,8 +40,8 @@ async def test_whatever_is_published_is_run_or_parked_in_memory(queue_type: Queu
 
 @pytest.mark.timeout(240)
 async def test_whatever_is_published_is_run_or_parked(
-    broker_url: str, namespace: str, queue_type: QueueType, users: Users
+    broker_url: str, namespace: str, users: Users
 ) -> None:
-    async with on_rabbitmq(broker_url, namespace, queue_type, users) as field:
+    async with on_rabbitmq(broker_url, namespace, "quorum", users) as field:
         tally = await Fuzz(field, Operator(field, broker_url), seed=2).run(300, per_round=300)
     check(tally, 300)
