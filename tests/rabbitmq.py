@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Self, TextIO
 from urllib.parse import quote, unquote, urlsplit
 
 IMAGE = "rabbitmq:4-management"
@@ -50,33 +50,19 @@ you), of which they start a private node."""
 
 
 NO_ADMINISTRATOR = f"""\
-A test makes users, and the broker of {URL_VARIABLE} cannot be asked for them: neither does its
-management API answer (at port %s or 15672 of its host, for the user of the URL), nor is it a node
-that `rabbitmqctl` reaches. Enable its plugin rabbitmq_management, or give that user the tag
-`administrator`; or unset the variable, for a broker of the tests' own."""
+A test makes users, and the management API of the broker of {URL_VARIABLE} does not answer:
+neither at port %s nor at 15672 of its host, for the user of the URL. Enable its plugin
+rabbitmq_management, and give that user the tag `administrator`; or unset the variable, for a broker
+of the tests' own."""
 
 
 class NoBroker(Exception):
     """There is no broker for the tests, and why."""
 
 
-class Administrator(Protocol):
-    """Makes users of a broker."""
-
-    def set_user(self, name: str, password: str) -> None:
-        """Have this user, with this password."""
-        ...
-
-    def set_rights(self, name: str, vhost: str, configure: str, write: str, read: str) -> None:
-        """Let this user into a virtual host, with these rights."""
-        ...
-
-    def delete_user(self, name: str) -> None: ...
-
-
 @dataclass(frozen=True)
 class ManagementApi:
-    """Through HTTP: some milliseconds for each request."""
+    """Makes users of a broker, through HTTP."""
 
     url: str
 
@@ -111,7 +97,7 @@ class ManagementApi:
 
 @dataclass(frozen=True)
 class Rabbitmqctl:
-    """Through the command: a second or two for each call, and no plugin is needed."""
+    """The command on a node: a second or two for each call."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -127,23 +113,6 @@ class Rabbitmqctl:
         if done.returncode:
             raise RuntimeError(f"rabbitmqctl {' '.join(arguments)}: {done.stdout}{done.stderr}")
         return done.stdout
-
-    def answers(self) -> bool:
-        try:
-            self("list_users")
-        except (OSError, RuntimeError):
-            return False
-        return True
-
-    def set_user(self, name: str, password: str) -> None:
-        names = [line.split("\t")[0] for line in self("list_users").splitlines()]
-        self("change_password" if name in names else "add_user", name, password)
-
-    def set_rights(self, name: str, vhost: str, configure: str, write: str, read: str) -> None:
-        self("set_permissions", "-p", vhost, name, configure, write, read)
-
-    def delete_user(self, name: str) -> None:
-        self("delete_user", name)
 
 
 class PrivateNode:
@@ -306,10 +275,6 @@ class PrivateNode:
     def forget(self) -> None:
         """Delete all its data, while it is down."""
         shutil.rmtree(self._home / "data")
-
-    @property
-    def administrator(self) -> Administrator:
-        return ManagementApi(self.management_url) if self.management_url else self.ctl
 
     @property
     def _inside(self) -> list[str]:
@@ -568,19 +533,18 @@ def shared_broker(run: str) -> str:
         return known.read_text()
 
 
-def administrator(run: str, url: str) -> Administrator:
+def administrator(run: str, url: str) -> ManagementApi:
     """Who makes users of the broker that `shared_broker` gave."""
     if os.environ.get(URL_VARIABLE):
         return find_administrator(url)
     directory = Path(tempfile.gettempdir(), f"scheduler-tests-{run}")
-    known: dict[str, Any] = json.loads((directory / "administrator").read_text())
-    if known["management_url"]:
-        return ManagementApi(known["management_url"])
-    return Rabbitmqctl(known["command"], known["environment"])
+    if not (known := (directory / "administrator").read_text()):
+        raise NoBroker("The RabbitMQ of the tests has no plugin rabbitmq_management.")
+    return ManagementApi(known)
 
 
 @functools.cache
-def find_administrator(url: str) -> Administrator:
+def find_administrator(url: str) -> ManagementApi:
     """Who makes users of a broker of which only the URL is known."""
     address = urlsplit(url)
     login = f"{address.username or 'guest'}:{address.password or 'guest'}"
@@ -589,11 +553,7 @@ def find_administrator(url: str) -> Administrator:
         api = ManagementApi(f"http://{login}@{address.hostname}:{port}/")
         if int(port) < 2**16 and api.answers():
             return api
-    command = shutil.which("rabbitmqctl") or (find_server_directory() or Path()) / "rabbitmqctl"
-    ctl = Rabbitmqctl([str(command)], os.environ)
-    if not ctl.answers():
-        raise NoBroker(NO_ADMINISTRATOR % near)
-    return ctl
+    raise NoBroker(NO_ADMINISTRATOR % near)
 
 
 class Users:
@@ -603,7 +563,7 @@ class Users:
         url: of the broker, for somebody who may do everything.
     """
 
-    def __init__(self, administrator: Administrator, url: str) -> None:
+    def __init__(self, administrator: ManagementApi, url: str) -> None:
         self._administrator = administrator
         self._address = urlsplit(url)
         self._names: set[str] = set()
@@ -654,7 +614,7 @@ def keep(directory: Path) -> None:
             url, administrator = start_container(broker) or start_node(broker)
         except NoBroker as error:
             sys.exit(str(error))
-        (directory / "administrator").write_text(json.dumps(administrator))
+        (directory / "administrator").write_text(administrator)
         sys.stdout.write(url)
         sys.stdout.flush()
         with Path(os.devnull).open("w") as nothing:  # whoever reads the URL reads until its end
@@ -664,16 +624,12 @@ def keep(directory: Path) -> None:
     shutil.rmtree(directory)
 
 
-def start_node(broker: ExitStack) -> tuple[str, dict[str, Any]]:
+def start_node(broker: ExitStack) -> tuple[str, str]:
     node = broker.enter_context(PrivateNode(advanced=SELDOM))
-    return node.url, {
-        "management_url": node.management_url,
-        "command": list(node.ctl.command),
-        "environment": node.ctl.environment,
-    }
+    return node.url, node.management_url or ""
 
 
-def start_container(broker: ExitStack) -> tuple[str, dict[str, Any]] | None:
+def start_container(broker: ExitStack) -> tuple[str, str] | None:
     """Start RabbitMQ in a container, if a Docker engine answers and has the image."""
     from testcontainers.core.container import DockerContainer
     from testcontainers.core.docker_client import DockerClient
@@ -691,7 +647,7 @@ def start_container(broker: ExitStack) -> tuple[str, dict[str, Any]] | None:
         sys.stderr.write(f"Docker does not run {IMAGE}: {error}\n")
         return None
     url = f"amqp://guest:guest@{host}:{port}/"
-    return url, {"management_url": f"http://guest:guest@{management}/"}
+    return url, f"http://guest:guest@{management}/"
 
 
 if __name__ == "__main__":

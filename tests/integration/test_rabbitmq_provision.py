@@ -7,14 +7,11 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import aiormq
 import pytest
-from aiormq.exceptions import ChannelAccessRefused, ProbableAuthenticationError
 
 from tests.rabbitmq import (
     NoBroker,
     PrivateNode,
-    Users,
     wait_for_amqp,
 )
 
@@ -35,27 +32,6 @@ def answers(url: str) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-async def test_the_shared_broker_takes_connections(broker_url: str) -> None:
-    connection = await aiormq.connect(broker_url)
-    await connection.close()
-
-
-@pytest.mark.timeout(240)  # each of its commands is an Erlang of its own
-async def test_users_can_be_made_without_the_management_api(node: PrivateNode) -> None:
-    users = Users(node.ctl, node.url)
-    url = users.add("old & odd/", configure="^mine$")
-    connection = await aiormq.connect(url)
-    channel = await connection.channel()
-    await channel.queue_declare("mine", exclusive=True)
-    with pytest.raises(ChannelAccessRefused):
-        await channel.queue_declare("theirs", exclusive=True)
-    await connection.close()
-    users.set_password(str(urlsplit(url).username), "new")
-    with pytest.raises(ProbableAuthenticationError):
-        await aiormq.connect(url)
-    users.delete_all()
 
 
 def test_a_node_dies_with_the_process_that_started_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from scheduler.events import Connected, ConnectionRetried
 from tests.certificates import HOST, Authority, Pair, listener
 from tests.contract.proxy import Proxy
 from tests.integration.test_outages import Witness
-from tests.rabbitmq import PrivateNode, directory_for_nodes, free_ports
+from tests.rabbitmq import ManagementApi, PrivateNode, directory_for_nodes, free_ports
 
 BY_CERTIFICATE = """
 auth_mechanisms.1 = PLAIN
@@ -133,8 +133,10 @@ async def test_a_certificate_may_stand_for_a_user_and_his_password(secured: Secu
     url, tls = f"amqps://{HOST}:{secured.port}/?auth=external", secured.authority.tls(clara)
     with pytest.raises(AccessRefused, match="for the user that our certificate names: ACCESS"):
         await connected(url, tls)
-    secured.node.administrator.set_user("clara", "not needed")
-    secured.node.administrator.set_rights("clara", "/", "", "", ".*")
+    assert secured.node.management_url
+    administrator = ManagementApi(secured.node.management_url)
+    administrator.set_user("clara", "not needed")
+    administrator.set_rights("clara", "/", "", "", ".*")
     await connected(url, tls)
 
 
