@@ -104,20 +104,6 @@ async def test_what_is_no_message_of_ours_is_parked_whole_and_may_be_purged(shop
         assert not await shop.parked(broker)
 
 
-async def test_keys_that_are_no_delay_hold_up_no_timer(shop: Shop) -> None:
-    """After 32 messages that go nowhere, a quorum queue would hand on no other one."""
-    at = headers(short(b"scheduler-at-192d") + b"S" + sized(b"1s"))
-    to_nobody = b"A" + sized(b"S" + sized(b"task.nobody"))
-    odd = headers(short(b"scheduler-at-192d") + b"S" + sized(b"1x"), short(b"CC") + to_nobody)
-    async with shop.working("work") as broker, foreigner(shop.url) as one:
-        for properties in (at, odd) * 20:
-            exchange, key = shop.app.names.later, b"task.work"
-            await one.publish(properties, b"", exchange=exchange, routing_key=key)
-        await shop.work.send_later("1s", 1)
-        await shop.until(lambda: shop.count(RunSettled) == 1)
-        await shop.until_parked(broker, 40)
-
-
 async def test_what_nobody_can_be_given_stops_nobody(shop: Shop) -> None:
     """The broker parks it itself; its dead-lettering goes on for everybody."""
     async with shop.working("work") as broker, foreigner(shop.url) as one:

@@ -94,16 +94,12 @@ class Mortal:
     """A connection whose process dies, or is slow; all else is as over the one that it wraps.
 
     Args:
-        last_publish: it dies when so many messages were published and confirmed.
         unacked: it dies instead of acking what came from this queue.
         pace: how long each publish takes more than it needs, in seconds.
     """
 
-    def __init__(
-        self, broker: Broker, *, last_publish: int = 0, unacked: str = "", pace: float = 0
-    ) -> None:
+    def __init__(self, broker: Broker, *, unacked: str = "", pace: float = 0) -> None:
         self._broker = broker
-        self._publishes_left = last_publish
         self._unacked = unacked
         self._pace = pace
         self.dead = asyncio.Event()
@@ -135,10 +131,6 @@ class Mortal:
         await self._broker.publish(
             message, exchange=exchange, routing_key=routing_key, timeout=timeout, lane=lane
         )
-        self._publishes_left -= 1
-        if self._publishes_left == 0:
-            await self.die()
-            raise BrokerUnavailable
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], object], *, prefetch: int
@@ -244,13 +236,6 @@ class Scene(ABC):
             finally:
                 process.worker.stop()
                 await running
-
-    @asynccontextmanager
-    async def doomed(self, app: Scheduler, last_publish: int) -> AsyncGenerator[Program]:
-        """What an operator can do who dies when so many messages were published."""
-        async with self.connect() as broker:
-            connection = cast(Broker, Mortal(broker, last_publish=last_publish))
-            yield self.operator(app, connection)
 
     async def until_ready(self, app: Scheduler, task: str, messages: int = 1) -> None:
         """Wait until so many messages are ready for a task of which no pod is there."""

@@ -1,19 +1,16 @@
 """Whatever is done to a loop, it goes on in one line: its ticks run once each, none beside another.
 
 Where runs take longer than waits, and two pods begin half a turn apart, two tokens of a loop would
-never meet in its slot.
+never meet.
 """
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from scheduler import Context, Scheduler
-from scheduler.control.reports import Did
-from scheduler.errors import BrokerError
 from scheduler.queues.failed import Selection
 from scheduler.sending import CallTask
 from tests.integration.lines.scene import Scene
@@ -22,11 +19,11 @@ EVERY, TAKES, APART = "500ms", 1.5, 0.75
 A, B, C = (f"report.{key}" for key in "abc")
 
 
-def beating(scene: Scene, every: str = EVERY, **settings: object) -> Scheduler:
+def beating(scene: Scene, **settings: object) -> Scheduler:
     """An app with a loop whose runs take long."""
     app = scene.release(**settings)
 
-    @app.periodic(every=every, concurrency=1)
+    @app.periodic(every=EVERY, concurrency=1)
     async def beat(ctx: Context) -> None:
         await scene.diary.write(ctx, takes=TAKES)
 
@@ -57,36 +54,6 @@ async def work_with_two_pods(scene: Scene, app: Scheduler, loop: str) -> None:
 def twice(scene: Scene, loop: str) -> list[int]:
     """The ticks of a loop that ran more than once."""
     return [seq for seq, runs in Counter(scene.diary.seqs(loop)).items() if runs > 1]
-
-
-@pytest.mark.embedded
-async def test_paused_and_resumed_while_a_tick_is_due_a_loop_goes_on_in_one_line(
-    scene: Scene,
-) -> None:
-    app = beating(scene, shutdown_grace="0s")
-    operator = scene.operator(app)
-    await operator.seeding.seed()
-    await scene.until_ready(app, "beat")
-    assert (await operator.verbs.pause(app.loop("beat"))).did is Did.PAUSED
-    await operator.verbs.resume(app.loop("beat"))
-    await asyncio.sleep(11)  # until whatever waits in the slot must have come out
-    await work_with_two_pods(scene, app, "beat")
-    assert scene.diary.overlaps("beat") == []
-
-
-@pytest.mark.embedded
-async def test_stopped_and_started_while_a_tick_is_due_a_keyed_loop_goes_on_in_one_line(
-    scene: Scene,
-) -> None:
-    app, report = reporting(scene)
-    await scene.operator(app).seeding.seed()
-    await report.start("a", every=EVERY)
-    await scene.until_ready(app, "report")
-    assert await report.stop("a") is True
-    await report.start("a", every=EVERY)
-    await asyncio.sleep(1)  # until the new one is due too
-    await work_with_two_pods(scene, app, A)
-    assert scene.diary.overlaps(A) == []
 
 
 async def test_a_tick_whose_pod_died_before_its_ack_is_not_run_again_behind_other_messages(
@@ -138,38 +105,6 @@ async def test_a_replay_of_what_the_broker_parked_begins_no_second_line(scene: S
     assert await operator.failed.replay(app.tasks, which) == 1
     await work_with_two_pods(scene, app, "beat")
     assert [seq for seq in twice(scene, "beat") if seq != 0] == []
-
-
-@pytest.mark.embedded
-@pytest.mark.parametrize("after", [1, 2, 3])
-async def test_an_operator_who_dies_while_triggering_a_loop_leaves_it_in_one_line(
-    scene: Scene, after: int
-) -> None:
-    app = beating(scene, every="1s")
-    await scene.operator(app).seeding.seed()
-    async with scene.doomed(app, after) as operator:
-        with suppress(BrokerError):
-            await operator.verbs.trigger(app.loop("beat"))
-    await asyncio.sleep(1.5)  # until whatever waits is due
-    await work_with_two_pods(scene, app, "beat")
-    assert scene.diary.overlaps("beat") == []
-    assert twice(scene, "beat") == []
-
-
-@pytest.mark.embedded
-@pytest.mark.parametrize("after", [1, 2, 3])
-async def test_an_operator_who_dies_while_seeding_another_schedule_leaves_a_loop_in_one_line(
-    scene: Scene, after: int
-) -> None:
-    await scene.operator(beating(scene, every="1s")).seeding.seed()
-    app = beating(scene)
-    async with scene.doomed(app, after) as operator:
-        with suppress(BrokerError):
-            await operator.seeding.seed()
-    await asyncio.sleep(1.5)  # until whatever waits is due
-    await work_with_two_pods(scene, app, "beat")
-    assert scene.diary.overlaps("beat") == []
-    assert twice(scene, "beat") == []
 
 
 async def test_a_run_that_a_stopping_pod_lets_finish_is_not_run_beside_by_another_one(

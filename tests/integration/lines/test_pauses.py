@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from scheduler import Context, Scheduler
 from tests.integration.lines.scene import Scene
 
@@ -36,22 +34,3 @@ async def test_a_tick_that_is_due_does_not_run_once_its_loop_is_paused(scene: Sc
         await operator.verbs.resume(app.loop("beat"))
         await scene.diary.until(lambda: len(scene.diary.of("beat")) > 2)
     assert scene.diary.seqs("beat")[:3] == [0, 1, 2]
-
-
-@pytest.mark.embedded
-async def test_a_tick_that_waits_for_its_turn_does_not_run_once_its_loop_is_paused(
-    scene: Scene,
-) -> None:
-    app = beating(scene)
-    operator = scene.operator(app)
-    await operator.seeding.seed()
-    async with scene.pod(app, concurrency=1):
-        await scene.diary.until(lambda: bool(scene.diary.of("slow")))
-        # It is with the pod, which runs one at a time.
-        await asyncio.sleep(1)
-        await operator.verbs.pause(app.loop("beat"))
-        ran = len(scene.diary.of("beat"))
-        await scene.diary.until(lambda: len(scene.diary.of("slow")) > 2)
-        assert len(scene.diary.of("beat")) == ran
-        await operator.verbs.resume(app.loop("beat"))
-        await scene.diary.until(lambda: len(scene.diary.of("beat")) > ran + 1)
