@@ -281,39 +281,6 @@ async def test_what_cannot_travel_is_not_published(
         await new_app().publish("orders", key, body, **options)
 
 
-async def test_a_broker_without_the_task_is_told_with_what_to_do() -> None:
-    app = new_app()
-
-    @app.task()
-    async def task() -> None: ...
-
-    async with MemoryBroker() as broker:
-        with (
-            app.lending(broker, SystemClock()),
-            pytest.raises(Unroutable, match="'task': nothing was sent. Run `scheduler seed`"),
-        ):
-            await task.send()
-        with (
-            app.lending(broker, SystemClock()),
-            pytest.raises(Unroutable, match="nothing was sent"),
-        ):
-            await task.send_later("1s")
-
-
-async def test_a_broker_that_is_away_is_told_within_the_deadline() -> None:
-    url: Any = "amqp://guest:secret@127.0.0.1:1/"
-    app = Scheduler("alone", Settings(broker_url=url))
-
-    @app.task()
-    async def task() -> None: ...
-
-    began = asyncio.get_running_loop().time()
-    with pytest.raises(NotSent, match=r"Cannot connect to amqp://guest@127\.0\.0\.1:1/") as caught:
-        await task.options(deadline="4s").send()
-    assert asyncio.get_running_loop().time() - began < 8
-    assert "secret" not in str(caught.value)
-
-
 async def test_a_broker_that_accepts_and_says_nothing_is_told_within_the_deadline() -> None:
     hold = asyncio.Event()
 
@@ -356,15 +323,6 @@ async def test_blocking_is_refused_where_it_would_block_others() -> None:
     ):
         with pytest.raises(RuntimeError, match="await the form without `blocking` instead"):
             send()
-
-
-def test_in_a_thread_beside_an_event_loop_blocking_is_allowed() -> None:
-    _, ship = shop()
-
-    async def perform() -> None:
-        assert await asyncio.to_thread(ship.blocking.send, ORDER)
-
-    asyncio.run(perform())
 
 
 @pytest.mark.parametrize("way", ["blocking", "loop"])

@@ -194,21 +194,6 @@ async def test_where_senders_write_to_nothing_leads_to_a_loop(
         await stage.publish(message, key, getattr(stage.app.names, exchange))
 
 
-@pytest.mark.parametrize("delay", ["0s", "100ms", "1h30m"])
-async def test_a_task_that_was_never_seeded_is_told_to_its_sender_also_of_later_calls(
-    stage: Stage, delay: str
-) -> None:
-    app = beating()
-    await stage.seed(app)
-
-    @app.task()
-    async def newer() -> None: ...
-
-    app.outbox.use(stage.broker, stage.clock)
-    with pytest.raises(Unroutable, match="has no queue for the task 'newer': nothing was sent"):
-        await newer.send_later(delay)
-
-
 async def test_calls_that_come_due_while_their_queue_is_deleted_run_once_it_is_back(
     stage: Stage,
 ) -> None:

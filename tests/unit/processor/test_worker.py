@@ -10,11 +10,9 @@ import pytest
 from scheduler import Context, Cron, Every, Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.connection import MemoryConsumer
-from scheduler.control.reports import Did
 from scheduler.control.where import Where
-from scheduler.errors import CarryError, QueueNotFound
+from scheduler.errors import QueueNotFound
 from scheduler.events import (
-    Escalated,
     ProcessorStarted,
     ProcessorStopped,
     ProcessorStopping,
@@ -33,31 +31,6 @@ from scheduler.testing import simulate
 from tests.stage import START, Stage, an_app, at_work, new_app, of, processor_of
 
 
-def test_the_period_counts_from_the_end_of_the_run_before() -> None:
-    app = new_app()
-
-    @app.periodic(every="30s")
-    async def slow() -> None:
-        await asyncio.sleep(12)
-
-    starts = [run.started_at for run in of(RunStarted, simulate(app, "3m", start=START))]
-    gaps = {round((b - a).total_seconds(), 1) for a, b in zip(starts, starts[1:], strict=False)}
-    assert starts[0] - START < timedelta(seconds=30.1)
-    assert gaps == {42.0}
-
-
-def test_after_its_last_retry_a_loop_goes_on_with_the_next_tick() -> None:
-    app = new_app()
-
-    @app.periodic(every="10s", retry=Retry(0))
-    async def fails() -> None:
-        raise ValueError("boom")
-
-    events = simulate(app, "45s", start=START)
-    assert [run.seq for run in of(RunStarted, events)] == [0, 1, 2, 3]
-    assert len(of(Escalated, events)) == 4
-
-
 async def test_a_loop_is_paused_after_its_last_retry_if_it_was_told_so(stage: Stage) -> None:
     app = new_app()
 
@@ -72,19 +45,6 @@ async def test_a_loop_is_paused_after_its_last_retry_if_it_was_told_so(stage: St
     (status,) = await stage.survey.status()
     assert status.where is Where.PAUSED
     assert status.reason == "paused after a failure: ValueError: boom"
-
-
-def test_a_tick_that_is_tried_again_stays_the_tick_it_was_though_others_pass() -> None:
-    app = new_app()
-
-    @app.periodic(every="10s", mode="fixed_rate", retry=Retry(1, delays=["25s"], jitter=0))
-    async def fails() -> None:
-        raise ValueError("boom")
-
-    events = simulate(app, "45s", start=START)
-    runs = [(run.seq, run.attempt, run.scheduled_at) for run in of(RunStarted, events)]
-    ten, forty = START + timedelta(seconds=10), START + timedelta(seconds=40)
-    assert runs == [(0, 1, ten), (0, 2, ten), (1, 1, forty)]
 
 
 def test_a_run_that_takes_too_long_is_cancelled_and_counts_as_failed() -> None:
@@ -146,18 +106,6 @@ def test_what_a_run_carries_reaches_the_next_unless_it_fails() -> None:
     assert seen == [None, {"count": 1}, {"count": 2}, {"count": 2}, {"count": 3}]
 
 
-@pytest.mark.parametrize("value", [object(), float("nan"), "x" * 70_000, {1, 2}])
-def test_what_cannot_travel_is_refused_where_it_is_carried(value: object) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s", retry=Retry(0))
-    async def carries(ctx: Context) -> None:
-        ctx.carry(value)
-
-    (finished,) = of(RunFinished, simulate(app, "15s", start=START))
-    assert isinstance(finished.error, CarryError)
-
-
 @pytest.mark.parametrize(
     ("schedule", "ticks", "skipped"),
     [
@@ -198,23 +146,6 @@ def test_ticks_that_a_long_run_runs_over_are_skipped_and_told() -> None:
     ran = [(run.scheduled_at - START).seconds for run in of(RunStarted, events)]
     assert ran == [10, 40, 70, 100][: len(ran)]
     assert {(event.reason, event.count) for event in of(TicksSkipped, events)} == {("overrun", 2)}
-
-
-async def test_a_triggered_run_comes_besides_the_schedule(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="1h", mode="fixed_rate")
-    async def task() -> None: ...
-
-    await stage.seed(app)
-    async with stage.processor():
-        await asyncio.sleep(600)
-        report = await stage.verbs.trigger(app.loop("task"))
-        assert report.did is Did.TRIGGERED
-        await asyncio.sleep(3600)
-    ran = [(run.scheduled_at - START).total_seconds() for run in of(RunStarted, stage.events)]
-    assert ran == [pytest.approx(600, abs=0.1), 3600]
-    assert await stage.tokens() == 1
 
 
 @pytest.mark.parametrize(

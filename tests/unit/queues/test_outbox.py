@@ -408,11 +408,6 @@ async def test_what_is_cancelled_is_cancelled_in_that_thread_too() -> None:
     assert await asyncio.to_thread(ended.wait, 10)
 
 
-async def test_a_coroutine_is_not_blocked() -> None:
-    with pytest.raises(RuntimeError, match="would block its event loop: await the form without"):
-        BlockingBridge().run(thread_name())
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_process_that_is_forked_gets_a_thread_of_its_own() -> None:
     # In a process of its own: forked here, the child would be a second pytest.
