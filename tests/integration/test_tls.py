@@ -11,7 +11,7 @@ from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.opening import broker_of
-from scheduler.errors import AccessRefused, BrokerUnavailable, UntrustedBroker
+from scheduler.errors import AccessRefused, BrokerUnavailable
 from scheduler.events import Connected, ConnectionRetried
 from tests.certificates import HOST, Authority, Pair, listener
 from tests.contract.proxy import Proxy
@@ -80,11 +80,6 @@ async def test_each_side_shows_its_certificate(secured: Secured) -> None:
     await connected(secured.url, secured.authority.tls(secured.client))
 
 
-async def test_unverified_the_broker_may_be_anybody(secured: Secured) -> None:
-    url = secured.url.replace(HOST, "localhost")
-    await connected(url, Tls(None, secured.client.certificate, secured.client.key, verify=False))
-
-
 async def test_a_client_without_a_certificate_is_told_to_have_one(
     secured: Secured, required: bool
 ) -> None:
@@ -101,20 +96,6 @@ async def test_a_certificate_of_a_stranger_is_refused(secured: Secured, required
     with pytest.raises(kinds, match="refused?|reject") as refused:
         await connected(secured.url, secured.authority.tls(pair))
     assert f"the client certificate, {str(pair.certificate)!r}" in str(refused.value)
-
-
-async def test_a_broker_that_a_stranger_vouches_for_is_not_trusted(secured: Secured) -> None:
-    with pytest.raises(UntrustedBroker, match="not signed by an authority that is in"):
-        await connected(secured.url, secured.stranger.tls(secured.client))
-    with pytest.raises(
-        UntrustedBroker, match="not signed by an authority that this machine trusts"
-    ):
-        await connected(secured.url, Tls())
-
-
-async def test_a_broker_with_another_name_is_not_trusted(secured: Secured) -> None:
-    with pytest.raises(UntrustedBroker, match="'localhost'"):
-        await connected(secured.url.replace(HOST, "localhost"), secured.authority.tls())
 
 
 async def test_the_port_without_tls_is_told(secured: Secured) -> None:
