@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from yarl import URL
@@ -142,12 +142,3 @@ async def foreigner(url: str) -> AsyncGenerator[Foreigner]:
         yield one
     finally:
         writer.close()
-
-
-async def publish_all(
-    url: str, messages: Iterable[tuple[bytes, bytes]], *, exchange: str, routing_key: bytes
-) -> None:
-    """Publish these properties and bodies, each confirmed."""
-    async with foreigner(url) as one:
-        for properties, body in messages:
-            await one.publish(properties, body, exchange=exchange, routing_key=routing_key)

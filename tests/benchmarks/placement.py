@@ -10,13 +10,12 @@ with a checksum, and the remainder of a hash.
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from operator import ne
 from zlib import crc32
 
 BROKERS = (2, 3, 4, 8, 16)
-Rule = Callable[[int, int], int]
 
 
 def by_highest(key: int, brokers: int) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -29,8 +29,6 @@ NAMES = Names("test")
 START = datetime(2026, 6, 1, tzinfo=UTC)
 LOOPS = [LoopId("loop", key) for key in ("a", "b", WHOLE)]
 FEW = st.integers(0, 4)
-
-Read = Callable[[], Awaitable[Listing]]
 
 
 def noted(listed: Listed, seq: int) -> Listed:

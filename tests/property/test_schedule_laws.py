@@ -31,7 +31,7 @@ lawful = settings(
     suppress_health_check=[HealthCheck.too_slow],
 )
 
-MILLISECOND, SECOND = timedelta(milliseconds=1), timedelta(seconds=1)
+MILLISECOND = timedelta(milliseconds=1)
 ZONES = [
     "UTC",
     "Europe/Berlin",

@@ -57,10 +57,7 @@ def test_each_metric_is_told() -> None:
     assert {name.removesuffix("_total") for name in told} == names
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [each for each in vars(events).values() if inspect.isclass(each) and issubclass(each, Event)],
-)
+@pytest.mark.parametrize("kind", EVENTS)
 def test_each_event_says_what_it_is(kind: type[Event]) -> None:
     assert "scheduler.events" in (DOCS / "reference/events.md").read_text()
     assert kind.__doc__

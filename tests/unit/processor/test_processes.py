@@ -222,7 +222,6 @@ async def test_how_it_ends_is_its_outcome(stage: Stage, way: str, words: str) ->
     assert way != "value" or "in fail" in str(parked.error.__cause__)
 
 
-UNSHOWN = "whose message cannot be shown"
 NO_NEXT = "A one-off run has no next run to carry to: only loops carry."
 
 
