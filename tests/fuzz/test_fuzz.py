@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from scheduler.protocol.topology import QueueType
 from scheduler.testing import VirtualTimeLoop
 from tests.fuzz.field import Taken
 from tests.fuzz.ground import embedded, on_rabbitmq
@@ -32,8 +31,8 @@ def check(tally: Tally, messages: int) -> None:
         assert tally.ended[kind] > 0
 
 
-async def test_whatever_is_published_is_run_or_parked_in_memory(queue_type: QueueType) -> None:
-    async with embedded(queue_type) as field:
+async def test_whatever_is_published_is_run_or_parked_in_memory() -> None:
+    async with embedded("classic") as field:
         tally = await Fuzz(field, Operator(field), seed=1).run(300, per_round=300)
     check(tally, 300)
 

@@ -31,6 +31,8 @@ from tests.stage import Stage, failed_of, new_app, program_of
 
 REPORT = LoopId("report")
 
+pytestmark = pytest.mark.usefixtures("clock")  # in virtual time
+
 
 @pytest.mark.parametrize(
     ("version", "verdict"),

@@ -320,7 +320,7 @@ async def test_two_lines_of_a_loop_are_one_again_within_two_rounds(
 async def test_a_loop_that_waits_for_long_is_noted_so_that_the_journal_may_forget_it(
     stage: Stage,
 ) -> None:
-    app, carried = counting(every="3h")
+    app, carried = counting(every="20m")
     await stage.seed(app)
     async with stage.supervised():
         await run_once(stage)
@@ -332,7 +332,7 @@ async def test_a_loop_that_waits_for_long_is_noted_so_that_the_journal_may_forge
     await stage.lose(TASK)
     await stage.broker.delete(app.names.journal)
     async with stage.supervised():
-        await asyncio.sleep(3 * 3600 - ROUND - 10)
+        await asyncio.sleep(1200 - ROUND - 10)
         assert stage.repairs() == []
         await asyncio.sleep(UNTIL_FOUND + ROUND)
     assert stage.repairs() == [("task", "lost")]
