@@ -16,8 +16,6 @@ from scheduler.events import (
     ConsumerResumed,
     EpochHeard,
     Event,
-    RunStarted,
-    TokenSuperseded,
 )
 from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.recognition import LoopTurns
@@ -29,7 +27,7 @@ from scheduler.queues.roll_call import RollCall
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.schedules import Every
 from tests.faulty import Call, Fault, FaultyBroker
-from tests.stage import START, Stage, at_work, new_app, of, processor_of, roster_of, seconds_of
+from tests.stage import START, Stage, at_work, new_app, processor_of, roster_of, seconds_of
 
 LOOP, NAMES = LoopId("task"), Names("test")
 LOST = ConnectionLost("memory://", "cut"), Connected("memory://", "4.0", timedelta(seconds=1))
@@ -123,19 +121,6 @@ async def test_a_processor_that_starts_reads_the_roster_before_it_takes_a_token(
             reading.go_on.set()
             await asyncio.sleep(1)
     assert stage.starts() == [16.0]
-
-
-async def test_what_became_void_while_no_processor_was_there_is_not_run(stage: Stage) -> None:
-    await due_at_ten(stage)
-    await asyncio.sleep(11)
-    taken = await stage.broker.get(NAMES.processor_queue("task"))
-    assert taken is not None
-    await stage.verbs.pause(stage.app.loop("task"))
-    async with stage.processor():
-        await taken.requeue()
-        await asyncio.sleep(1)
-    assert not of(RunStarted, stage.events)
-    assert [event.reason for event in of(TokenSuperseded, stage.events)] == ["void"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from scheduler import Context, Retry, Scheduler, StopLoop
 from scheduler.brokers.contract import Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.control.reports import Did
 from scheduler.control.where import Where
 from scheduler.errors import BrokerUnavailable, Unconfirmed
 from scheduler.events import (
@@ -34,7 +33,7 @@ from scheduler.queues.listing import ENTRY_TYPE, Listing
 from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.tasks import SUPERVISION
 from tests.faulty import Call, FaultyBroker
-from tests.stage import START, Stage, at_work, new_app, of, processor_of, program_of, seconds_of
+from tests.stage import START, Stage, at_work, new_app, of, processor_of, seconds_of
 
 TASK = LoopId("task")
 KEY = token_key(TASK, NO_WAIT.key)
@@ -70,14 +69,6 @@ async def come_back(stage: Stage, *messages: Message) -> None:
 async def as_sent(stage: Stage) -> Message:
     """The token that waits, as it travels."""
     return encode(await stage.token(TASK), "test")
-
-
-async def change(stage: Stage, every: str = "20s") -> None:
-    """Have the loop rescheduled by a version of its code that gives it another period."""
-    newer = new_app()
-    newer.periodic(every=every, name="task")(stage.app.tasks["task"].function)
-    seeding = program_of(newer, stage.broker, stage.clock).seeding
-    assert [report.did for report in await seeding.seed()] == [Did.RESCHEDULED]
 
 
 async def waiting(stage: Stage) -> list[Token]:
@@ -187,17 +178,6 @@ async def test_a_token_that_becomes_void_while_it_waits_for_its_turn_is_not_run(
         await asyncio.sleep(20)
     assert superseded(stage) == ["void"]
     assert len([run for run in of(RunStarted, stage.events) if run.loop.key]) == times
-
-
-async def test_a_run_that_goes_on_is_not_touched_by_a_new_epoch(stage: Stage) -> None:
-    await stage.seed(app_with(takes=20))
-    async with stage.processor():
-        await asyncio.sleep(15)
-        await change(stage)
-        await asyncio.sleep(17)
-    assert runs(stage) == [(10.0, 0)]
-    assert [run.ending for run in of(RunFinished, stage.events)] == [Ending.SUCCEEDED]
-    assert len(of(RunSettled, stage.events)) == 1
 
 
 async def test_what_a_void_run_puts_only_the_journal_hears(stage: Stage) -> None:
