@@ -15,7 +15,7 @@ from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import Names, QueueType
+from scheduler.protocol.topology import Names, QueueType, Topology
 from tests.contract.proxy import Proxy
 from tests.integration.shop import Shop, opened
 from tests.stage import an_app
@@ -28,13 +28,18 @@ APP = f"{Path(__file__).parent / 'apps' / 'recorder.py'}:app"
 
 @dataclass
 class Field:
-    """One namespace in one broker, the processes that work in it, and the record of their runs."""
+    """One namespace in one broker, the processes that work in it, and the record of their runs.
+
+    Attributes:
+        declares: what is deleted at the end; None: what the recorder's loops have.
+    """
 
     url: str
     namespace: str
     queue_type: QueueType
     record: Path
     app: str = APP
+    declares: Topology | None = None
     processes: list[Program] = field(default_factory=list[Any])
 
     def start(self, *arguments: str, **environment: str) -> Program:
@@ -163,7 +168,7 @@ def field_(
 async def sweep(field: Field, loops: int = 50) -> None:
     """Delete the queues of the namespace."""
     names = [f"loop{number}" for number in range(loops)]
-    await clear(field.url, an_app(field.namespace, names).topology())
+    await clear(field.url, field.declares or an_app(field.namespace, names).topology())
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """A new version beside the old one: nothing stands still, nothing runs twice, nothing is parked."""
 
-import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ from scheduler.protocol.topology import Names, topology
 from scheduler.queues.failed import EVERYTHING, FailedQueues
 from scheduler.timing.clock import SystemClock
 from tests.integration.conftest import Field, ready
-from tests.sweep import clear
 
 APP = f"{Path(__file__).parent / 'apps' / 'versions.py'}:app"
 LOOPS = ("kept", "quickened", "moved", "resized", "removed", "added")
@@ -21,11 +18,10 @@ OLD, NEW = {"VERSION": "old"}, {"VERSION": "new"}
 
 
 @pytest.fixture
-def deploy(field_: Field) -> Iterator[Field]:
+def deploy(field_: Field) -> Field:
     field_.app = APP
-    yield field_
-    # The queues of both versions.
-    asyncio.run(clear(field_.url, topology(field_.namespace, [*LOOPS, "_supervision"])))
+    field_.declares = topology(field_.namespace, [*LOOPS, "_supervision"])  # of both versions
+    return field_
 
 
 def runs(field: Field, loop: str, version: str) -> list[dict[str, Any]]:
@@ -69,10 +65,10 @@ async def test_two_versions_work_side_by_side_and_the_new_one_takes_over(deploy:
 
 
 @pytest.fixture
-def renaming(field_: Field) -> Iterator[Field]:
+def renaming(field_: Field) -> Field:
     field_.app = f"{Path(__file__).parent / 'apps' / 'renamed.py'}:app"
-    yield field_
-    asyncio.run(clear(field_.url, renamed_app(field_).topology()))
+    field_.declares = renamed_app(field_).topology()
+    return field_
 
 
 def renamed_app(field: Field) -> Scheduler:

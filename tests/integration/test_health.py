@@ -3,24 +3,13 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Field
-from tests.integration.watched import APP, Watched, sweep
+from tests.integration.watched import Watched, seeded
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-async def field(broker_url: str, namespace: str, tmp_path: Path) -> AsyncIterator[Field]:
-    """A seeded app."""
-    field = Field(broker_url, namespace, "quorum", tmp_path / "record", app=APP)
-    await asyncio.to_thread(field.call, "seed")
-    yield field
-    await sweep(field)
 
 
 def live(port: int) -> subprocess.CompletedProcess[str]:
@@ -33,7 +22,8 @@ def live(port: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_a_processor_whose_event_loop_is_blocked_does_not_live(field: Field) -> None:
+async def test_a_processor_whose_event_loop_is_blocked_does_not_live(field_: Field) -> None:
+    field = await asyncio.to_thread(seeded, field_)
     watched = Watched(field)
     await watched.until_status("/readyz", 200)
     assert (await watched.asked("/livez")).json == {"live": True, "why": []}

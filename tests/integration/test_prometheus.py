@@ -1,26 +1,15 @@
 """What a real Prometheus knows of two processors, after scraping them for a while."""
 
-import asyncio
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.integration.conftest import Field
-from tests.integration.watched import APP, Watched, sweep
+from tests.integration.watched import Watched, seeded
 from tests.prometheus import Prometheus
 
 
-@pytest.fixture
-def field(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[Field]:
-    field = Field(broker_url, namespace, "quorum", tmp_path / "record", app=APP)
-    yield field
-    asyncio.run(sweep(field))
-
-
 @pytest.mark.timeout(400)  # it may have to be installed
-def test_prometheus_scrapes_two_processors(field: Field) -> None:
-    field.call("seed")
+def test_prometheus_scrapes_two_processors(field_: Field) -> None:
+    field = seeded(field_)
     processors = [Watched(field) for _ in range(2)]
     ns = f'namespace="{field.namespace}"'
     with Prometheus([each.port for each in processors]) as prometheus:

@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scheduler.protocol.topology import Topology, topology
+from scheduler.protocol.topology import topology
 from tests.integration.conftest import Field
 from tests.rabbitmq import free_ports
-from tests.sweep import clear
 
 APP = f"{Path(__file__).parent / 'apps' / 'watched.py'}:app"
-LOOPS = ("beat", "block", "nap", "fail")
+
+
+def seeded(field: Field) -> Field:
+    """Have the app in a field, seeded."""
+    field.app = APP
+    field.declares = topology(field.namespace, ("beat", "block", "fail"))
+    field.call("seed")
+    return field
 
 
 @dataclass(frozen=True)
@@ -32,12 +38,11 @@ class Answer:
 class Watched:
     """A processor, and the port at which it tells of itself."""
 
-    def __init__(self, field: Field, url: str = "") -> None:
+    def __init__(self, field: Field) -> None:
         self._log = field.log_of(len(field.processes))
         (self.port,) = free_ports(1)
         self.process = field.start(
             "run",
-            SCHEDULER_BROKER_URL=url or field.url,
             SCHEDULER_HEALTH_PORT=str(self.port),
             SCHEDULER_METRICS_PORT=str(self.port),
         )
@@ -77,15 +82,3 @@ def ask(port: int, path: str) -> Answer:
         return Answer(0)
     finally:
         connection.close()
-
-
-def wanted(field: Field) -> Topology:
-    return topology(field.namespace, LOOPS, queue_type=field.queue_type)
-
-
-async def sweep(field: Field) -> None:
-    """End all processes, and delete the queues of the namespace."""
-    for process in field.processes:
-        process.kill()
-        process.wait()
-    await clear(field.url, wanted(field))
