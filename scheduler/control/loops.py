@@ -5,6 +5,7 @@ supervised, moved, paused, triggered. Then it is finished, and gone from the ros
 schedule with its arguments, in a life: a request with other ones runs again.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -19,6 +20,9 @@ from scheduler.tasks.registry import App, before_rename, served
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.moments import UNIX_EPOCH
 from scheduler.timing.once import Once
+
+MOST_NAMED = 1_000
+"""Loops in which a similar name is looked for."""
 
 
 def as_listed(loop: Loop, listing: Listing) -> Loop:
@@ -95,6 +99,18 @@ def loops_of(app: App, listing: Listing) -> list[Loop]:
     return [*of_code, *keyed_loops_of(app, listing)]
 
 
+def loop_named(app: App, listing: Listing, name: str) -> Loop | None:
+    """Return the loop of this name in the roster, though this code may not have it."""
+    parts = name.split(".")
+    splits = ((".".join(parts[:n]), ".".join(parts[n:])) for n in range(len(parts), 0, -1))
+    for listed in filter(None, (listing.get(LoopId(*split)) for split in splits)):
+        if not listed.is_gone and is_orphan(app, listed):
+            return _orphan(listed)
+        if not listed.is_gone and not listed.is_of_task:
+            return loop_of_entry(app, listed)
+    return None
+
+
 def orphans_of(app: App, listing: Listing) -> list[Loop]:
     """Return the listed loops, and the pauses of whole tasks, that this code does not have."""
     found = filter(None, map(listing.get, listing.table.others(app.tasks)))
@@ -162,12 +178,12 @@ class Loops:
         Raises:
             UnknownLoop: there is none; the message names the nearest.
         """
-        known = await self._loops_with(name)
-        if name not in known and name in self._app.tasks:
+        loop, known = await self._named(name)
+        if loop is not None:
+            return loop
+        if name in self._app.tasks:
             raise UnknownLoop(f"{name!r} is a task, not a loop: its loops are named {name}.KEY.")
-        if name not in known:
-            raise UnknownLoop(no_such("loop", name, known))
-        return known[name]
+        raise UnknownLoop(no_such("loop", name, known))
 
     async def find_or_whole(self, name: str) -> Loop:
         """Return the loop of this name; without one, the loop that stands for the whole task of
@@ -176,18 +192,23 @@ class Loops:
         Raises:
             UnknownLoop: there is neither; the message names the nearest.
         """
-        tasks = {task.name: whole_of(task) for task in self._app.tasks.values()}
-        known = tasks | await self._loops_with(name)
-        if name not in known:
-            raise UnknownLoop(no_such("loop or task", name, known))
-        return known[name]
+        loop, known = await self._named(name)
+        if loop is not None:
+            return loop
+        if (task := self._app.tasks.get(name)) is not None:
+            return whole_of(task)
+        raise UnknownLoop(no_such("loop or task", name, [*self._app.tasks, *known]))
 
-    async def _loops_with(self, name: str) -> dict[str, Loop]:
-        """Return the loops of the code, by name; if none has this one, also those of the broker."""
+    async def _named(self, name: str) -> tuple[Loop | None, Sequence[str]]:
+        """Return the loop of this name; if there is none, the names of some that there are."""
         known = {str(loop): loop for loop in self._app.loops.values()}
-        if name not in known:
-            with suppress(QueueNotFound):
-                listing = await self._roster.look()
-                others = (*loops_of(self._app, listing), *orphans_of(self._app, listing))
-                known |= {str(loop): loop for loop in others}
-        return known
+        if name in known:
+            return known[name], ()
+        with suppress(QueueNotFound):
+            listing = await self._roster.look()
+            if (loop := loop_named(self._app, listing, name)) is not None:
+                return loop, ()
+            tasks, table = self._app.tasks, listing.table
+            others = [*table.keyed(tasks, "*", None, most=MOST_NAMED), *table.others(tasks)]
+            return None, [*known, *map(str, others[: 2 * MOST_NAMED])]
+        return None, [*known]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from scheduler.control.loops import loops_of, orphans_of
+from scheduler.control.loops import loop_named
 from scheduler.control.reports import Did, Report
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import right_of
@@ -220,8 +220,8 @@ async def _found(site: Site, names: Sequence[str], verb: LoopVerb) -> dict[str, 
         find = loops.find_or_whole if verb.of_tasks else loops.find
         return {names[0]: await find(names[0])}
     listing = await site.program.survey.listing()
-    there = (*app.loops.values(), *loops_of(app, listing), *orphans_of(app, listing))
-    known: dict[str, Loop | UnknownLoop] = {str(loop): loop for loop in there}
+    known: dict[str, Loop | UnknownLoop] = {str(loop): loop for loop in app.loops.values()}
+    known |= {name: loop for name in names if (loop := loop_named(app, listing, name))}
     return {name: known.get(name, UnknownLoop("The loop is gone.")) for name in names}
 
 

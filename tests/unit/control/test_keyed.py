@@ -174,7 +174,7 @@ async def test_many_loops_are_started_in_batches_and_begun_again_where_it_broke_
         )
         assert started == [BATCH, BATCH, 2 * BATCH, 2 * BATCH + 7]
         entries = [call for call in broker.calls if call.message.type == ENTRY_TYPE]
-        assert len(entries) < BATCH // 4
+        assert len(entries) <= BATCH // 4
         many = {"key7": (TWO_MINUTES, {"city": "Bonn"})}
         assert await office.report.start_many(given()) == Started(rescheduled=1)
         others = [(f"key{n}", (TWO_MINUTES, {"city": f"{n}"})) for n in range(8, BATCH + 8)]
