@@ -233,11 +233,16 @@ class Caller(Evaluator):
                 case list() | tuple() | set():
                     given += cast("Iterable[Any]", each)
                 case Made() as made:
-                    given += [*made.args, *made.kwargs.values(), made.of]
+                    of = () if isinstance(made.of, str) else (made.of,)
+                    given += [*made.args, *made.kwargs.values(), *of]
                 case Function(node=task) if last(dotted(node)) in DECORATORS:
                     self.note(node, f"left out, the task {task.name}: it has no decorator")
                 case str(text) if is_read(text) and (text.islower() or "BEAT" in text):
                     texts.append(text)
+                case str(text) | Ref(text) if text.startswith(
+                    ("celery.schedules.", "celery.beat.")
+                ):
+                    texts.append(text)  # may be patched
                 case _:
                     pass
         if texts:

@@ -26,6 +26,7 @@ from scheduler.importing.values import (
     defaults_of,
     formatted,
     holds_entries,
+    is_of_celery,
     is_read,
     is_relevant,
     is_setting,
@@ -154,7 +155,13 @@ class Evaluator:
                         self.put(changed, key, bound)
                     case list():
                         changed[:] = [self.unread(target)]
-                    case _ if is_relevant(key) or is_relevant(owner) or holds_entries(bound.value):
+                    case _ if (
+                        is_relevant(key)
+                        or is_relevant(owner)
+                        or holds_entries(bound.value)
+                        or is_of_celery(changed)
+                        or is_of_celery(self.value(target))
+                    ):
                         self.unfollowed(target)
                     case _:
                         pass
@@ -171,7 +178,12 @@ class Evaluator:
                 self.project.names(source)[name] = bound
             case _ if named(name) == "beat_schedule":
                 self.state.conf.entries["beat_schedule"] = bound
-            case _ if is_read(name) or name in OPTIONS or holds_entries(bound.value):
+            case _ if (
+                is_read(name)
+                or name in OPTIONS
+                or holds_entries(bound.value)
+                or is_of_celery(owner)
+            ):
                 self.unfollowed(node)
             case _:
                 pass
@@ -361,7 +373,7 @@ class Evaluator:
                 return self._entry(value, self.plain(key), node)
             case Ref("sys.modules") if isinstance(key, ast.Name) and key.id == "__name__":
                 return Module(self.source)
-            case Ref(path) if path.endswith(".tasks"):
+            case Ref(path) if path == "sys.modules" or path.endswith(".tasks"):
                 return self.ref(str(self.plain(key)), node)
             case Class() if value.is_enum:
                 return value.member(self.plain(key))

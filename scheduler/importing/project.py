@@ -1,6 +1,7 @@
 """Follow modules that belong together, as Python would import them."""
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -21,12 +22,14 @@ from scheduler.importing.values import (
     Source,
     Table,
     Unread,
+    Unreadable,
     dotted,
     is_read,
     is_relevant,
     is_setting,
     last,
     named,
+    plain,
 )
 
 KNOWN = {*sys.stdlib_module_names, "celery", "django", "kombu", "django_celery_beat"}
@@ -94,8 +97,8 @@ class Project:
         place = function.source.place(function.node)
         run = partial(self._execute, function, [], None, place)
         changed = self._follow(place, lambda: self.state.changes(run))
-        if changed and not function.node.decorator_list:
-            told = f"no file here calls `def {function.node.name}`: it is followed as if one did"
+        if changed and not any(map(_is_at_start, function.node.decorator_list)):
+            told = f"no file here runs `def {function.node.name}`: it is followed as if one did"
             self.state.notes.append(Note(place, told))
         for name, old in before.items():
             replaced = isinstance(old.value, Table) and not old.value.entries
@@ -104,7 +107,7 @@ class Project:
                 conf[name] = self.state.merged(conf[name], old, condition, "")
 
     def call(self, function: Function, args: Sequence[Any], kwargs: Table, place: Place) -> Bound:
-        if self._depth < DEEPEST and not function.is_wrapped:
+        if self._depth < DEEPEST and not function.is_wrapped and function.runs_when_called:
             return self._execute(function, args, kwargs, place)
         return Bound(Unread(place, f"{function.node.name}(...)"), place)
 
@@ -129,11 +132,6 @@ class Project:
             left = follower.block(node.body)
         finally:
             self._depth -= 1
-        is_plain = isinstance(node, ast.FunctionDef) and not any(
-            isinstance(each, ast.Yield | ast.YieldFrom) for each in ast.walk(node)
-        )
-        if not is_plain:
-            return unread
         return Bound(None, place) if left is None or left.bound is None else left.bound
 
     def hint(self, path: str) -> str:
@@ -178,10 +176,29 @@ class Project:
                 bound = names.get(each.name) or self._imported(each, origin, place)
                 scope[each.asname or each.name] = self._taken(bound, each.name)
             elif names:
-                scope.update({name: self._taken(bound, name) for name, bound in names.items()})
+                for name in self._exported(names, origin, place):
+                    bound = names.get(name) or self._imported(ast.alias(name), origin, place)
+                    scope[name] = self._taken(bound, name)
             elif origin.partition(".")[0] not in KNOWN:
                 told = f"the names of {origin} are not known{hint_of(origin)}"
                 self.state.notes.append(Note(place, told))
+
+    def _exported(self, names: Scope, origin: str, place: Place) -> list[str]:
+        """Return the names that `import *` brings, and note the settings that it does not."""
+        public = [name for name in names if not name.startswith("_")]
+        if "__all__" not in names:
+            return public
+        try:
+            exported = [str(each) for each in plain(names["__all__"].value, place)]
+        except (Unreadable, TypeError) as error:
+            told = f"the names that {origin} exports are not known: {error}"
+            self.state.notes.append(Note(place, told))
+            return public
+        for name in filter(is_setting, public):
+            if name not in exported:
+                told = f"`import *` does not bring {name}: it is not in `__all__` of {origin}"
+                self.state.notes.append(Note(place, told))
+        return exported
 
     def _taken(self, bound: Bound, name: str) -> Bound:
         """Return a value for another module, without duplicating settings."""
@@ -272,6 +289,11 @@ class Project:
             if not nested and is_relevant(node):
                 self.state.notes.append(Note(source.place(node), told))
             self.executed.add(node)
+
+
+def _is_at_start(decorator: ast.expr) -> bool:
+    """Return whether a decorator connects a function to a signal that is sent before beat."""
+    return re.search(r"\b(on_\w+|beat_init)\.connect$", dotted(decorator)) is not None
 
 
 def _unused(bound: Bound, of: str) -> Bound:

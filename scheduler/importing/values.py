@@ -222,6 +222,13 @@ class Function:
     defaults: Scope = field(compare=False)
     is_wrapped: bool = False
 
+    @property
+    def runs_when_called(self) -> bool:
+        """Return whether it is neither a coroutine function nor a generator."""
+        return isinstance(self.node, ast.FunctionDef) and not any(
+            isinstance(each, ast.Yield | ast.YieldFrom) for each in ast.walk(self.node)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Module:
@@ -272,6 +279,11 @@ def holds_entries(value: Any) -> bool:
         return False
     is_entry = value.entries.keys() >= {"task", "schedule"}
     return is_entry or any(holds_entries(each.value) for each in value.entries.values())
+
+
+def is_of_celery(value: Any) -> bool:
+    """Return whether a value is a module or a class of Celery, or a part of one."""
+    return isinstance(value, Ref) and value.path.partition(".")[0] == "celery"
 
 
 def items_of(value: Any) -> Sequence[Any] | None:
@@ -332,6 +344,7 @@ OPTIONS = {
     *("default_retry_delay", "autoretry_for", "retry_backoff", "retry_kwargs"),
 }
 DATABASES = {"PeriodicTask", "RedBeatSchedulerEntry"}  # their rows are schedules
+SCHEDULES = {"celery", "crontab", "schedule", "schedules", "solar", "Scheduler", "ScheduleEntry"}
 WORDS = (*DATABASES, "conf", "config", "add_periodic_task", "setattr", "exec", *CONTAINERS)
 
 
@@ -367,6 +380,8 @@ def is_relevant(node: ast.AST, read: Mapping[str, bool] | None = None) -> bool:
     read = read or {}
     for each in ast.walk(node):
         match each:
+            case ast.Attribute(owner, ctx=ast.Store()) if SCHEDULES & {*dotted(owner).split(".")}:
+                return True
             case ast.Attribute(attr=name) | ast.Name(id=name) | ast.keyword(arg=str(name)):
                 if name in WORDS or is_read(name) or is_setting(name) or read.get(name):
                     return True
