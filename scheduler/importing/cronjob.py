@@ -80,9 +80,11 @@ def documents_in(text: str, file: str) -> list[Value]:
         nodes = list(_nodes(loader))
         return [reader.value(node, node.start_mark.line + 1) for node in nodes]
     except (yaml.YAMLError, RecursionError) as error:
-        told = " ".join(str(error).replace('"<unicode string>"', file).split())
+        told, line = str(error), ""
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            told, line = error.problem or "", f", line {error.problem_mark.line + 1},"
         hint = " A template is rendered first: helm template." if "{{" in text else ""
-        raise UsageError(f"{file} is not YAML: {told}.{hint}") from None
+        raise UsageError(f"{file}{line} is not YAML: {told}.{hint}") from None
 
 
 def _nodes(loader: "yaml.SafeLoader") -> Iterator["yaml.Node"]:
@@ -109,7 +111,7 @@ class _Reader:
         if isinstance(node, yaml.MappingNode):
             self._loader.flatten_mapping(node)  # the effect of `<<`
             if any(not isinstance(key, yaml.ScalarNode) for key, _ in node.value):
-                raise yaml.MarkedYAMLError(problem="{{", problem_mark=node.start_mark)
+                raise yaml.MarkedYAMLError(problem="a key is no text", problem_mark=node.start_mark)
             keys = {
                 str(key.value): self.value(value, key.start_mark.line + 1)
                 for key, value in node.value

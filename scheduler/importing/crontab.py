@@ -95,7 +95,7 @@ def read_crontab(
     if jobs and tz is None and not any(line.text.startswith("CRON_TZ") for line in lines):
         said = "cron goes by the zone of its machine, which is not in the file: UTC is taken (--tz)"
         notes.append(Note(Place(file, 1), said))
-    if not jobs and not notes:
+    if not any(map(_entry, lines)):
         raise UsageError(f"{file} has no jobs: a line has five fields of times, and a command.")
     return Found("crontab", PurePath(file).stem or "crontab", jobs, notes)
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from scheduler.errors import UsageError
 from scheduler.importing.findings import Note, Place
-from scheduler.timing.durations import shown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,8 +74,10 @@ def source_of(text: str, file: str) -> Source:
     try:
         return Source(file, ast.parse(text))
     except (SyntaxError, ValueError, RecursionError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise UsageError(f"{file}{line}, is not Python: {shown(str(error))}.") from None
+        told, line = str(error), ""
+        if isinstance(error, SyntaxError):
+            told, line = error.msg, f", line {error.lineno},"
+        raise UsageError(f"{file}{line} is not Python: {told.rstrip('.?')}.") from None
 
 
 PLAIN = (str, bytes, int, float, bool, timedelta, range, type(None))

@@ -190,7 +190,7 @@ spec:
     [
         ("kind: Deployment", "jobs.yaml has no CronJob"),
         ("", "jobs.yaml has no CronJob"),
-        ("a: [", "jobs.yaml is not YAML"),
+        ("\na: [}", "jobs.yaml, line 2, is not YAML: expected the node content, but found '}'."),
         ("spec:\n  schedule: {{ .Values.schedule | quote }}", "helm template"),
         ("{{- if .Values.on }}\nkind: CronJob\n{{- end }}", "helm template"),
         ("&a [*a]", "jobs.yaml is not YAML"),
