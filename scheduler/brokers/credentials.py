@@ -69,6 +69,10 @@ def parse_url(text: str) -> "URL":
         raise SettingsError(
             f"The broker URL is empty. Write {FORM}, or unset SCHEDULER_BROKER_URL."
         )
+    if text[0] in "\"'":
+        raise SettingsError(
+            "The broker URL is in quotes: remove them. Docker's env files keep quotes."
+        )
     url = _parsed(text)
     if url is None:
         raise SettingsError(UNREADABLE)

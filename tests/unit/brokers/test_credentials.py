@@ -44,6 +44,7 @@ def test_what_is_percent_encoded_in_a_url_is_decoded():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ('"amqp://a/"', r"The broker URL is in quotes: remove them\."),
         ("", r"The broker URL is empty\. Write amqp://user.*, or unset SCHEDULER_BROKER_URL"),
         ("open-sesame", "must be amqp://"),
         ("http://user:open-sesame@host/", r"must be amqp://.*, got http://\."),
