@@ -58,6 +58,7 @@ ELSEWHERE = {
     **dict.fromkeys(("kill", "revoke"), "cancel"),
     **dict.fromkeys(("flower", "web"), "dashboard"),
     **{"inspect": "ps", "logs": "history", "stop": "pause"},
+    **{"delete": "remove", "help": "--help", "rm": "remove", "version": "--version"},
     **{"purge": "failed purge", "retry": "failed replay"},
 }
 """The names of commands in other programs of this kind, and their counterparts here."""
@@ -75,7 +76,8 @@ class Commands(TyperGroup):
     """List the commands, and load each when it is called, or completed."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if (here := ELSEWHERE.get(args[0])) and not ctx.resilient_parsing:
+        here = f"run {args[0]}" if args[0].endswith(".py") else ELSEWHERE.get(args[0])
+        if here and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0]!r}. Did you mean `scheduler {here}`?")
         name, found, rest = super().resolve_command(ctx, args)
         return name, found and loaded(found.name or ""), rest

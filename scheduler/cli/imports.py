@@ -119,6 +119,8 @@ def _texts(files: list[str]) -> Iterator[tuple[str, str]]:
         try:
             data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
             yield "stdin" if file == STDIN else file, data.decode("utf-8-sig")
+        except IsADirectoryError:
+            raise UsageError(f"{file} is a folder: name its files, such as {file}/*.py.") from None
         except OSError as error:
             raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
         except UnicodeDecodeError:
@@ -153,6 +155,8 @@ def _namespace(found: Found, wanted: str | None) -> str:
 
 
 def _write(code: str, path: Path, force: bool) -> None:
+    if path.suffix != ".py":
+        raise UsageError(f"--out: expected a Python file, such as jobs.py, got {str(path)!r}.")
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(code)

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, cast
 
 import scheduler
@@ -63,12 +63,19 @@ def load_app(reference: str | None) -> Scheduler:
         UsageError: its module cannot be imported; the message says where in it, and why.
     """
     place = Path.cwd()
-    if not (reference := reference or os.environ.get("SCHEDULER_APP")):
-        reference, place = _in_pyproject(place)
-    is_alone = reference.endswith(".py") or ":" not in reference
-    whole = f"{reference}:app" if is_alone else reference
-    module, attribute = _module_and_name(whole, "An app", place)
-    return _app_in(module, attribute, whole)
+    named, where = reference or os.environ.get("SCHEDULER_APP"), ""
+    if not reference:
+        where = " SCHEDULER_APP names it."
+    if not named:
+        named, place = _in_pyproject(place)
+        where = f" {place / 'pyproject.toml'} names it."
+    is_alone = named.endswith(".py") or ":" not in named
+    whole = f"{named}:app" if is_alone else named
+    try:
+        module, attribute = _module_and_name(whole, "An app", place)
+        return _app_in(module, attribute, whole)
+    except AppNotFound as error:
+        raise AppNotFound(f"{error}{where}") from None
 
 
 def is_app_named() -> bool:
@@ -173,6 +180,8 @@ def _app_in(module: ModuleType, attribute: str, reference: str) -> Scheduler:
         return found
     apps = [name for name, value in vars(module).items() if isinstance(value, Scheduler)]
     hint = f"It has {', '.join(map(repr, apps))}." if apps else "It has no Scheduler at all."
+    if isinstance(found, FunctionType):
+        hint = f"If it returns one, write `app = {attribute}()` in the module."
     what = "no such attribute" if found is None else f"a {type(found).__name__}"
     raise AppNotFound(f"{reference!r} is not an app: {attribute!r} is {what}. {hint}")
 
@@ -189,6 +198,8 @@ def importing(place: str) -> Generator[None]:
         raise type(error)(f"{error}{where}") from None
     except Exception as error:
         problem = f"{place} cannot be imported: {summary_of(error)}"
+        if isinstance(error, ImportError) and "no known parent package" in str(error):
+            problem += "; name a module of a package as `package.module`"
         raise UsageError(_with_lines(problem, error)) from error
 
 

@@ -61,7 +61,7 @@ def test_a_setting_that_there_is_not_is_answered_with_the_nearest(here: CommandL
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("command", ["beat", "list", "purge", "worker"])
+@pytest.mark.parametrize("command", ["beat", "help", "purge", "rm", "worker"])
 def test_a_command_of_another_program_is_answered_with_the_one_here(
     here: CommandLine, command: str
 ) -> None:

@@ -100,6 +100,24 @@ def test_the_argument_comes_before_the_variable_and_that_before_pyproject(
     assert load_app(argument).namespace == found
 
 
+@pytest.mark.parametrize("variable", [None, "of_pyproject.py"])
+def test_who_names_an_app_that_there_is_not_is_told(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    write("pyproject.toml", PYPROJECT)
+    if variable is not None:
+        monkeypatch.setenv("SCHEDULER_APP", variable)
+    where = "SCHEDULER_APP" if variable else r"/pyproject\.toml"
+    with pytest.raises(AppNotFound, match=rf"no file 'of_pyproject\.py'.*{where} names it\.$"):
+        load_app(None)
+
+
+def test_a_function_that_returns_an_app_is_to_be_called() -> None:
+    write("jobs.py", "def make(): ...\n")
+    with pytest.raises(AppNotFound, match=r"'make' is a function\..* write `app = make\(\)`"):
+        load_app("jobs.py:make")
+
+
 @pytest.mark.parametrize(
     "pyproject", [None, "", "[project]\nname = 'x'\n", "[tool.other]\n", "[tool.scheduler]\n"]
 )
