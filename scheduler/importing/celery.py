@@ -8,9 +8,15 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.importing.beat_database import entries_in_dump, is_dump
-from scheduler.importing.celery_beat import Entry, entries_of, entry_added
-from scheduler.importing.celery_schedules import Beat, span_of
+from scheduler.importing.celery_beat import (
+    Beat,
+    Entry,
+    entries_in_dump,
+    entries_of,
+    entry_added,
+    is_dump,
+    span_of,
+)
 from scheduler.importing.celery_tasks import Definition, Limits, definitions_in, rate_of
 from scheduler.importing.findings import Action, CeleryCall, Found, Job, Note, Place, Unknown
 from scheduler.importing.project import Project

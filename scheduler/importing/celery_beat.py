@@ -1,12 +1,14 @@
-"""Read beat's entries in modules: `beat_schedule`, and calls of `add_periodic_task`."""
+"""Read the entries of Celery's beat, of modules and of its database, with their schedules."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
-from scheduler.errors import ScheduleError
-from scheduler.importing.celery_schedules import QUEUE, Options, span_of
+from scheduler.control.keyed import KEY, LONGEST_KEY
+from scheduler.errors import ScheduleError, UsageError
+from scheduler.importing.calendars import Dialect
 from scheduler.importing.findings import Note, Place
 from scheduler.importing.values import (
     Bound,
@@ -21,6 +23,157 @@ from scheduler.importing.values import (
     shown_value,
     unread_of,
 )
+from scheduler.timing.durations import shown
+from scheduler.timing.schedules import Cron, Every, Recurring
+
+CELERY = Dialect(wraps=True, long_names=True)
+FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+SOLAR = "solar: nothing goes by the sun here; compute the moment"
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Hold the settings of beat.
+
+    Attributes:
+        tz: the zone of its crontabs.
+        deadline: how late a crontab may start; None: at any time.
+    """
+
+    tz: str = "UTC"
+    deadline: timedelta | None = None
+
+    def schedule(
+        self, value: Any, expires: timedelta | None = None
+    ) -> tuple[Recurring, frozenset[int] | None]:
+        """Return the equivalent schedule, and the only weekdays on which it counts.
+
+        Args:
+            value: seconds, a timedelta, or the result of a call of `crontab` or `schedule`.
+            expires: how late a run may start.
+
+        Raises:
+            ScheduleError: there is none like it.
+            Unreadable: the source does not contain it.
+        """
+        match value:
+            case int() | float() | timedelta() if not isinstance(value, bool):
+                period = value if isinstance(value, timedelta) else timedelta(seconds=value)
+                return Every(period, mode="fixed_rate", **_lateness(expires)), None
+            case Made("schedule", args, kwargs):
+                return self.schedule(_period(args, kwargs), expires)
+            case Made("from_string", (str(text),)) if len(text.split()) == len(FIELDS):
+                fields = dict[str, str](zip(FIELDS, text.split(), strict=True))
+                return self.crontab(fields, late=_least(expires, self.deadline))
+            case Made("crontab", args, kwargs):
+                return self.crontab(_fields(args, kwargs), late=_least(expires, self.deadline))
+            case Made("solar"):
+                raise ScheduleError(SOLAR)
+            case Made(kind):
+                raise ScheduleError(f"{kind}(...) is an unknown schedule")
+            case Unread():
+                raise Unreadable(value)
+            case _:
+                raise ScheduleError(f"not a schedule: {shown(value)}")
+
+    def crontab(
+        self, fields: Mapping[str, str], *, late: timedelta | None, tz: str | None = None
+    ) -> tuple[Cron, frozenset[int] | None]:
+        """Return the same for the fields of a crontab: the day of the month and the weekday both
+        have to match.
+        """
+        texts = [fields.get(name, "*").replace(" ", "") for name in FIELDS]
+        expression, weekdays = CELERY.expression(texts, both=True)
+        return Cron(expression, tz=tz or self.tz, **_lateness(late)), weekdays
+
+
+def span_of(value: Any) -> timedelta | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return timedelta(seconds=value)
+    return value if isinstance(value, timedelta) else None
+
+
+def _lateness(late: timedelta | None) -> dict[str, Any]:
+    return {} if late is None else {"catch_up": "skip", "grace": late}
+
+
+def _least(*spans: timedelta | None) -> timedelta | None:
+    return min((each for each in spans if each is not None), default=None)
+
+
+def _period(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    given = dict(zip(("run_every", "relative"), args, strict=False)) | dict(kwargs)
+    others = [name for name, each in given.items() if name != "run_every" and each]
+    if others or "run_every" not in given:
+        raise ScheduleError(
+            f"schedule({', '.join(others)}) has no equivalent: expected a period alone"
+        )
+    return given["run_every"]
+
+
+def _fields(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, str]:
+    if len(args) > 2:
+        raise ScheduleError(
+            "crontab: the third argument differs between releases of Celery: pass it by name"
+        )
+    given = dict(zip(FIELDS, args, strict=False)) | dict(kwargs)
+    if "**" in given:
+        raise ScheduleError(str(given["**"]))
+    if "nowfun" in given:
+        raise ScheduleError("crontab: nowfun= may set a zone of its own: write cron= and tz=")
+    if unknown := [name for name in given if name not in FIELDS and name != "app"]:
+        raise ScheduleError(f"crontab takes no {unknown[0]}")
+    return {name: _field(value) for name, value in given.items() if name in FIELDS}
+
+
+def _field(value: Any) -> str:
+    value = plain(value, Place("", 1))
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return ",".join(str(each) for each in cast("Iterable[Any]", value))
+    return str(value)
+
+
+QUEUE = "each task has a queue of its own"
+
+
+class Options:
+    """Hold options by their names, and their notes.
+
+    Attributes:
+        of: what they are of, as notes have it.
+    """
+
+    def __init__(self, of: str, given: Scope, notes: list[Note]) -> None:
+        self.of = of
+        self.given = given
+        self.notes = notes
+
+    def note(self, place: Place, text: str) -> None:
+        self.notes.append(Note(place, text))
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """Return the value of an option; its default, with a note, if it is unknown."""
+        if name not in self.given:
+            return default
+        bound = self.given[name]
+        self.notes += [each for each in bound.notes if each not in self.notes]
+        try:
+            return plain(bound.value, bound.place, self.notes)
+        except Unreadable as error:
+            self.note(bound.place, f"{name} of {self.of}: {error}")
+            return default
+
+    def span(self, name: str) -> timedelta | None:
+        return span_of(self.value(name))
+
+    def report(self, taken: Collection[str], why: Mapping[str, str]) -> None:
+        for name, bound in self.given.items():
+            if name not in taken:
+                is_made = isinstance(bound.value, Made) or not isinstance(bound.value, Unread)
+                told = why.get(name, "" if is_made else str(bound.value))
+                value = shown_value(bound.value)
+                self.note(bound.place, f"{name}={value} of {self.of}{told and f': {told}'}")
+
 
 ENTRY = ("task", "schedule", "args", "kwargs", "options", "relative", "enabled")
 SIGNATURES = ("s", "si", "signature", "Signature", "subtask")
@@ -233,3 +386,158 @@ class _Reading(Options):
         read = {name: span for name, span in spans.items() if span is not None}
         Options(self.of, options, self.notes).report(read, WHY)
         return read
+
+
+APP = "django_celery_beat."
+UNITS = ("days", "hours", "minutes", "seconds", "microseconds")
+OWN = "celery.backend_cleanup"
+NOT_CARRIED = {
+    **{name: WHY[name] for name in ("queue", "exchange", "routing_key", "priority", "headers")},
+    "expires": "remove the loop then",
+    "start_time": "seed it then",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    place: Place
+    model: str
+    key: Any
+    fields: Mapping[str, Any]
+
+    def has(self, name: str) -> bool:
+        return self.fields.get(name) not in (None, "", {}, "{}")
+
+
+def is_dump(file: str, text: str) -> bool:
+    """Return whether a text is a dump, not a module."""
+    return file.endswith(".json") or text.lstrip()[:1] in ("[", "{")
+
+
+def entries_in_dump(text: str, file: str) -> Iterator[Entry | Note]:
+    """Return beat's entries in a dump.
+
+    Raises:
+        UsageError: it is not a dump.
+    """
+    rows = [row for row in _rows(text, file) if row.model.startswith(APP)]
+    schedules = {(row.model.removeprefix(APP), repr(row.key)): row for row in rows}
+    tasks = [row for row in rows if row.model == f"{APP}periodictask"]
+    if not tasks:
+        raise UsageError(f"{file} has no {APP}periodictask: dump it with manage.py dumpdata.")
+    for row in tasks:
+        try:
+            yield _entry_of(row, schedules)
+        except ScheduleError as error:
+            yield Note(row.place, f"left out, {row.fields.get('name')!r}: {error}")
+
+
+def _rows(text: str, file: str) -> Iterator[Row]:
+    decoder, position = json.JSONDecoder(), _skipped(text, 0, "[")
+    try:
+        while text[position : position + 1] not in ("]", ""):
+            row, end = decoder.raw_decode(text, position)
+            place = Place(file, text.count("\n", 0, position) + 1)
+            yield Row(place, str(row["model"]).lower(), row.get("pk"), dict(row["fields"]))
+            position = _skipped(text, end, ",")
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{file}, line {error.lineno}, is not JSON: {error.msg}.") from None
+    except (TypeError, KeyError, ValueError, AttributeError, RecursionError):
+        line = text.count("\n", 0, position) + 1
+        raise UsageError(f"{file}, line {line}, is not a row of manage.py dumpdata.") from None
+
+
+def _skipped(text: str, position: int, mark: str) -> int:
+    """Return where the next value begins, behind a mark if there is one."""
+    while position < len(text) and text[position].isspace():
+        position += 1
+    if mark and text[position : position + 1] == mark:
+        return _skipped(text, position + 1, "")
+    return position
+
+
+def _entry_of(row: Row, schedules: Mapping[tuple[str, str], Row]) -> Entry:
+    fields, place = row.fields, row.place
+    task = str(fields.get("task"))
+    name = str(fields.get("name") or task)
+    if task == OWN:
+        raise ScheduleError("it deletes results that Celery stores, and there are none here")
+    kind, of = _schedule_of(row, schedules)
+    notes = [
+        Note(place, f"{option}={fields[option]} of {name!r}: {why}")
+        for option, why in NOT_CARRIED.items()
+        if row.has(option)
+    ]
+    if fields.get("one_off") and kind != "clocked":
+        said = "it ran once, and is a loop here: raise StopLoop at its end, or send it once"
+        notes.append(Note(place, f"one_off of {name!r}: {said}"))
+    late = fields.get("expire_seconds")
+    entry = Entry(
+        place,
+        name,
+        task,
+        None,
+        _json(row, "args", list),
+        _json(row, "kwargs", dict),
+        spans={"expires": timedelta(seconds=late)} if isinstance(late, int) else {},
+        paused=not fields.get("enabled", True),
+        notes=notes,
+        about=" ".join(str(fields.get("description") or "").split()),
+    )
+    match kind:
+        case "clocked" if entry.paused:
+            raise ScheduleError("it is a disabled one-off")
+        case "clocked":
+            return replace(entry, once={_key_of(name): _moment(of)})
+        case "interval":
+            return replace(entry, schedule=_interval(of))
+        case "crontab":
+            columns = {name: str(of.fields.get(name, "*")) for name in FIELDS}
+            crontab = Made(place, kind, kind=kind, kwargs=columns)
+            return replace(entry, schedule=crontab, tz=str(of.fields.get("timezone") or "UTC"))
+        case _:
+            raise ScheduleError(SOLAR)
+
+
+def _schedule_of(row: Row, schedules: Mapping[tuple[str, str], Row]) -> tuple[str, Row]:
+    for kind in ("clocked", "interval", "crontab", "solar"):
+        if (key := row.fields.get(kind)) is None:
+            continue
+        if (of := schedules.get((f"{kind}schedule", repr(key)))) is None:
+            raise ScheduleError(f"the dump has no {kind}schedule {key}")
+        return kind, of
+    raise ScheduleError("it has no schedule")
+
+
+def _json(row: Row, name: str, kind: type) -> Any:
+    text = row.fields.get(name) or kind()
+    try:
+        value = json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        value = None
+    if not isinstance(value, kind):
+        raise ScheduleError(f"its {name} cannot be read: {shown(text)}")
+    return cast("Any", value)
+
+
+def _moment(row: Row) -> datetime:
+    text = str(row.fields.get("clocked_time"))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ScheduleError(f"its moment cannot be read: {shown(text)}") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _interval(row: Row) -> timedelta:
+    every, unit = row.fields.get("every"), row.fields.get("period")
+    if not isinstance(every, int) or unit not in UNITS:
+        raise ScheduleError(f"not a period: {shown(every)} {shown(unit)}")
+    return timedelta(**{str(unit): every})
+
+
+def _key_of(name: str) -> str:
+    """Return a valid name of a one-off, as similar as possible."""
+    plain = "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name).split())
+    key = plain[:LONGEST_KEY].strip("-")
+    return key if KEY.fullmatch(key) else "one-off"

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any, cast
 
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.importing.calls import Caller
-from scheduler.importing.celery_schedules import QUEUE, Options, span_of
+from scheduler.importing.celery_beat import QUEUE, Options, span_of
+from scheduler.importing.expressions import Evaluator
 from scheduler.importing.findings import (
     NO_RETRY,
     Action,
@@ -91,7 +91,7 @@ class Definition:
     job: Job
 
 
-def definitions_in(evaluator: Caller, limits: Limits) -> Iterator[Definition | Note]:
+def definitions_in(evaluator: Evaluator, limits: Limits) -> Iterator[Definition | Note]:
     """Return the tasks of a module, and notes on lookalikes."""
     source = evaluator.source
     for node in ast.walk(source.tree):
@@ -111,7 +111,7 @@ def definitions_in(evaluator: Caller, limits: Limits) -> Iterator[Definition | N
                 pass
 
 
-def _is_ours(evaluator: Caller, decorator: ast.expr) -> bool:
+def _is_ours(evaluator: Evaluator, decorator: ast.expr) -> bool:
     """Return whether a task is registered with this package already."""
     match decorator:
         case ast.Call(ast.Attribute(owner)) | ast.Attribute(owner):
@@ -134,7 +134,7 @@ class _Decorated:
     """Read a function, and the options of its decorator."""
 
     def __init__(
-        self, evaluator: Caller, function: Function, decorator: ast.expr, limits: Limits
+        self, evaluator: Evaluator, function: Function, decorator: ast.expr, limits: Limits
     ) -> None:
         self._source = evaluator.source
         self._function = function

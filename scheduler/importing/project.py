@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from scheduler.importing.expressions import hint_of
 from scheduler.importing.findings import Note, Place
-from scheduler.importing.state import State, TooLong
-from scheduler.importing.statements import Follower
+from scheduler.importing.statements import Follower, State, TooLong
 from scheduler.importing.values import (
     CONTAINERS,
     Bound,
