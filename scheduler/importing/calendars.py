@@ -52,8 +52,6 @@ class Dialect:
         seven: whether 7 is Sunday, too.
         wraps: whether a range may go round the end: `22-4`.
         open_steps: whether `5/15` continues to the end.
-        long_names: whether `monday` is a name, too.
-        question: whether `?` is `*`.
     """
 
     seven: bool = False
@@ -63,11 +61,7 @@ class Dialect:
     question: bool = False
 
     def read(self, column: Column, text: str) -> frozenset[int]:
-        """Return the numbers of a field.
-
-        Raises:
-            ScheduleError: this program does not take it; the message names the field.
-        """
+        """Return the numbers of a field, or raise a ScheduleError that names it."""
         numbers = {number for part in text.split(",") for number in self._part(column, part)}
         return frozenset(0 if column is WEEKDAY and number == 7 else number for number in numbers)
 
@@ -113,11 +107,7 @@ def _refused(column: Column, text: str) -> ScheduleError:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Hold the minutes that a foreign expression matches.
-
-    Attributes:
-        both: whether the day of the month and the weekday both have to match; else, one suffices.
-    """
+    """Hold the minutes that a foreign expression matches: `both`, or one of the days suffices."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -128,13 +118,7 @@ class Calendar:
 
     def expression(self, text: str) -> tuple[str, frozenset[int] | None]:
         """Return the equivalent expression of this package, and the only weekdays on which it
-        counts, if no expression can say so.
-
-        Args:
-            text: the foreign expression, which is used if it means the same here.
-
-        Raises:
-            NeverFires: there is no such day.
+        counts, if no expression can say so. The foreign text is used if it means the same here.
         """
         for candidate in (text, *self._candidates()):
             if self._is_said_by(candidate):

@@ -42,10 +42,9 @@ T = TypeVar("T")
 
 
 def read_celery(texts: Mapping[str, str], *, tz: str | None = None) -> Found:
-    """Return the jobs of Celery modules, and of dumps of beat's database.
+    """Return the jobs of Celery modules, and of dumps of beat's database, by file.
 
     Args:
-        texts: the text of each file, by its name.
         tz: the zone of crontabs, if the files do not say; None: UTC, as in Celery.
 
     Raises:

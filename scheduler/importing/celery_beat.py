@@ -33,12 +33,7 @@ SOLAR = "solar: nothing goes by the sun here; compute the moment"
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Hold the settings of beat.
-
-    Attributes:
-        tz: the zone of its crontabs.
-        deadline: how late a crontab may start; None: at any time.
-    """
+    """Hold the zone of beat's crontabs, and how late they may start, if there is a limit."""
 
     tz: str = "UTC"
     deadline: timedelta | None = None
@@ -51,10 +46,6 @@ class Beat:
         Args:
             value: seconds, a timedelta, or the result of a call of `crontab` or `schedule`.
             expires: how late a run may start.
-
-        Raises:
-            ScheduleError: there is none like it.
-            Unreadable: the source does not contain it.
         """
         match value:
             case int() | float() | timedelta() if not isinstance(value, bool):
@@ -79,9 +70,7 @@ class Beat:
     def crontab(
         self, fields: Mapping[str, str], *, late: timedelta | None, tz: str | None = None
     ) -> tuple[Cron, frozenset[int] | None]:
-        """Return the same for the fields of a crontab: the day of the month and the weekday both
-        have to match.
-        """
+        """Return the same for the fields of a crontab, whose days both have to match."""
         texts = [fields.get(name, "*").replace(" ", "") for name in FIELDS]
         expression, weekdays = CELERY.expression(texts, both=True)
         return Cron(expression, tz=tz or self.tz, **_lateness(late)), weekdays
@@ -137,11 +126,7 @@ QUEUE = "each task has a queue of its own"
 
 
 class Options:
-    """Hold options by their names, and their notes.
-
-    Attributes:
-        of: what they are of, as notes have it.
-    """
+    """Hold options by their names, and their notes, which name what they are `of`."""
 
     def __init__(self, of: str, given: Scope, notes: list[Note]) -> None:
         self.of = of
@@ -196,12 +181,9 @@ class Entry:
     """Describe an entry of beat.
 
     Attributes:
-        key: its name; empty: none.
         task: Celery's name of it, or the path of its function.
-        schedule: its schedule.
         unread: which of its arguments are unknown.
         spans: its options of sending that are times.
-        about: its description.
         once: the moments of its one-offs, by name.
         tz: the zone of its crontab, if it has one of its own.
     """
@@ -415,11 +397,7 @@ def is_dump(file: str, text: str) -> bool:
 
 
 def entries_in_dump(text: str, file: str) -> Iterator[Entry | Note]:
-    """Return beat's entries in a dump.
-
-    Raises:
-        UsageError: it is not a dump.
-    """
+    """Return beat's entries in a dump, or raise a UsageError that says why it is none."""
     rows = [row for row in _rows(text, file) if row.model.startswith(APP)]
     schedules = {(row.model.removeprefix(APP), repr(row.key)): row for row in rows}
     tasks = [row for row in rows if row.model == f"{APP}periodictask"]

@@ -77,11 +77,8 @@ class Definition:
     """Describe a task that a module defines.
 
     Attributes:
-        name: Celery's name.
         path: of its function.
-        awaited: whether it is a coroutine function.
         run_every: its schedule, if its decorator has one.
-        job: its job, if it is called.
     """
 
     name: str
@@ -298,11 +295,7 @@ def _annotation(node: ast.expr | None) -> str:
 
 
 def rate_of(value: Any) -> str | None:
-    """Translate a rate of Celery: `10/m`, or a number per second.
-
-    Raises:
-        UsageError: it is invalid.
-    """
+    """Translate a rate of Celery: `10/m`, or a number per second."""
     if value is None:
         return None
     text = f"{value}" if "/" in f"{value}" else f"{value}/s"

@@ -31,13 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Hold a value in a document: a scalar, a mapping or a list.
+    """Hold a scalar, a mapping or a list of a document.
 
     Attributes:
         line: where it begins; for the value of a key, the line of the key.
-        plain: the value of a scalar.
-        keys: the values of a mapping.
-        items: the values of a list.
     """
 
     line: int
@@ -61,11 +58,7 @@ class Value:
 
 
 def documents_in(text: str, file: str) -> list[Value]:
-    """Return the documents of a YAML file, which may be JSON.
-
-    Raises:
-        UsageError: it cannot be read, or PyYAML is not installed.
-    """
+    """Return the documents of a YAML file, which may be JSON."""
     try:
         import yaml
     except ImportError:
@@ -209,11 +202,7 @@ class _CronJob:
         self._notes: list[Note] = []
 
     def job(self) -> Job:
-        """Convert it to a job.
-
-        Raises:
-            ScheduleError: its schedule has no equivalent.
-        """
+        """Convert it to a job, or raise a ScheduleError if its schedule has no equivalent."""
         try:
             schedule, weekdays = self._schedule()
         except NeverFires:

@@ -95,11 +95,7 @@ class Evaluator:
             return self.unread(node)
 
     def plain(self, node: ast.expr) -> Any:
-        """Return the value of an expression as a Python object.
-
-        Raises:
-            Unreadable: a part of it is unknown.
-        """
+        """Return the value of an expression as a Python object, or raise Unreadable."""
         return plain(self.value(node), self.source.place(node), self.touched)
 
     def unread(self, node: ast.AST, hint: str = "") -> Unread:
@@ -209,11 +205,7 @@ class Evaluator:
         return None if bound.notes else _truth(bound.value)
 
     def items(self, value: Any, node: ast.AST) -> list[Any]:
-        """Return the items that a loop over a value would visit.
-
-        Raises:
-            Unreadable: that is not known.
-        """
+        """Return the items that a loop over a value would visit, or raise Unreadable."""
         match value:
             case Table(entries) if value.is_whole:
                 return [*entries]

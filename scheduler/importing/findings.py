@@ -48,8 +48,6 @@ class Command:
     """Describe a command to run.
 
     Attributes:
-        words: of its command line.
-        stdin: its input.
         environment: its variables besides those of the processor.
         folder: where it runs; None: where the processor does.
         grace: how long it may take to end after a signal.
@@ -64,11 +62,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class CeleryCall:
-    """Describe a call of a Celery task, by the path of its function, and its arguments.
-
-    Attributes:
-        awaited: whether it is a coroutine function.
-    """
+    """Describe a call of a Celery task, by the path of its function; a coroutine is awaited."""
 
     path: str
     args: Sequence[Any] = ()
@@ -86,13 +80,7 @@ Action = Command | CeleryCall | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Describe a parameter of a task that is called.
-
-    Attributes:
-        annotation: as code.
-        default: as code; None: it has none.
-        by_name: whether it is passed by its name only.
-    """
+    """Describe a parameter of a task that is called; its annotation and default are code."""
 
     name: str
     annotation: str = "Any"
@@ -105,15 +93,11 @@ class Job:
     """Describe one function of the generated code.
 
     Attributes:
-        name: its name in the file.
         said: the original, in a line.
         schedule: when it runs; None: when it is called.
         weekdays: the only ones on which it runs; Sunday is 0.
         once: the moments of its one-offs, by name.
-        timeout: None: the file has none.
         expires: how old a call may get to be run.
-        paused: whether it is disabled.
-        notes: what is not carried over.
     """
 
     place: Place
@@ -134,13 +118,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Hold the contents of the files.
-
-    Attributes:
-        kind: as `scheduler import` names it.
-        namespace: a name for the app.
-        notes: those that belong to no job.
-    """
+    """Hold the contents of the files, and the notes that belong to no job."""
 
     kind: str
     namespace: str

@@ -40,12 +40,7 @@ T = TypeVar("T")
 
 
 class Project:
-    """Hold all given modules.
-
-    Attributes:
-        functions: the defined ones.
-        executed: the statements that were followed, or noted.
-    """
+    """Hold all given modules, their functions, and the statements that were followed or noted."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.state = State()
@@ -113,11 +108,7 @@ class Project:
     def _execute(
         self, function: Function, args: Sequence[Any], kwargs: Table | None, place: Place
     ) -> Bound:
-        """Follow the body of a function.
-
-        Args:
-            kwargs: None: its arguments are not known, and none has its default.
-        """
+        """Follow the body of a function; without `kwargs`, none of its arguments is known."""
         unread = Bound(Unread(place, f"{function.node.name}(...)"), place)
         if kwargs is None:
             kwargs = self.state.table(missing=[Note(place, str(unread.value))])

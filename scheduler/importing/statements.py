@@ -78,11 +78,7 @@ class State:
         self.asked: list[Note] = []
 
     def step(self, count: int = 1) -> None:
-        """Count steps.
-
-        Raises:
-            TooLong: there were too many.
-        """
+        """Count steps, and raise TooLong if there were too many."""
         self._steps += count
         if self._steps > MOST_STEPS:
             raise TooLong
@@ -129,11 +125,7 @@ class State:
         return tuple(note for each in self._conditions for note in _only(place, each))
 
     def either(self, first: Branch, second: Branch) -> Left | None:
-        """Follow two branches, and keep the state of both, each with its condition.
-
-        Args:
-            first: its condition may be empty if it is the usual branch.
-        """
+        """Follow two branches, and keep the state of both; the usual one has no condition."""
         self.step(len(self._heap))  # by its cost
         before = self._contents()
         one = self._follow(first)

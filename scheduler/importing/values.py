@@ -66,11 +66,7 @@ def defaults_of(given: ast.arguments) -> dict[str, ast.expr]:
 
 
 def source_of(text: str, file: str) -> Source:
-    """Parse a module.
-
-    Raises:
-        UsageError: it is not Python of this version.
-    """
+    """Parse a module, or raise a UsageError that names the line."""
     try:
         return Source(file, ast.parse(text))
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -103,11 +99,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True, match_args=False)
 class Ref(Unread):
-    """Represent a name that the files do not define.
-
-    Attributes:
-        path: for `import`.
-    """
+    """Represent a name that the files do not define, by its path for `import`."""
 
     __match_args__ = ("path",)
 
@@ -120,7 +112,6 @@ class Made(Unread):
     """Represent the result of a call that is not made: `crontab(minute=5)`.
 
     Attributes:
-        kind: the last part of the called name.
         kwargs: `**` stands for unknown ones.
         of: the object of a method, or the path of the function.
     """
@@ -136,11 +127,7 @@ class Made(Unread):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Hold the value of a name, a key or an attribute.
-
-    Attributes:
-        notes: guesses and conditions that it depends on.
-    """
+    """Hold the value of a name, a key or an attribute, and the guesses that it depends on."""
 
     value: Any
     place: Place = field(compare=False)
@@ -159,8 +146,7 @@ class Table:
 
     Attributes:
         missing: unknown parts.
-        settings: "conf" for those of Celery, each of which has several names; "config" for those of
-            a framework.
+        settings: "conf" for those of Celery, which have several names; "config" for a framework's.
     """
 
     entries: Scope
@@ -177,11 +163,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Represent a member of an Enum.
-
-    Attributes:
-        is_plain: whether it is a text or a number, too.
-    """
+    """Represent a member of an Enum; a plain one is a text or a number, too."""
 
     name: str
     value: Any
@@ -210,11 +192,7 @@ class Class:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """Represent a function of the files.
-
-    Attributes:
-        is_wrapped: whether a decorator may run something else instead.
-    """
+    """Represent a function of the files; if wrapped, a decorator may run something else."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef
     source: Source
@@ -298,14 +276,7 @@ def unread_of(value: Any, place: Place) -> Unread:
 
 
 def plain(value: Any, place: Place, notes: list[Note] | None = None) -> Any:
-    """Return a value as a Python object.
-
-    Args:
-        notes: collects the notes of its parts.
-
-    Raises:
-        Unreadable: a part of it is unknown.
-    """
+    """Return a value as a Python object, collecting the notes of its parts, or raise Unreadable."""
     match value:
         case Member(value=inner, is_plain=True):
             return plain(inner, place, notes)
@@ -373,11 +344,7 @@ def is_read(name: object) -> bool:
 
 
 def is_relevant(node: ast.AST, read: Mapping[str, bool] | None = None) -> bool:
-    """Return whether code names something that is read.
-
-    Args:
-        read: names that were read, and whether their value can be changed in place.
-    """
+    """Return whether code names something that is read, or that was and can be changed in place."""
     read = read or {}
     for each in ast.walk(node):
         match each:
@@ -426,12 +393,7 @@ _OPERATORS: Mapping[str, str] = {
 
 
 def combined(operation: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
-    """Combine two constants.
-
-    Raises:
-        LookupError: the computation may be slow.
-        ValueError: the result may be long.
-    """
+    """Combine two constants, or raise an error if that may be slow, or long."""
     if isinstance(operation, ast.Mult) and not all(
         isinstance(each, int | float | timedelta) for each in (left, right)
     ):
@@ -450,11 +412,7 @@ def formatted(value: Any, conversion: int, spec: str) -> str:
 
 
 def called(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a builtin on constants.
-
-    Raises:
-        ValueError: the result may be long.
-    """
+    """Call a builtin on constants, or raise a ValueError if the result may be long."""
     if name == "range" and len(range(*args)) > LONGEST:
         raise ValueError
     value = FUNCTIONS[name](*args, **kwargs)
@@ -462,11 +420,7 @@ def called(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def method(owner: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a method of a constant, or of a list.
-
-    Raises:
-        ValueError: it is unknown, or the result may be long.
-    """
+    """Call a known method of a constant or a list, or raise a ValueError if that may be long."""
     if name not in _METHODS[type(owner)] or (name == "zfill" and args[0] > LONGEST):
         raise ValueError
     if name == "format":
