@@ -6,7 +6,7 @@ from scheduler import Cron
 from scheduler.errors import UsageError
 from scheduler.importing.crontab import SIX, read_crontab
 from scheduler.importing.findings import BY_HAND, NO_LIMIT, Command, Job
-from tests.imported import KINDS, job_of, notes_of
+from tests.imported import KINDS, notes_of
 
 
 def only_job(text: str) -> Job:
@@ -35,13 +35,6 @@ def command_of(job: Job) -> Command:
 )
 def test_a_line_has_its_schedule(line: str, cron: str) -> None:
     assert only_job(line).schedule == Cron(cron, catch_up="skip")
-
-
-def test_either_the_day_or_the_weekday_suffices_unless_one_begins_with_a_star() -> None:
-    found = KINDS["crontab"]()
-    either, both = job_of(found, "python3 unlucky").schedule, job_of(found, "both").schedule
-    assert either == Cron("0 9 13 * fri", tz="Europe/Berlin", catch_up="skip")
-    assert both == Cron("0 9 */2 * mon", tz="Europe/Berlin", catch_up="skip")
 
 
 @pytest.mark.parametrize(

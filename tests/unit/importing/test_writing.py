@@ -41,31 +41,22 @@ def test_code_is_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_code_is_imported_and_seeded(kind: str, tmp_path: Path) -> None:
+def test_code_is_seeded_and_has_the_schedules_and_limits_that_were_found(
+    kind: str, tmp_path: Path
+) -> None:
     found = KINDS[kind]()
     app = app_of(found, tmp_path)
-    loops = [job for job in found.jobs if job.schedule is not None]
-    assert len(app.loops) == len(loops)
-    assert len(app.tasks) == len(found.jobs)
+    expected = [job.schedule for job in found.jobs if job.schedule is not None]
+    assert [loop.schedule for loop in app.loops.values()] == expected
+    assert [(spec.policy.retry, spec.timeout) for spec in app.tasks.values()] == [
+        (job.retry, job.timeout or timedelta(minutes=10)) for job in found.jobs
+    ]
 
     async def seeded() -> None:
         async with Kit(app):
             pass
 
     run_virtually(seeded())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_loops_run_by_the_schedules_that_were_found(kind: str, tmp_path: Path) -> None:
-    found = KINDS[kind]()
-    app = app_of(found, tmp_path)
-    expected = [job.schedule for job in found.jobs if job.schedule is not None]
-    assert [loop.schedule for loop in app.loops.values()] == expected
-    specs = list(app.tasks.values())
-    assert [spec.policy.retry for spec in specs] == [job.retry for job in found.jobs]
-    assert [spec.timeout for spec in specs] == [
-        job.timeout or timedelta(minutes=10) for job in found.jobs
-    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
