@@ -179,7 +179,7 @@ class _App:
         if found is not None and isinstance(job.action, CeleryCall):
             action = found.job.action
             if isinstance(action, CeleryCall):
-                action = replace(job.action, path=found.path, awaited=found.awaited)
+                action = replace(action, args=job.action.args, kwargs=job.action.kwargs)
             timeout = job.timeout or found.job.timeout
             return replace(job, action=action, retry=found.job.retry, timeout=timeout)
         job = replace(job, timeout=job.timeout or self._settings.limits.timeout)

@@ -83,7 +83,6 @@ class Definition:
 
     name: str
     path: str
-    awaited: bool
     run_every: Bound | None
     job: Job
 
@@ -153,8 +152,8 @@ class _Decorated:
         path = f"{self._source.module}.{function.name}"
         name = self._options.value("name", path)
         parameters = list(self._parameters())
-        awaited = isinstance(function, ast.AsyncFunctionDef)
         self._options.report(TAKEN, WHY)
+        awaited = isinstance(function, ast.AsyncFunctionDef)
         action: Action = CeleryCall(path, awaited=awaited)
         if not self._source.module:
             action = Unknown(f"Call {function.name} of {self._source.file} here.")
@@ -171,7 +170,7 @@ class _Decorated:
             expires=self._options.span("expires"),
             notes=self._options.notes,
         )
-        return Definition(str(name), path, awaited, self._given.get("run_every"), job)
+        return Definition(str(name), path, self._given.get("run_every"), job)
 
     def _note(self, at: ast.AST | Bound, text: str) -> None:
         self._options.note(at.place if isinstance(at, Bound) else self._source.place(at), text)
