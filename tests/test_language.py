@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+        *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
         *(ROOT / "docs").glob("**/*.md"),
     )
     if "generated" not in path.parts
