@@ -1,6 +1,6 @@
-# Every target sets up what it needs in .venv, with uv where it is installed, else with venv and pip.
+# Each target installs its requirements into .venv, with uv if it is installed, else with venv and pip.
 
-# The first Python that is new enough and runs: a shim on PATH may be there and fail when called.
+# The first Python that is new enough and runs: a shim on PATH may exist and fail when called.
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$python; break; }; done)
@@ -14,13 +14,13 @@ WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3)))
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
 
-demo: .venv/package ## run the heartbeat example on the embedded broker, with a dashboard (FOR=10s ends it)
+demo: .venv/package ## run the heartbeat example on the embedded broker, with a dashboard (FOR=10s stops it)
 	@$(BIN)/scheduler dev examples/heartbeat.py:app --port 0 $(if $(FOR),--for $(FOR))
 
-test: .venv/dev ## run the tests on a real broker as well (ARGS="-k retry -n 0")
+test: .venv/dev ## run the tests, on the embedded broker and on RabbitMQ (ARGS="-k retry -n 0")
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-mutants: .venv/dev ## change the code a little, many times: do tests notice? (ARGS="--all --sample 5")
+mutants: .venv/dev ## change the code in many small ways, and count what the tests notice (ARGS="--all --sample 5")
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
 check: .venv/dev ## lint code and prose, check the format, check the types
@@ -30,10 +30,10 @@ check: .venv/dev ## lint code and prose, check the format, check the types
 	@$(BIN)/mypy --strict tests/typing
 	@$(BIN)/python -m tests.prose
 
-model: .venv/dev ## take the epochs through all that can happen (ARGS="--small", ARGS="--show R4")
+model: .venv/dev ## check the rules of epochs in all orders of events (ARGS="--small", ARGS="--show R4")
 	@$(BIN)/python -m tests.model $(ARGS)
 
-bench: .venv/bench ## measure loops and delays beside what others do (ARGS="--rounds 1"; BENCH_PEERS=VENV: with Celery and taskiq)
+bench: .venv/bench ## measure loops and delays against the bare driver (ARGS="--rounds 1"; BENCH_PEERS=VENV: and Celery, taskiq)
 	@$(BIN)/python tests/benchmarks/costs.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/messages.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/observing.py $(ARGS)
@@ -41,30 +41,30 @@ bench: .venv/bench ## measure loops and delays beside what others do (ARGS="--ro
 	@$(BIN)/python tests/benchmarks/scaling.py
 	@$(BIN)/python tests/benchmarks/starting.py
 
-growth: .venv/bench ## measure how costs grow, in about 12 minutes (ARGS="--only rate --seconds 5"; ARGS="--draw growth.json docs")
+growth: .venv/bench ## measure how costs grow, in 12 minutes (ARGS="--only rate --seconds 5"; ARGS="--draw growth.json docs")
 	@$(BIN)/python tests/benchmarks/growth.py $(ARGS)
 
-chaos: .venv/dev ## kill, freeze, cut off and fill up everything (ARGS="--faults 1000 --seed 7 --cluster")
+chaos: .venv/dev ## inject faults, then check every guarantee (ARGS="--faults 1000 --seed 7 --cluster")
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-fuzz: .venv/dev ## publish what somebody else might, byte by byte (ARGS="--messages 100000 --seed 7")
+fuzz: .venv/dev ## publish arbitrary messages, and check that each is run or parked once (ARGS="--messages 100000 --seed 7")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
-migrations: .venv/dev ## follow each way over to scheduler, and back, in some minutes (ARGS="celery")
+migrations: .venv/dev ## follow each migration guide, and back, in some minutes (ARGS="celery")
 	@$(BIN)/python -m tests.migrations $(ARGS)
 
-docs: .venv/docs ## build the documentation into build/docs; a warning or a broken link ends it
+docs: .venv/docs ## build the documentation into build/docs; fail on a warning or a broken link
 	@$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --builder html docs build/docs
 	@echo "build/docs/index.html"
 
-links: .venv/docs ## ask whether what the documentation links to elsewhere is there
+links: .venv/docs ## check the external links of the documentation
 	@$(BIN)/sphinx-build --quiet --fresh-env --builder linkcheck docs build/links
-	@echo "every link leads somewhere: build/links/output.txt"
+	@echo "no broken link: build/links/output.txt"
 
-screenshots: .venv/dev ## picture the dashboard of 200 loops under load, in two minutes (ARGS="--warm 10")
+screenshots: .venv/dev ## take screenshots of the dashboard with 200 loops, in two minutes (ARGS="--warm 10")
 	@$(BIN)/python -m tests.browser.screenshots $(ARGS)
 
-format: .venv/dev ## format the code and mend what the linter can
+format: .venv/dev ## format the code, and apply the fixes of the linter
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 

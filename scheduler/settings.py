@@ -146,7 +146,7 @@ class Settings(BaseSettings):
     """
 
     shutdown_grace: DurationSetting = timedelta(seconds=25)
-    """How long a stopping processor lets its runs finish; Kubernetes kills it after 30 s."""
+    """The time that a stopping processor gives its runs; Kubernetes kills it after 30 s."""
 
     heartbeat: Annotated[DurationSetting, _from_to(SECOND)] = timedelta(seconds=20)
     """The interval at which both ends of a connection show that they are alive."""
@@ -158,10 +158,10 @@ class Settings(BaseSettings):
     """The maximum size of the journal; the oldest records are dropped first."""
 
     supervision_interval: Annotated[DurationSetting, _from_to(SECOND)] = timedelta(seconds=15)
-    """How often supervision checks the loops' tokens. A change takes effect at the next `seed`."""
+    """The interval of supervision rounds. A change takes effect at the next `seed`."""
 
     send_deadline: DurationSetting = timedelta(seconds=30)
-    """How long to try to send a message; then it is stored (`fallback=`) or `NotSent` raised."""
+    """The time to try to send; then the message is stored (`fallback=`), or `NotSent` raised."""
 
     send_first_wait: Annotated[DurationSetting, _from_to(MILLISECOND)] = SECOND
     """The wait before a message is sent again under flow control: an alarm blocks senders, the

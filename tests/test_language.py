@@ -118,6 +118,7 @@ STATEMENTS = {"SchedulerError", "NamedOutcome", "Event", "Exception"}
 """Classes whose docstrings are sentences: the default message of an error, the text of an event."""
 RULE = re.compile(r"^(P0|C|R1|R3p?|R4|S1b?|S2)(, \w+)*: ")  # of `scheduler.protocol.epochs`
 VERBS = re.compile(r"(Pass|Process|Compress|Decompress|Feed|Seed) ")
+QUESTION = re.compile(r"(What|Whatever|Whether|Who\w*|Which|Where|When|Why|How|The same)\b")
 
 
 class Docstring(NamedTuple):
@@ -182,6 +183,18 @@ def test_docstrings_begin_with_a_verb_and_its_object() -> None:
         and not VERBS.match(first)
     ]
     assert wrong == []
+
+
+def test_no_docstring_begins_like_a_question() -> None:
+    """Those of constants and fields, too: they begin with a noun."""
+    assert [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.value}"
+        for path in PACKAGE
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and QUESTION.match(str(node.value.value))
+    ] == []
 
 
 def test_subjects_of_commits_are_short() -> None:

@@ -124,7 +124,7 @@ class Delivery:
 
 
 Since = datetime | int | None
-"""Where to begin to read a stream."""
+"""The position at which to begin to read a stream."""
 
 Browsed = AbstractAsyncContextManager[AsyncIterator[Delivery]]
 """Messages of a queue, unacked during a block."""

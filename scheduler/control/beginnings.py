@@ -39,7 +39,7 @@ WITHOUT_NOTE = Verb.GONE, Verb.START, Verb.RENAME
 
 TRIES = 10
 LOOK_BACK = timedelta(minutes=10)
-"""How far back a creator reads the journal itself."""
+"""The span of the journal that a creator reads itself."""
 
 Change = Callable[[Token], Token]
 

@@ -33,7 +33,7 @@ from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 LOOK_BACK = timedelta(minutes=5)
 """A token that waits longer than `LONG` is in the roster, so no more is read at first."""
 RECENT = timedelta(minutes=2)
-"""How far back a count reads: longer waits are in the roster."""
+"""The span of the journal that a count reads: longer waits are in the roster."""
 CLOCKS_DIFFER = timedelta(seconds=5)
 LONG_MS = LONG // timedelta(milliseconds=1)
 MOST_PUTS = 20_000

@@ -15,7 +15,7 @@ from scheduler.queues.listing import Listed
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 
 TOLERANCE = timedelta(seconds=5)
-"""How long after its time a token may be on its way without a sign."""
+"""The time for which a due token may be on its way unseen."""
 
 
 class Where(StrEnum):
