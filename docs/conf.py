@@ -15,7 +15,11 @@ from docs import facts, pictures  # noqa: E402
 with (HERE.parent / "pyproject.toml").open("rb") as file:
     _project = tomllib.load(file)["project"]
 
-INCLUDE = re.compile(r"```\{include\} (\S+)\n```")
+INCLUDE = re.compile(r"```\{include\} (\S+)\n((?::.*\n)*)```")
+FENCED = re.compile(r"^(`{3,}).*?^\1$", re.DOTALL | re.MULTILINE)
+AGENTS = """\
+Each page has a Markdown twin: replace `.html` in its address by `.md`.
+To find out why a loop did not run, answer [five questions](how-to/diagnose.md)."""
 
 project = "scheduler"
 release = version = _project["version"]
@@ -65,7 +69,7 @@ def write_markdown(app: Sphinx, error: Exception | None) -> None:
     if error is not None or app.builder.name != "html":
         return
     out = Path(app.outdir)
-    lines = ["# scheduler", "", f"> {_project['description']}", "", "## Pages", ""]
+    lines = ["# scheduler", "", f"> {_project['description']}", "", AGENTS, "", "## Pages", ""]
     for path in sorted(HERE.glob("**/*.md")):
         if "generated" in path.parts:
             continue
@@ -73,14 +77,19 @@ def write_markdown(app: Sphinx, error: Exception | None) -> None:
         text = _with_includes(path)
         (out / name).write_text(text, encoding="utf-8")
         title, _, rest = text.removeprefix("# ").partition("\n")
-        first = re.search(r"^(?=[A-Z`])[^\n|].*?[.:](?=\s)", rest, re.DOTALL | re.MULTILINE)
-        says = " ".join(first[0].split()) if first else ""
+        prose = FENCED.sub("", rest)
+        first = re.search(r"^(?=[A-Z`*]).+?(?=[.:]?\n\n|\.\s)", prose, re.DOTALL | re.MULTILINE)
+        says = f"{' '.join(first[0].split())}." if first else ""
         lines.append(f"- [{title}]({name.as_posix()}): {says}")
     (out / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _with_includes(path: Path) -> str:
     def included(found: re.Match[str]) -> str:
-        return (path.parent / found[1]).read_text(encoding="utf-8")
+        text = (path.parent / found[1]).read_text(encoding="utf-8")
+        options = dict(re.findall(r':([a-z-]+): "(.*)"', found[2]))
+        if start := options.get("start-after"):
+            text = text.partition(start)[2]
+        return text.partition(options["end-before"])[0] if "end-before" in options else text
 
     return INCLUDE.sub(included, path.read_text(encoding="utf-8"))
