@@ -79,7 +79,7 @@ def load_app(reference: str | None) -> Scheduler:
 
 
 def is_app_named() -> bool:
-    """Tell whether SCHEDULER_APP or a pyproject.toml names an app."""
+    """Return whether SCHEDULER_APP or a pyproject.toml names an app."""
     try:
         return bool(os.environ.get("SCHEDULER_APP") or _in_pyproject(Path.cwd()))
     except AppNotFound:

@@ -160,7 +160,7 @@ def delays_in_words(
 
 
 def leftovers_in_words(picture: Picture) -> list[str]:
-    """Tell of each task that the code does not have."""
+    """Describe each task that the code does not have."""
     return [
         f"The broker has a task that the code does not have: {each}. `scheduler seed --prune` "
         "parks what waits."

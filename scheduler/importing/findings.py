@@ -1,4 +1,4 @@
-"""Hold the findings in a foreign file: jobs, and what of them cannot be carried over."""
+"""Hold the findings in a foreign file: jobs, and their parts that cannot be carried over."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -139,7 +139,7 @@ class Project:
         return Module(found[0]) if len(found) == 1 else None
 
     def has_object(self, path: str) -> bool:
-        """Return whether the files have what settings are taken of."""
+        """Return whether a file has the object of this path, from which settings are read."""
         if path.startswith("django.conf"):
             return any(self.has_settings(source.file) for source in self.sources)
         module = path.partition(":")[0]

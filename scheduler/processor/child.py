@@ -243,7 +243,7 @@ def _unreachable(*_: object) -> NoReturn:
 
 
 def _become_own_session() -> None:
-    """Start a process group, killed as one with all forks, and immune to terminal signals."""
+    """Start a session, which is killed with all its forks, and survive signals to stop."""
     if hasattr(os, "setsid"):
         os.setsid()
     for number in STOPPING:

@@ -167,7 +167,7 @@ class LoopTable:
         return self._loops(f"{condition} LIMIT ?", *values, most)
 
     def count_keyed(self, tasks: Collection[str], key: str, state: LoopState | None = None) -> int:
-        """Count what `keyed` returns some of."""
+        """Count all loops of which `keyed` returns some."""
         condition, values = _of_keyed(tasks, key, state)
         (found,) = self._execute(f"SELECT count(*) FROM loops WHERE {condition}", values)
         return found[0]
