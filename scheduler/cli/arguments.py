@@ -155,8 +155,8 @@ AppArgument = Annotated[
     typer.Argument(
         metavar="APP",
         autocompletion=_loops_if_any,
-        help="module:attribute or path/to/file.py:attribute (of either alone: app); else "
-        "SCHEDULER_APP, else [tool.scheduler] app in pyproject.toml, here or in a folder above.",
+        help="The app, as module:attribute or path/to/file.py:attribute (by default: app). Else "
+        "SCHEDULER_APP, else [tool.scheduler] app in pyproject.toml, here or in a parent folder.",
     ),
 ]
 LoopArgument = Annotated[
@@ -179,7 +179,7 @@ OneLoopOrTask = Annotated[
 ]
 OneLoop = Annotated[
     str | None,
-    typer.Argument(metavar="LOOP", autocompletion=_loops, help="Only this loop, instead of all."),
+    typer.Argument(metavar="LOOP", autocompletion=_loops, help="Show only this loop."),
 ]
 RunArgument = Annotated[
     str,
@@ -195,8 +195,8 @@ OneTask = Annotated[
     typer.Option("--task", autocompletion=tasks_to_complete, help="Select by task."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")]
-Timeout = Annotated[str, typer.Option(help="How long to wait for the broker.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")]
+Timeout = Annotated[str, typer.Option(help="Wait up to this long for the broker.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes without making them.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 APP, JSON, TIMEOUT = (
     inspect.Parameter(name, kind, default=default, annotation=annotation)

@@ -19,11 +19,11 @@ cli = new_group()
 
 @command(cli, "census")
 def census(app: Scheduler) -> Output:
-    """Count loops by task and state, and messages in queues and timers.
+    """Count loops, and the messages in queues and timers.
 
-    The loops are as the last round of supervision counted them. If there was none in the last
-    minute, they are counted from the roster, which takes a minute for a million. Nothing is
-    written. The exit code is 1 if loops are overdue, or have two tokens: supervision repairs them.
+    The counts of loops are those of the last round of supervision. If that is older than a minute,
+    the command counts the roster, which takes a minute for a million loops. The exit code is 1 if
+    loops are overdue, or have two tokens: supervision repairs them.
 
     Example: scheduler census shop:app
     """

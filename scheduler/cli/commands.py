@@ -30,9 +30,9 @@ COMMANDS: Mapping[str, Entry] = {
     "dev": Entry("processing", "Run everything in this process: no RabbitMQ is needed."),
     "seed": Entry("seeding", "Declare the queues, and start loops that have not been started."),
     "run": Entry("processing", "Take messages and run tasks."),
-    "dashboard": Entry("dashboard", "Show what runs in a browser."),
+    "dashboard": Entry("dashboard", "Serve a dashboard of loops, runs and failures."),
     "status": Entry("status", "Show where each loop is, and the backlog of tasks."),
-    "census": Entry("census", "Count loops by task and state, and messages in queues and timers."),
+    "census": Entry("census", "Count loops, and the messages in queues and timers."),
     "next": Entry("schedules", "List the next times of each loop, without asking the broker."),
     "pause": Entry("loops", "Pause a loop, or a task with all its calls and loops."),
     "resume": Entry("loops", "Resume a loop at its next nominal time, or a whole task."),
@@ -49,7 +49,7 @@ COMMANDS: Mapping[str, Entry] = {
     "failed": Entry("failed", "List, show, replay and purge parked messages."),
     "unsent": Entry("sending", "List, send and purge messages that could not be sent."),
     "topology": Entry("seeding", "Show or export the exchanges and queues the app uses."),
-    "import": Entry("imports", "Write code for this package from files of other schedulers."),
+    "import": Entry("imports", "Convert the jobs of Celery, crontabs and CronJobs to code."),
 }
 ELSEWHERE = {
     **dict.fromkeys(("beat", "celery", "start", "worker"), "run"),

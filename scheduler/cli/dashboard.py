@@ -48,8 +48,8 @@ def show(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A file of users, a NAME:PASSWORD or NAME:PASSWORD:MAY a line. MAY is all, "
-            "read-only, or actions such as pause,resume.",
+            help="A file with a user on each line: NAME:PASSWORD or NAME:PASSWORD:ACTIONS. ACTIONS "
+            "is all, read-only, or a list such as pause,resume.",
         ),
     ] = None,
     user_header: Annotated[
@@ -72,15 +72,15 @@ def show(
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="A function of a task's name and a value that returns what visitors are shown.",
+            help="A function of a task's name and a value that returns the value to show.",
         ),
     ] = None,
     log_format: LogFormat = None,
 ) -> None:
-    """Show what runs in a browser.
+    """Serve a dashboard of loops, runs and failures.
 
-    The dashboard follows the journal and the roster, also without a processor. It needs the extra
-    `dashboard`.
+    The dashboard follows the journal and the roster, so it works without a processor. The command
+    needs the extra `dashboard`.
 
     Example: scheduler dashboard shop:app --port 8080
     """

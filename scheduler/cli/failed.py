@@ -58,7 +58,7 @@ Ids = Annotated[
 ]
 OneReason = Annotated[
     str | None,
-    typer.Option("--reason", help="Only those parked for this reason, such as exhausted."),
+    typer.Option("--reason", help="Select by reason, such as exhausted."),
 ]
 All = Annotated[bool, typer.Option("--all", help="All parked messages, instead of IDs.")]
 
@@ -74,7 +74,7 @@ def failed_list(
 ) -> None:
     """List the parked messages.
 
-    A terminal shows as much of each ID as the other commands need.
+    On a terminal, IDs are cut to the prefix that the other commands need.
 
     Example: scheduler failed list jobs:app --task send_mail
     """
@@ -156,8 +156,8 @@ def failed_replay(
 ) -> Output:
     """Run parked messages again.
 
-    Each is sent to its task, confirmed, before it is removed. Select them: by ID, --task, --reason
-    or --all.
+    Each message is sent to its task and confirmed before it leaves the failed queue. Select
+    messages by ID, --task, --reason or --all.
 
     Example: scheduler failed replay jobs:app --task send_mail --rate 10/s
     """
@@ -189,7 +189,7 @@ def failed_purge(
 ) -> Output:
     """Delete parked messages for good.
 
-    Select them: by ID, --task, --reason or --all.
+    Select messages by ID, --task, --reason or --all.
 
     Example: scheduler failed purge jobs:app 0195f3a2
     """

@@ -42,7 +42,7 @@ Zone = Annotated[
     typer.Option(help="The zone of times, such as Europe/Berlin, if the file names none."),
 ]
 
-cli = new_group("Write code for this package from files of other schedulers. Runs nothing.")
+cli = new_group("Convert the jobs of Celery, crontabs and CronJobs to code. Runs nothing.")
 
 
 @command(cli, "celery", asks=False)
@@ -53,11 +53,11 @@ def import_celery(
     namespace: Namespace = None,
     tz: Zone = None,
 ) -> None:
-    """Write loops and tasks of Celery, or of django-celery-beat.
+    """Convert loops and tasks of Celery or django-celery-beat.
 
-    From Celery, it reads modules with beat_schedule, with calls of add_periodic_task, and with the
-    tasks; from django-celery-beat, the output of `manage.py dumpdata django_celery_beat`. The
-    report lists what is not carried over.
+    For Celery, give the modules with beat_schedule, with calls of add_periodic_task, and with the
+    tasks. For django-celery-beat, give the output of `manage.py dumpdata django_celery_beat`. A
+    report lists the parts that are not carried over.
 
     Example: scheduler import celery shop/celery.py shop/tasks.py --out jobs.py
     """
@@ -79,9 +79,9 @@ def import_crontab(
         ),
     ] = None,
 ) -> None:
-    """Write loops that run the commands of crontabs.
+    """Convert crontabs to loops that run their commands.
 
-    It reads the output of `crontab -l`. The report lists what is not carried over.
+    Give the output of `crontab -l`. A report lists the parts that are not carried over.
 
     Example: crontab -l | scheduler import crontab - --tz Europe/Berlin --out jobs.py
     """
@@ -97,10 +97,10 @@ def import_cronjob(
     namespace: Namespace = None,
     tz: Zone = None,
 ) -> None:
-    """Write loops that run the commands of Kubernetes' CronJobs.
+    """Convert Kubernetes CronJobs to loops that run their commands.
 
-    It reads the output of `kubectl get cronjobs -o yaml`, and needs the extra `import`. The report
-    lists what is not carried over.
+    Give the output of `kubectl get cronjobs -o yaml`. The command needs the extra `import`. A
+    report lists the parts that are not carried over.
 
     Example: kubectl get cronjobs -o yaml | scheduler import cronjob - --out jobs.py
     """

@@ -44,7 +44,7 @@ BulkOperation = Callable[[Program, Sequence[Loop]], Awaitable[Sequence[Report]]]
 EveryLoop = Annotated[
     bool,
     typer.Option(
-        "--all", help="Every loop of the app, keyed ones as well, instead of one; no one-offs."
+        "--all", help="Select all loops of the app, keyed loops included, but no one-offs."
     ),
 ]
 OneOff = Annotated[
@@ -146,7 +146,7 @@ def trigger(
 def remove(app: Scheduler, loop: LoopArgument) -> Output:
     """Remove a loop that is not in the code.
 
-    It was started at run time, or has left the code.
+    Use it for a loop that was started at run time, or that the code no longer has.
 
     Example: scheduler remove jobs:app digest.user-42
     """
@@ -164,8 +164,9 @@ def sync(
 ) -> Output:
     """Make keyed loops match a file: start, reschedule, stop.
 
-    It has a table for each, such as [digest."user-42"], with every or cron, the other options of a
-    schedule, and args. Other tasks are left alone. All is checked before anything is done.
+    FILE has a table for each loop, such as [digest."user-42"], with every or cron, the other
+    options of a schedule, and args. Tasks that are not in FILE are left alone. The whole file is
+    checked before any change.
 
     Example: scheduler sync jobs:app loops.toml --dry-run
     """
@@ -204,9 +205,11 @@ def scheduled_move(
     name: OneOff,
     at: Annotated[
         str | None,
-        typer.Option(help="The moment, such as 2026-06-01T09:00+02:00; without an offset, here."),
+        typer.Option(help="Move it to this time, such as 2026-06-01T09:00+02:00; else local time."),
     ] = None,
-    after: Annotated[str | None, typer.Option(help="How long from now, such as 10m.")] = None,
+    after: Annotated[
+        str | None, typer.Option(help="Move it to this long from now, such as 10m.")
+    ] = None,
 ) -> Output:
     """Move a one-off to another time. A running one runs again then.
 
@@ -272,14 +275,14 @@ def schedule_set(
     app: Scheduler,
     loop: LoopArgument,
     every: Annotated[
-        str | None, typer.Option(help="The period, such as 5m, from the end of a run.")
+        str | None, typer.Option(help="Run this long after the end of each run, such as 5m.")
     ] = None,
     fixed_rate: Annotated[
         bool,
-        typer.Option("--fixed-rate", help="With --every: at the multiples of the period, instead."),
+        typer.Option("--fixed-rate", help="With --every: run at multiples of the period instead."),
     ] = False,
     offset: Annotated[
-        str | None, typer.Option(help="With --fixed-rate: later by this time, such as 10m.")
+        str | None, typer.Option(help="With --fixed-rate: shift all times by this, such as 10m.")
     ] = None,
     cron: Annotated[
         str | None, typer.Option(help="A cron expression, such as '0 9 * * MON-FRI'.")
@@ -292,16 +295,16 @@ def schedule_set(
     ] = None,
     catch_up: Annotated[
         str | None,
-        typer.Option(help="What to do about missed times: latest, skip or all; else latest."),
+        typer.Option(help="Handle missed times: latest (the default), skip or all."),
     ] = None,
     grace: Annotated[
-        str | None, typer.Option(help="With --catch-up skip: how late a run may start.")
+        str | None, typer.Option(help="With --catch-up skip: the greatest lateness of a run.")
     ] = None,
 ) -> Output:
     """Override the schedule that the code gives a loop.
 
-    The override holds, whatever is seeded, until it is cleared; `scheduler status` shows who set
-    it. A loop that was started at run time keeps the schedule.
+    The override holds through all seeds, until you clear it; `scheduler status` shows who set it. A
+    loop that was started at run time keeps the schedule.
 
     Example: scheduler schedule set shop:app report --every 5m
     """

@@ -73,7 +73,8 @@ def dev(
 ) -> None:
     """Run everything in this process: no RabbitMQ is needed.
 
-    It declares, seeds and processes on an embedded broker, which ends with it.
+    The command declares queues, starts loops and runs tasks on an embedded broker, which ends with
+    the command.
 
     Example: scheduler dev shop.py --dashboard
     """
@@ -93,7 +94,7 @@ def run(
     tasks: Annotated[
         str | None,
         typer.Option(
-            autocompletion=one_more_task, help="Only these tasks, separated by commas; else all."
+            autocompletion=one_more_task, help="Run only these tasks, separated by commas."
         ),
     ] = None,
     concurrency: Annotated[
@@ -119,8 +120,8 @@ def run(
 ) -> None:
     """Take messages and run tasks.
 
-    SIGTERM or Ctrl-C drains: it takes no more messages, and waits for current runs. A second signal
-    stops at once.
+    On SIGTERM or Ctrl-C, the processor takes no more messages, and waits for its runs to end. A
+    second signal stops it at once.
 
     Example: scheduler run shop:app --concurrency 20 --health-port 8000
     """

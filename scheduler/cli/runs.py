@@ -58,7 +58,7 @@ def ps(
 ) -> Output:
     """List the current runs: where, since when and how far.
 
-    All processors are asked, and nothing is stored. A task reports its progress with ctx.progress.
+    The command asks all processors. A task reports its progress with ctx.progress.
 
     Example: scheduler ps shop:app --stack report#7
     """
@@ -84,9 +84,9 @@ def cancel(
 ) -> Output:
     """Cancel a run.
 
-    It is not retried, and its loop continues with the next tick. The command waits up to 10 seconds
-    for its end, and prints how it has ended. A thread cannot be stopped: such a run ends with its
-    function.
+    The run is not retried, and its loop continues with the next tick. The command waits up to 10
+    seconds for the run to end, and prints how it ended. A run in a thread cannot be stopped: it
+    ends when its function returns.
 
     Example: scheduler cancel shop:app report#7
     """
@@ -163,9 +163,9 @@ def _note(run: RunningRun) -> CellForms:
 def history(
     app: Scheduler,
     loop: OneLoop = None,
-    since: Annotated[str, typer.Option(help="How far to look back, such as 30m or 2d.")] = "1h",
+    since: Annotated[str, typer.Option(help="Look back this far, such as 30m or 2d.")] = "1h",
     limit: Annotated[
-        int, typer.Option(min=1, help="Only the last entries, up to this number.")
+        int, typer.Option(min=1, help="Show at most this many entries, the latest ones.")
     ] = 1000,
     id: Annotated[str, typer.Option(help="List the attempts at the call with this ID.")] = "",
     failed: Annotated[

@@ -22,11 +22,13 @@ cli = new_group()
 @command(cli, "next", asks=False)
 def upcoming(
     reference: AppArgument = None,
-    count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many times per loop.")] = 5,
+    count: Annotated[
+        int, typer.Option("-n", min=1, max=1000, help="The number of times per loop.")
+    ] = 5,
 ) -> Output:
     """List the next times of each loop, without asking the broker.
 
-    They are those of the code. `scheduler status` shows a schedule that overrides it.
+    The times follow the schedules in the code. `scheduler status` shows overrides.
 
     Example: scheduler next shop:app --count 3
     """

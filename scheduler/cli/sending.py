@@ -130,8 +130,8 @@ def unsent_list(app: Scheduler) -> Output:
 def unsent_send(app: Scheduler) -> Output:
     """Send the stored messages now.
 
-    Processors, and connected programs, do the same every 5 seconds. A message that one of them is
-    sending is left to it; exit code 1: some are left.
+    Processors and connected programs do the same every 5 seconds. The command skips a message that
+    one of them is sending. The exit code is 1 if messages are left.
 
     Example: scheduler unsent send shop:app
     """

@@ -20,7 +20,8 @@ NAMES = ("jobs.py", "test_jobs.py", "compose.yaml")
 @command(cli, "init", asks=False)
 def init(
     folder: Annotated[
-        str, typer.Argument(metavar="[FOLDER]", help="Where to write; this folder, if omitted.")
+        str,
+        typer.Argument(metavar="[FOLDER]", help="The folder to write to; by default, this one."),
     ] = ".",
 ) -> Output:
     """Write a first app, its test, and a compose file with RabbitMQ.

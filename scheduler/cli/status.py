@@ -68,11 +68,15 @@ def status(
     interval: Annotated[
         str, typer.Option(help="The interval of --watch, such as 5s; at least 1s.")
     ] = "2s",
-    task: Annotated[str, typer.Option(help="Only the loops of this task.")] = "",
-    key: Annotated[str, typer.Option(help="Only loops whose key fits, such as 'customer-*'.")] = "",
+    task: Annotated[str, typer.Option(help="Show only the loops of this task.")] = "",
+    key: Annotated[
+        str, typer.Option(help="Show only loops whose key matches, such as 'customer-*'.")
+    ] = "",
     state: Annotated[
         Where | None,
-        typer.Option(metavar="STATE", help=f"Only loops in this state: one of {', '.join(Where)}."),
+        typer.Option(
+            metavar="STATE", help=f"Show only loops in this state: one of {', '.join(Where)}."
+        ),
     ] = None,
     limit: Annotated[
         int, typer.Option(min=1, help="The maximum number of loops; overdue ones come first.")
@@ -80,8 +84,8 @@ def status(
 ) -> Output | None:
     """Show where each loop is, and the backlog of tasks.
 
-    A loop is waiting, ready, running, paused, lost (its token is gone), unseeded or removed. For
-    one loop, everything is shown.
+    A loop is waiting, ready, running, paused, lost (its token is gone), unseeded or removed. With
+    LOOP, the command shows all details of this loop.
 
     Examples: scheduler status shop:app --watch;
     scheduler status shop:app report
