@@ -109,7 +109,7 @@ class Scheduler:
             )
         if not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(
-                f"A namespace has 1 to 64 letters, digits, '_' or '-', got {namespace!r}."
+                f"A namespace must have 1 to 64 letters, digits, '_' or '-', got {namespace!r}."
             )
         if lifespan is not None:
             require_lifespan(lifespan)
@@ -680,11 +680,13 @@ def _policy(
     expired: Literal["park", "drop"] = "park",
 ) -> Policy:
     if after_failure not in ("continue", "pause"):
-        raise RegistrationError(f"after_failure is 'continue' or 'pause', got {after_failure!r}.")
+        raise RegistrationError(
+            f"after_failure must be 'continue' or 'pause', got {after_failure!r}."
+        )
     if expired not in ("park", "drop"):
-        raise RegistrationError(f"expired is 'park' or 'drop', got {expired!r}.")
+        raise RegistrationError(f"expired must be 'park' or 'drop', got {expired!r}.")
     if not isinstance(retry, Retry | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise RegistrationError(f"retry is a Retry, such as Retry(3), got {retry!r}.")
+        raise RegistrationError(f"retry must be a Retry, such as Retry(3), got {retry!r}.")
     return Policy(retry or Retry(), after_failure, expired)
 
 

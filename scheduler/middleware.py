@@ -103,7 +103,7 @@ def require_lifespan(function: object) -> None:
     """
     if not callable(function) or not _makes_manager(function):
         raise RegistrationError(
-            f"lifespan is an `async def` with one `yield`, decorated with "
+            f"lifespan must be an `async def` with one `yield`, decorated with "
             f"contextlib.asynccontextmanager, got {name_of(function)}."
         )
     require_parameters(f"The lifespan {name_of(function)}", function, "app")

@@ -86,8 +86,8 @@ class Sender(Generic[Q]):
         """
         if priority is not None and (type(priority) is not int or not 0 <= priority <= MOST_URGENT):
             raise UsageError(
-                f"An option for {self._spec.name!r} cannot be sent. The priority is a whole number "
-                f"from 0 to {MOST_URGENT}, got {shown(priority)}."
+                f"An option for {self._spec.name!r} cannot be sent. The priority must be a whole "
+                f"number from 0 to {MOST_URGENT}, got {shown(priority)}."
             )
         given: dict[str, Any] = {
             "priority": priority,
@@ -100,7 +100,7 @@ class Sender(Generic[Q]):
         }
         if not isinstance(retry_sending, Retry | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(
-                f"retry_sending= is a Retry, such as Retry(5), got {shown(retry_sending)}."
+                f"retry_sending= must be a Retry, such as Retry(5), got {shown(retry_sending)}."
             )
         known = {name: value for name, value in given.items() if value is not None}
         travelling = {name: known[name] for name in TRAVELLING if name in known}
@@ -203,7 +203,7 @@ class Sender(Generic[Q]):
         if not is_moment or when.tzinfo is None:
             given = when.isoformat() if is_moment else shown(when)
             raise UsageError(
-                f"A message is sent at an aware datetime, got {given} without a time zone."
+                f"The time of a message must be an aware datetime, got {given} without a time zone."
             )
         return replace(self._posting, at=when, given=when.isoformat())
 
@@ -216,9 +216,7 @@ class Sender(Generic[Q]):
             if len(pair) == 2:
                 call, posting = pair[0], self._when(pair[1])
             if not isinstance(call, Mapping):
-                text = (
-                    f"a call is a mapping of arguments by name, got {shown(cast('object', call))}."
-                )
+                text = f"a call must map names to arguments, got {shown(cast('object', call))}."
                 raise InvalidArguments(text)
             return self._spec.arguments.bind(**cast("Mapping[str, Any]", call)), posting
         except (InvalidArguments, TypeError) as error:  # TypeError: a name is not a string

@@ -152,8 +152,8 @@ def _check_options(url: "URL") -> None:
         value = url.query.get(name, "0")
         if not value.isdecimal() or int(value) > LONGEST_SECONDS:
             raise SettingsError(
-                f"{name} in the broker URL is a whole number of seconds, up to {LONGEST_SECONDS}. "
-                "Its value is not shown, as it may be part of a password."
+                f"{name} in the broker URL must be a whole number of seconds, up to "
+                f"{LONGEST_SECONDS}. Its value is not shown, as it may be part of a password."
             )
 
 

@@ -404,7 +404,7 @@ def _do(app: Scheduler, name: str | None, every: bool, operation: BulkOperation)
     if name is None and not every:
         raise UsageError("The command needs the argument LOOP_OR_TASK, or --all: see --help.")
     if name is not None and every:
-        raise UsageError(f"Either a LOOP or --all, got both: {name}.")
+        raise UsageError(f"LOOP and --all cannot be combined, got: {name}.")
 
     async def done(program: Program) -> Sequence[Report]:
         if name is not None:

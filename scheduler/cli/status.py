@@ -92,11 +92,11 @@ def status(
     """
     choice = Choice(task, key, state, limit)
     if loop is not None and choice != Choice(limit=limit):
-        raise UsageError("LOOP names one loop: leave it out, or --task, --key and --state.")
+        raise UsageError("LOOP cannot be combined with --task, --key or --state.")
     if watch:
         return _watch(app, loop, choice, interval)
     if task and task not in app.tasks:
-        raise UsageError(f"--task is one of {', '.join(sorted(app.tasks))}, got {task!r}.")
+        raise UsageError(f"--task must be one of {', '.join(sorted(app.tasks))}, got {task!r}.")
     return _all(app, choice) if loop is None else _one(app, loop)
 
 
@@ -327,7 +327,7 @@ def _watch(app: Scheduler, loop: str | None, choice: Choice, interval: str) -> N
         )
     span = parse_duration(interval, "--interval")
     if span < LEAST:
-        raise UsageError(f"--interval is at least 1s, got {interval!r}.")
+        raise UsageError(f"--interval must be at least 1s, got {interval!r}.")
     logging.disable()  # a log line would end up in the middle of the screen
     with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end
         asyncio.run(Screen(app, choice, span).run())

@@ -484,7 +484,7 @@ async def _each(pairs: Pairs[M]) -> AsyncGenerator[tuple[str, M]]:
 def _pair(value: Any) -> Any:
     if _is_pair(value):
         return value
-    raise UsageError(f"A loop is a pair of its key and its schedule, got: {shown(value)}.")
+    raise UsageError(f"Each loop must be a pair of a key and a schedule, got: {shown(value)}.")
 
 
 def _spread(loop: Loop) -> Loop:
@@ -504,7 +504,7 @@ def _one_off(spec: TaskSpec, key: str, value: object, now: datetime, kept: timed
     when, args = cast("tuple[Any, Any]", value if _is_pair(value) else (value, {}))
     name = f"{spec.name}.{checked_key(spec, key)}"
     if not isinstance(args, Mapping):
-        raise UsageError(f"The arguments of {name} are a mapping by name, got: {shown(args)}.")
+        raise UsageError(f"The arguments of {name} must be a mapping by name, got: {shown(args)}.")
     try:
         at = when if isinstance(when, datetime) else now + parse_duration(when)
         schedule = Once(at, kept)
@@ -522,7 +522,7 @@ def checked_key(spec: TaskSpec, key: str) -> str:
     if not isinstance(key, str) or len(key) > LONGEST_KEY or not KEY.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
             f"A key has 1 to {LONGEST_KEY} letters, digits, '_' or '-', and between them '.', "
-            f"'@' or '+', got {key!r}. Of another text, take text.encode().hex()."
+            f"'@' or '+', got {key!r}. For any other text, use text.encode().hex()."
         )
     return key
 

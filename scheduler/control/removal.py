@@ -37,8 +37,8 @@ class Removal:
         """
         if loop.id in self._app.loops:
             raise UsageError(
-                f"The loop {loop} is in the code, which would start it again. Nothing was changed; "
-                "pause it, or remove it from the code and run `scheduler seed --prune`."
+                f"The loop {loop} is in the code, so a seed would start it again. Nothing was "
+                "changed; pause it, or remove it from the code and run `scheduler seed --prune`."
             )
         (report,) = await self.remove_all([loop])
         return report

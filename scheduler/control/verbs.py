@@ -192,15 +192,15 @@ class Verbs:
         """
         if loop.id.task not in self._app.tasks:
             raise UsageError(
-                f"The loop {loop} is in the broker, but not in this code, which would not run it. "
+                f"The loop {loop} is in the broker, but not in this code, so it would not run. "
                 "Nothing was changed."
             )
 
         def decide(loop: Loop, listed: Listed) -> Report | Wanted:
             if isinstance(listed.schedule, Once):
                 raise UsageError(
-                    f"{loop} is a named one-off: it has a moment and no schedule. Nothing was "
-                    "changed; `scheduler scheduled move` gives it another moment."
+                    f"{loop} is a named one-off, which has a time and no schedule. Nothing was "
+                    "changed; `scheduler scheduled move` moves it to another time."
                 )
             before = as_entered(loop, listed)
             override = Override(by, self._clock.now()) if loop.id in self._app.loops else None

@@ -254,7 +254,7 @@ def _standing(site: Site, name: str) -> Standing:
 def _run_beside(site: Site, form: Form) -> RequestedAction:
     loop = _standing(site, name := form.text("loop")).loop
     if (spec := site.app.tasks.get(loop.id.task)) is None:
-        raise UsageError(f"The task of {name} is not in this code, which would not run it.")
+        raise UsageError(f"The task of {name} is not in this code, so it would not run.")
     args = form.arguments(spec)
     own: Mapping[str, Any] = loop.listed.args if loop.listed else {}
     spec.arguments.load({**own, **args})
@@ -269,7 +269,7 @@ def _run_beside(site: Site, form: Form) -> RequestedAction:
 def _send(site: Site, form: Form) -> RequestedAction:
     name, app = form.text("task"), site.app
     if (spec := app.tasks.get(name)) is None or not spec.called:
-        raise UsageError(f"{name!r} is no task that accepts calls.")
+        raise UsageError(f"{name!r} is not a task that accepts calls.")
     wire, posting = spec.arguments.dump(spec.arguments.load(form.arguments(spec))), form.time()
 
     async def work(operation: Operation) -> None:

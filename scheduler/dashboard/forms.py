@@ -247,9 +247,11 @@ class Form:
         try:
             value = json.loads(self.text("args") or default)
         except ValueError as error:
-            raise UsageError(f"Arguments are a JSON object: {error}. Nothing was sent.") from None
+            raise UsageError(
+                f"Arguments must be a JSON object: {error}. Nothing was sent."
+            ) from None
         if not isinstance(value, dict):
-            raise UsageError("Arguments are a JSON object, such as {}. Nothing was sent.")
+            raise UsageError("Arguments must be a JSON object, such as {}. Nothing was sent.")
         return cast(dict[str, Any], value)
 
     def schedule(self) -> Recurring:

@@ -115,7 +115,7 @@ class Context(Generic[State]):
         """
         if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(
-                f"The progress of a run is a fraction from 0 to 1, such as 0.4, got "
+                f"The progress of a run must be a fraction from 0 to 1, such as 0.4, got "
                 f"{shown(fraction)}."
             )
         self._note_progress(fraction, text)

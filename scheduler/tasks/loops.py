@@ -77,7 +77,7 @@ def loop_of(
     """
     if not isinstance(args, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArguments(
-            f"args= of {spec.name} is a mapping of arguments by name, got {shown(args)}."
+            f"args= of {spec.name} must map names to arguments, got {shown(args)}."
         )
     try:
         wire = spec.arguments.dump(args or {})

@@ -127,7 +127,7 @@ def _subscription(task: str, wanted: Any) -> Subscription:
 
 def _no_subscription(task: str, wanted: object) -> RegistrationError:
     return RegistrationError(
-        f"subscribe of {task} is a list of (exchange, routing key), or (exchange, routing "
+        f"subscribe of {task} must be a list of (exchange, routing key), or (exchange, routing "
         f"key, type), got {shown(wanted)}."
     )
 
@@ -156,7 +156,7 @@ def task_spec(
     name = _name(function, name)
     if not isinstance(concurrency, int) or concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RegistrationError(
-            f"concurrency of {name} is a whole number, at least 1, got {concurrency!r}."
+            f"concurrency of {name} must be a whole number of at least 1, got {concurrency!r}."
         )
     if ordered and concurrency not in (1, DEFAULT_CONCURRENCY):
         raise RegistrationError(
@@ -185,7 +185,7 @@ def task_spec(
 
 def _name(function: Callable[..., Any], name: str | None) -> str:
     if not inspect.isroutine(function):
-        raise RegistrationError(f"A task is a function, got {shown(function)}.")
+        raise RegistrationError(f"A task must be a function, got {shown(function)}.")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise RegistrationError(
             f"{getattr(function, '__name__', function)!r} is a generator function, which cannot "
@@ -194,7 +194,7 @@ def _name(function: Callable[..., Any], name: str | None) -> str:
     name = name or str(getattr(function, "__name__", ""))
     if not _is_name(name):
         raise RegistrationError(
-            f"A task name has 1 to 64 letters, digits, '_' or '-', got {name!r}: give it a name=."
+            f"A task name must have 1 to 64 letters, digits, '_' or '-', got {name!r}: pass name=."
         )
     if name == SUPERVISION.task:
         raise RegistrationError(
@@ -212,7 +212,7 @@ def _aliases(name: str, aliases: Sequence[str], *, is_ordered: bool) -> tuple[st
     is_list = not isinstance(aliases, str) and all(map(_is_name, aliases))
     if not is_list or SUPERVISION.task in aliases:
         raise RegistrationError(
-            f"aliases of {name} is a list of the names that it had before, such as "
+            f"aliases of {name} must be a list of its former names, such as "
             f'["old_name"], got {shown(aliases)}.'
         )
     if aliases and is_ordered:
@@ -225,7 +225,9 @@ def _aliases(name: str, aliases: Sequence[str], *, is_ordered: bool) -> tuple[st
 
 def _executor(function: Callable[..., Any], name: str, wanted: object) -> Executor | None:
     if wanted not in (None, *EXECUTORS):
-        raise RegistrationError(f"executor of {name} is 'thread' or 'process', got {wanted!r}.")
+        raise RegistrationError(
+            f"executor of {name} must be 'thread' or 'process', got {wanted!r}."
+        )
     if inspect.iscoroutinefunction(function):
         if wanted is not None:
             raise RegistrationError(

@@ -261,7 +261,9 @@ def in_utc(name: str, moment: datetime) -> datetime:
         UsageError: it is not aware.
     """
     if moment.tzinfo is None:
-        raise UsageError(f"The {name} is an aware datetime, got {moment.isoformat()} without zone.")
+        raise UsageError(
+            f"The {name} must be an aware datetime, got {moment.isoformat()} without zone."
+        )
     return moment.astimezone(UTC)
 
 

@@ -36,7 +36,7 @@ def parse_rate(text: str) -> Rate:
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if match is None or not int(match["count"]):
         raise RegistrationError(
-            f'A rate is a number per s, m or h, such as "50/s" or "100/m", got {text!r}.'
+            f'A rate must be a number per s, m or h, such as "50/s" or "100/m", got {text!r}.'
         )
     return Rate(int(match["count"]), timedelta(seconds=_UNITS[match["unit"]]))
 

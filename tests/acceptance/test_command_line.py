@@ -528,7 +528,7 @@ def test_what_is_wrong_with_the_app_is_told(offline: CommandLine, app: str, told
         ("run --tasks raport", {}, "There is no task 'raport'; did you mean 'report'?"),
         ("pause", {}, "The command needs the argument LOOP_OR_TASK, or --all"),
         ("cancel", {}, "The command needs the argument RUN"),
-        ("pause report --all", {}, "Either a LOOP or --all, got both: report."),
+        ("pause report --all", {}, "LOOP and --all cannot be combined, got: report."),
         ("resume report --now --after 2026-06-01", {}, "--now and --after"),
         ("resume report --after 0001-01-01", {}, "--after: "),
         ("resume report --after noon", {}, "--after: expected a moment such as 2026-06-01T"),

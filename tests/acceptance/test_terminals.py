@@ -122,7 +122,7 @@ def test_a_watch_is_of_all_loops_in_a_terminal(
 
 def test_a_watch_leaves_the_broker_time(offline: CommandLine):
     done = offline.in_terminal("status", SHOP, "--watch", "--interval", "100ms")
-    assert (done.code, "--interval is at least 1s" in done.out) == (2, True)
+    assert (done.code, "--interval must be at least 1s" in done.out) == (2, True)
 
 
 def test_a_watch_that_reaches_no_broker_says_so(offline: CommandLine):

@@ -48,10 +48,10 @@ def test_two_tasks_of_one_name_are_refused(app: Scheduler):
         (
             "tidy",
             {"aliases": "clean"},
-            r"aliases of tidy is a list of .*\[\"old_name\"\], got 'clean'",
+            r"aliases of tidy must be a list of .*\[\"old_name\"\], got 'clean'",
         ),
-        ("tidy", {"aliases": ["a b"]}, r"aliases of tidy is a list of .*, got \['a b'\]"),
-        ("tidy", {"aliases": ["_supervision"]}, "aliases of tidy is a list of"),
+        ("tidy", {"aliases": ["a b"]}, r"aliases of tidy must be a list of .*, got \['a b'\]"),
+        ("tidy", {"aliases": ["_supervision"]}, "aliases of tidy must be a list of"),
         ("tidy", {"aliases": ["x"], "ordered": True}, "an ordered task has none"),
     ],
 )
@@ -93,7 +93,7 @@ def test_what_is_written_wrong_is_answered_with_what_to_write(
     ("namespace", "told"),
     [
         ([], "Scheduler cannot be called like this: missing .* 'namespace'"),
-        ([5], "A namespace has 1 to 64 letters, .*, got 5"),
+        ([5], "A namespace must have 1 to 64 letters, .*, got 5"),
     ],
 )
 def test_an_app_has_a_namespace(namespace: list[Any], told: str):

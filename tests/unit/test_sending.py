@@ -158,7 +158,7 @@ LAST = datetime.max.replace(tzinfo=UTC)
         ("send_later", timedelta(seconds=-1), "between 0s and"),
         ("send_later", "4000d", "from 0 to 1343 days, got '4000d'. For later than that, send it"),
         ("send_later", timedelta(days=1344), "from 0 to 1343 days, got 1344 days, 0:00:00"),
-        ("send_at", NAIVE, "at an aware datetime, got 2026-06-01T00:00:00 without a time zone"),
+        ("send_at", NAIVE, "an aware datetime, got 2026-06-01T00:00:00 without a time zone"),
         ("send_at", LAST, "from 0 to 1343 days, got 9999-12-31T23:59:59.999999"),
     ],
 )
@@ -186,10 +186,10 @@ def test_an_option_that_is_no_duration_is_refused(option: str) -> None:
         ({"headers": {"a": {1}}}, "The header 'a' holds a value of type set, which cannot travel"),
         ({"headers": [1]}, "The headers are of type list, not a mapping"),
         ({"headers": {1: 2}}, "The name '1' of a header is of type int"),
-        ({"priority": "high"}, "The priority is a whole number from 0 to 31, got 'high'"),
-        ({"priority": 99}, "The priority is a whole number from 0 to 31, got 99"),
-        ({"priority": True}, "The priority is .*, got True"),
-        ({"priority": -1}, "The priority is .*, got -1"),
+        ({"priority": "high"}, "The priority must be a whole number from 0 to 31, got 'high'"),
+        ({"priority": 99}, "The priority must be a whole number from 0 to 31, got 99"),
+        ({"priority": True}, "The priority must be .*, got True"),
+        ({"priority": -1}, "The priority must be .*, got -1"),
         ({"message_id": 7}, "The property message_id is of type int, not str"),
         ({"correlation_id": "c" * 300}, "The property correlation_id is 300 bytes long"),
     ],
@@ -443,7 +443,7 @@ async def test_where_none_of_many_was_sent_the_error_is_that_of_one(stage: Stage
 def test_many_are_sent_by_callers_that_are_no_coroutines() -> None:
     _, ship = shop()
     assert ship.blocking.send_many([]) == []
-    with pytest.raises(InvalidArguments, match=r"Call 0: a call is a mapping .*, got \(1,\)"):
+    with pytest.raises(InvalidArguments, match=r"Call 0: a call must map .*, got \(1,\)"):
         ship.blocking.send_many([cast("Any", (1,))])
 
 

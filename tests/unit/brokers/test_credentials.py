@@ -71,7 +71,7 @@ def test_another_url_is_refused_and_never_shown(text: str, told: str):
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        ("heartbeat=open-sesame", "heartbeat in the broker URL is a whole number of seconds"),
+        ("heartbeat=open-sesame", "heartbeat in the broker URL must be a whole number of seconds"),
         ("heartbeat=-1", "heartbeat in the broker URL"),
         ("heartbeat=65535", "up to 65534"),
         ("timeout=5s", "timeout in the broker URL"),

@@ -212,8 +212,8 @@ async def test_many_loops_of_one_period_are_spread_over_it_and_stay_where_they_a
 @pytest.mark.parametrize(
     ("pairs", "told"),
     [
-        (["bonn"], "A loop is a pair of its key and its schedule, got: 'bonn'"),
-        ([("bonn", Every("1m"), None)], "A loop is a pair"),
+        (["bonn"], "Each loop must be a pair of a key and a schedule, got: 'bonn'"),
+        ([("bonn", Every("1m"), None)], "Each loop must be a pair"),
         ([("bonn", "1m")], "report.bonn is an Every or a Cron"),
         ([("no key", Every("1m"))], "A key has 1 to 100"),
     ],

@@ -415,7 +415,7 @@ async def test_a_seed_does_what_was_planned(
 
 async def test_a_loop_of_the_code_is_not_removed(stage: Stage) -> None:
     await stage.seed(looping())
-    with pytest.raises(UsageError, match="The loop task is in the code, which would start it"):
+    with pytest.raises(UsageError, match="The loop task is in the code, so a seed would start it"):
         await stage.removal.remove(the_loop(stage))
     assert await stage.where(TASK) is Where.WAITING
 

@@ -424,7 +424,7 @@ async def test_a_call_is_sent_from_a_form_of_its_signature(shop: Stage) -> None:
         assert sent == []
         await asyncio.sleep(80)
         assert [ward for ward, *_ in sent] == ["8", "9"]
-        assert "is no task that accepts calls" in await browser.press("send", 400, task="report")
+        assert "is not a task that accepts calls" in await browser.press("send", 400, task="report")
 
 
 async def test_a_loop_is_run_once_with_other_arguments(shop: Stage) -> None:

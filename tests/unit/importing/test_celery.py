@@ -186,7 +186,7 @@ def test_limits_are_those_of_the_decorator(option: str, attribute: str, value: o
         ("whatever=1", "whatever=1 of work"),
         ("**OPTIONS", "options of work: what `OPTIONS` is cannot be known"),
         ("rate_limit=settings.RATE", "rate_limit of work: what `settings.RATE` is cannot be known"),
-        ("rate_limit='often'", "rate_limit: A rate is a number per s, m or h"),
+        ("rate_limit='often'", "rate_limit: A rate must be a number per s, m or h"),
         ("soft_time_limit=60, time_limit=90", "time_limit, next to soft_time_limit"),
         ("autoretry_for=(Mine,)", "autoretry_for=Mine of work: here, any error is tried again"),
         ("autoretry_for=(OSError,), max_retries=None", "retries without end: here, 1,000,000"),

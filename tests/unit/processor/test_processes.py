@@ -279,7 +279,7 @@ def test_the_executor_is_one_that_there_is() -> None:
     async def coroutine() -> None: ...
 
     for function, executor, words in (
-        (sleep, "gpu", "executor of sleep is 'thread' or 'process', got 'gpu'"),
+        (sleep, "gpu", "executor of sleep must be 'thread' or 'process', got 'gpu'"),
         (local, "process", "executor of local: another process imports the function by its name"),
         (coroutine, "thread", "executor of coroutine is for functions that block: write `def`"),
     ):
