@@ -1,18 +1,19 @@
 """Declare an app's objects in the broker: `scheduler seed`, and `topology show` and `export`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import groupby
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
+from rich.tree import Tree
 
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import DryRun, command, new_group
 from scheduler.cli.connecting import ask
 from scheduler.cli.loops import row_of_report
-from scheduler.cli.printing import LEFTOVERS, Output, json_of, local, no_loops
+from scheduler.cli.printing import LEFTOVERS, Output, console, json_of, local, no_loops
 from scheduler.cli.schedules import meaning_of, schedule_of, warn_of_doubts
 from scheduler.cli.tables import Table, Work
 from scheduler.control.doctor import require_fit
@@ -26,8 +27,6 @@ from scheduler.timing.schedules import Cron, zone_of
 
 TIME_TO_LIVE = "x-message-ttl"
 FEW = 4
-BRANCH, STEM = ("├── ", "└── "), ("│   ", "    ")  # of a tree; the second at its end
-T = TypeVar("T")
 
 cli = new_group()
 topology = new_group("Show or export the exchanges and queues the app uses.")
@@ -143,8 +142,10 @@ def topology_show(
 
     Example: scheduler topology show shop:app
     """
-    wanted = app.topology()
-    return Output(asdict(wanted), _lines(wanted, whole=whole))
+    wanted, shown = app.topology(), console()
+    with shown.capture() as drawn:
+        shown.print(_tree(wanted, whole=whole))
+    return Output(asdict(wanted), [line.rstrip() for line in drawn.get().splitlines()])
 
 
 @command(topology, "export", asks=False)
@@ -162,25 +163,20 @@ def topology_export(
     return Output(data, [json_of(data)])
 
 
-def _lines(wanted: Topology, *, whole: bool) -> Iterator[str]:
-    yield "exchanges, and what is bound to them"
+def _tree(wanted: Topology, *, whole: bool) -> Tree:
+    tree = Tree("exchanges, and what is bound to them")
     arguments = {each.name: each.arguments for each in (*wanted.exchanges, *wanted.queues)}
-    for is_last, exchange in _branches(wanted.exchanges):
-        yield f"{BRANCH[is_last]}{exchange.name} ({exchange.type}){_listed(exchange.arguments)}"
+    for exchange in wanted.exchanges:
+        branch = tree.add(f"{exchange.name} ({exchange.type}){_listed(exchange.arguments)}")
         bound = [binding for binding in wanted.bindings if binding.source == exchange.name]
-        below = list[str]()
         for _, alike in groupby(bound, lambda each: _kind_of(arguments[each.destination])):
             lines = [
                 f"{_asked_of(each)} → {each.destination}{_listed(arguments[each.destination])}"
                 for each in alike
             ]
-            below += lines if whole else _folded(lines)
-        yield from (f"{STEM[is_last]}{BRANCH[ends]}{line}" for ends, line in _branches(below))
-
-
-def _branches(things: Sequence[T]) -> Iterator[tuple[bool, T]]:
-    """Return each thing, and whether it is the last one."""
-    return ((number == len(things), thing) for number, thing in enumerate(things, 1))
+            for line in lines if whole else _folded(lines):
+                branch.add(line)
+    return tree
 
 
 def _asked_of(binding: Binding) -> str:
