@@ -9,7 +9,7 @@ from scheduler import Scheduler
 from scheduler.importing.celery import read_celery
 from scheduler.importing.cronjob import read_cronjobs
 from scheduler.importing.crontab import read_crontab
-from scheduler.importing.findings import NO_LIMIT, Found, Job
+from scheduler.importing.findings import NO_LIMIT, Found, ImportedJob
 from scheduler.importing.writing import code_of
 
 FORMS = Path(__file__).parent / "unit/importing/forms"
@@ -37,7 +37,7 @@ KINDS: dict[str, Callable[[], Found]] = {
 }
 
 
-def job_of(found: Found, name: str) -> Job:
+def job_of(found: Found, name: str) -> ImportedJob:
     """The last job of a name: loops come after tasks."""
     return [job for job in found.jobs if job.name == name][-1]
 

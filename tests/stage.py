@@ -22,7 +22,7 @@ from scheduler.protocol.epochs import LoopState, is_void
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token, claims_of, decode, is_token
 from scheduler.protocol.topology import LOOP_KEY, Names, QueueType, topology
-from scheduler.queues.failed import FailedQueues, Parked
+from scheduler.queues.failed import FailedQueues, ParkedMessage
 from scheduler.queues.journal import Journal
 from scheduler.queues.listing import Listing
 from scheduler.queues.roster import Roster
@@ -306,7 +306,7 @@ class Stage:
         )
         await self.broker.publish(message, exchange=exchange, routing_key=routing_key)
 
-    async def parked(self) -> list[Parked]:
+    async def parked(self) -> list[ParkedMessage]:
         return await self.failed.browse(self.app.tasks)
 
     async def waiting(self) -> int:

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -53,6 +54,7 @@ PUBLIC = (
     "StopLoop",
 )
 
+NO_NOUNS = {"Asked", "Did", "Heard", "Held", "Listed", "Told", "Wanted", "What", "Wish"}
 NAMES_OF_NOTHING = {"base", "common", "helpers", "utils"}
 
 
@@ -77,6 +79,18 @@ def test_no_modules_import_each_other() -> None:
 
 def test_modules_are_named_after_what_they_hold() -> None:
     assert not {name.rpartition(".")[2] for name in modules()} & NAMES_OF_NOTHING
+
+
+def test_the_name_of_a_class_has_one_meaning_and_is_a_noun() -> None:
+    named = [
+        (node.name, module.name)
+        for module in modules().values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert not [each for each in named if each[0].strip("_") in NO_NOUNS]
+    counts = Counter(name for name, _ in named)
+    assert not [each for each in named if counts[each[0]] > 1]
 
 
 def test_the_core_is_read_in_an_hour() -> None:

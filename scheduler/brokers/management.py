@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from scheduler.brokers.credentials import broker_urls, is_embedded
 from scheduler.errors import AccessRefused, BrokerUnavailable, SettingsError
-from scheduler.protocol.policies import Policy
+from scheduler.protocol.policies import BrokerPolicy
 from scheduler.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Management:
         self._address = str(url.with_user(None).with_password(None))
         self._context = context
 
-    async def policies(self, vhost: str) -> list[Policy]:
+    async def policies(self, vhost: str) -> list[BrokerPolicy]:
         """Read the policies of a virtual host, operator policies included.
 
         Raises:
@@ -38,7 +38,7 @@ class Management:
             AccessRefused: this user may not read them.
         """
         return [
-            Policy(
+            BrokerPolicy(
                 each["name"],
                 each["pattern"],
                 each["definition"],

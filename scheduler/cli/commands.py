@@ -18,38 +18,44 @@ WORDS, CURRENT = "COMP_WORDS", "COMP_CWORD"
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """List a command or a group: its module here, and the first sentence of its help."""
 
     module: str
     help: str
 
 
-COMMANDS: Mapping[str, Entry] = {
-    "init": Entry("starter", "Write a first app, its test, and a compose file with RabbitMQ."),
-    "dev": Entry("processing", "Run everything in this process: no RabbitMQ is needed."),
-    "seed": Entry("seeding", "Declare the queues, and start loops that have not been started."),
-    "run": Entry("processing", "Take messages and run tasks."),
-    "dashboard": Entry("dashboard", "Serve a dashboard of loops, runs and failures."),
-    "status": Entry("status", "Show where each loop is, and the backlog of tasks."),
-    "census": Entry("census", "Count loops, and the messages in queues and timers."),
-    "next": Entry("schedules", "List the next times of each loop, without asking the broker."),
-    "pause": Entry("loops", "Pause a loop, or a task with all its calls and loops."),
-    "resume": Entry("loops", "Resume a loop at its next nominal time, or a whole task."),
-    "trigger": Entry("loops", "Run a loop now, in addition to its schedule."),
-    "send": Entry("sending", "Send a call to a task, and print its ID."),
-    "remove": Entry("loops", "Remove a loop that is not in the code."),
-    "sync": Entry("loops", "Make keyed loops match a file: start, reschedule, stop."),
-    "ps": Entry("runs", "List the current runs: where, since when and how far."),
-    "cancel": Entry("runs", "Cancel a run."),
-    "history": Entry("runs", "List the history of loops, or of the calls of a task."),
-    "doctor": Entry("doctor", "Check everything that could break the guarantees."),
-    "scheduled": Entry("loops", "List, move and cancel named one-offs."),
-    "schedule": Entry("loops", "Override a loop's schedule without changing code."),
-    "failed": Entry("failed", "List, show, replay and purge parked messages."),
-    "unsent": Entry("sending", "List, send and purge messages that could not be sent."),
-    "topology": Entry("seeding", "Show or export the exchanges and queues the app uses."),
-    "import": Entry("imports", "Convert the jobs of Celery, crontabs and CronJobs to code."),
+COMMANDS: Mapping[str, CommandEntry] = {
+    "init": CommandEntry(
+        "starter", "Write a first app, its test, and a compose file with RabbitMQ."
+    ),
+    "dev": CommandEntry("processing", "Run everything in this process: no RabbitMQ is needed."),
+    "seed": CommandEntry(
+        "seeding", "Declare the queues, and start loops that have not been started."
+    ),
+    "run": CommandEntry("processing", "Take messages and run tasks."),
+    "dashboard": CommandEntry("dashboard", "Serve a dashboard of loops, runs and failures."),
+    "status": CommandEntry("status", "Show where each loop is, and the backlog of tasks."),
+    "census": CommandEntry("census", "Count loops, and the messages in queues and timers."),
+    "next": CommandEntry(
+        "schedules", "List the next times of each loop, without asking the broker."
+    ),
+    "pause": CommandEntry("loops", "Pause a loop, or a task with all its calls and loops."),
+    "resume": CommandEntry("loops", "Resume a loop at its next nominal time, or a whole task."),
+    "trigger": CommandEntry("loops", "Run a loop now, in addition to its schedule."),
+    "send": CommandEntry("sending", "Send a call to a task, and print its ID."),
+    "remove": CommandEntry("loops", "Remove a loop that is not in the code."),
+    "sync": CommandEntry("loops", "Make keyed loops match a file: start, reschedule, stop."),
+    "ps": CommandEntry("runs", "List the current runs: where, since when and how far."),
+    "cancel": CommandEntry("runs", "Cancel a run."),
+    "history": CommandEntry("runs", "List the history of loops, or of the calls of a task."),
+    "doctor": CommandEntry("doctor", "Check everything that could break the guarantees."),
+    "scheduled": CommandEntry("loops", "List, move and cancel named one-offs."),
+    "schedule": CommandEntry("loops", "Override a loop's schedule without changing code."),
+    "failed": CommandEntry("failed", "List, show, replay and purge parked messages."),
+    "unsent": CommandEntry("sending", "List, send and purge messages that could not be sent."),
+    "topology": CommandEntry("seeding", "Show or export the exchanges and queues the app uses."),
+    "import": CommandEntry("imports", "Convert the jobs of Celery, crontabs and CronJobs to code."),
 }
 ELSEWHERE = {
     **dict.fromkeys(("beat", "celery", "start", "worker"), "run"),

@@ -39,7 +39,7 @@ from scheduler.cli.tables import CellForms, Table, Work, shortened
 from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
 from scheduler.program import Program
 from scheduler.protocol.topology import LOOP_KEY
-from scheduler.queues.failed import EVERYTHING, FailedQueues, Parked, Selection
+from scheduler.queues.failed import EVERYTHING, FailedQueues, ParkedMessage, Selection
 from scheduler.spelling import no_such
 from scheduler.timing.moments import exact
 from scheduler.timing.rates import parse_rate
@@ -279,7 +279,7 @@ def _do(
     """Run an operation on messages, and report its effect, even if it is interrupted."""
     not_found, ids, error = set(which.ids or ()), list[str](), None
 
-    def tell(parked: Parked) -> None:
+    def tell(parked: ParkedMessage) -> None:
         ids.append(parked.id)
         work.advance()
         not_found.difference_update([name for name in not_found if parked.id.startswith(name)])
@@ -353,7 +353,7 @@ def _lines(row: Row, zone: tzinfo | None) -> Iterator[str]:
         yield f"\n{row['traceback'].rstrip()}"
 
 
-def row_of_parked(parked: Parked) -> Row:
+def row_of_parked(parked: ParkedMessage) -> Row:
     row: Row = {name: getattr(parked, name) for name in OF_PARKED}
     row["headers"] = dict(parked.headers)
     try:

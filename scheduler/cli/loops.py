@@ -26,7 +26,7 @@ from scheduler.cli.tables import Table
 from scheduler.control.keyed import Synced
 from scheduler.control.loop_files import loops_in, sync_all
 from scheduler.control.loops import as_listed
-from scheduler.control.reports import Did, Report, acting_as, operator_here, user_here
+from scheduler.control.reports import Effect, Report, acting_as, operator_here, user_here
 from scheduler.errors import ScheduleError, UnknownLoop, UsageError
 from scheduler.program import Program
 from scheduler.spelling import no_such
@@ -54,7 +54,7 @@ OneOff = Annotated[
         help="The one-off, as `scheduler scheduled list` names it: remind.order-7. Required.",
     ),
 ]
-REFUSALS = (Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
+REFUSALS = (Effect.IS_PAUSED, Effect.RUNNING, Effect.NOT_THERE)
 
 cli = new_group()
 scheduled = new_group("List, move and cancel named one-offs.")

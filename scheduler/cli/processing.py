@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
@@ -178,13 +177,13 @@ async def _observable(
     app: Scheduler, broker: Broker, worker: Worker, health: int | None, metrics: int | None
 ) -> AsyncGenerator[None]:
     """Serve the health and the metrics of a processor at their ports, if they have any."""
-    pages: defaultdict[int, dict[str, WSGIApplication]] = defaultdict(dict)
+    pages: dict[int, dict[str, WSGIApplication]] = {}
     async with AsyncExitStack() as stack:
         if health is not None:
             checked = await stack.enter_async_context(Health(broker, worker))
-            pages[health].update(checked.pages)
+            pages.setdefault(health, {}).update(checked.pages)
         if metrics is not None:
-            pages[metrics]["/metrics"] = _metrics_page(app)
+            pages.setdefault(metrics, {})["/metrics"] = _metrics_page(app)
         for port, answers in pages.items():
             stack.enter_context(serving(port, answers))
         yield

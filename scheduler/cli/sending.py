@@ -21,7 +21,7 @@ from scheduler.cli.connecting import ask, require_remote
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import Output, Row, local
 from scheduler.cli.tables import Table
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.errors import UsageError
 from scheduler.program import Program
 from scheduler.queues.outbox import Posting
@@ -84,7 +84,7 @@ def send(
     moment = None if at is None else moment_of("--at", at)
     span = None if delay is None else parse_duration(delay, "--in")
 
-    async def once(program: Program) -> Did:
+    async def once(program: Program) -> Effect:
         with app.lending(program.broker, program.clock):
             return await called.once(unique or "", at=moment, after=span, args=arguments)
 

@@ -33,7 +33,7 @@ from scheduler.cli.printing import (
 )
 from scheduler.cli.schedules import origin_of, row_of_loop, schedule_of
 from scheduler.cli.tables import BAD, STYLES, Table, width
-from scheduler.control.status import Backlog, Choice, Counts, Page, Status
+from scheduler.control.status import Backlog, Choice, Counts, Status, StatusPage
 from scheduler.control.where import Where
 from scheduler.errors import BrokerError, UsageError
 from scheduler.program import Program
@@ -107,7 +107,7 @@ def status(
 class Overview:
     """Hold the loops of an app, and the backlog of its tasks, at a moment."""
 
-    page: Page
+    page: StatusPage
     tasks: Sequence[Backlog]
     counts: Counts
     at: datetime = field(default_factory=lambda: SystemClock().now())

@@ -13,14 +13,14 @@ from itertools import islice
 
 from scheduler.control.first_tokens import first_token, joined
 from scheduler.control.loops import as_listed
-from scheduler.control.reports import Did, Report, actor
+from scheduler.control.reports import Effect, Report, actor
 from scheduler.errors import BrokerError, Overtaken, Rejected, TooLarge, Undecodable
 from scheduler.events import LoopRepaired
 from scheduler.protocol.epochs import LoopState, Step, Verb, awaited, begun, steps, unaware
 from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.concurrency import side_by_side
-from scheduler.queues.journal import MARGIN, Heard, born_at, look_backs
-from scheduler.queues.listing import Checkpoint, Listed, Listing
+from scheduler.queues.journal import MARGIN, LoopRecord, born_at, look_backs
+from scheduler.queues.listing import Checkpoint, Listing, RosterEntry
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop
 
@@ -34,7 +34,7 @@ REPAIRED = {
     "lost": "its token was put again",
     "doubled": "a node of the broker delivered its token twice: one token replaces both",
 }
-WITHOUT_NOTE = Verb.GONE, Verb.START, Verb.RENAME
+WITHOUT_NOTE = Verb.REMOVE, Verb.SEED, Verb.RENAME
 """Their entries do not continue from the note of the entry before; a rename has its own."""
 
 TRIES = 10
@@ -49,7 +49,7 @@ def unchanged(token: Token) -> Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Intent:
     """Describe an epoch to begin.
 
     Attributes:
@@ -67,18 +67,18 @@ class Wanted:
 
     verb: Verb
     loop: Loop
-    before: Listed | None
+    before: RosterEntry | None
     change: Change = unchanged
     reason: str | None = None
     brand_new: bool = False
     paused: bool = False
     is_told: bool = True
     checkpoint: Checkpoint | None = None
-    did: Did | None = None
+    did: Effect | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class Epoch:
     """Describe an epoch that has begun.
 
     Attributes:
@@ -86,12 +86,12 @@ class Begun:
         silent: the processors that have not confirmed that they know of it, of those asked.
     """
 
-    listed: Listed
+    listed: RosterEntry
     token: Token | None
     silent: Sequence[str] = ()
 
 
-Decide = Callable[[Loop, Listing], Report | Wanted]
+Decide = Callable[[Loop, Listing], Report | Intent]
 """Decides about a loop of the code or the broker, by its roster entry."""
 
 
@@ -117,7 +117,7 @@ class Beginnings:
         pending = list(loops)
         for _ in range(TRIES):
             listing = await self._roster.read()
-            wanted = list[Wanted]()
+            wanted = list[Intent]()
             for loop in pending:
                 if isinstance(decided := decide(loop, listing), Report):
                     reports[loop.id] = decided
@@ -135,7 +135,7 @@ class Beginnings:
             f"{names}: other programs changed it first, {TRIES} times in a row. Try again."
         )
 
-    async def begin_all(self, wanted: Sequence[Wanted]) -> Mapping[LoopId, Begun]:
+    async def begin_all(self, wanted: Sequence[Intent]) -> Mapping[LoopId, Epoch]:
         """Begin epochs of different loops, in bulk.
 
         Returns:
@@ -147,16 +147,16 @@ class Beginnings:
             BrokerError: some may have begun.
             TooLarge: the broker does not accept the arguments of one; the others have begun.
         """
-        found = dict[LoopId, Begun]()
+        found = dict[LoopId, Epoch]()
         for begin in range(0, len(wanted), BEGUN_AT_ONCE):
             found |= await self._begin(wanted[begin : begin + BEGUN_AT_ONCE])
         return found
 
-    async def _begin(self, wanted: Sequence[Wanted]) -> dict[LoopId, Begun]:
+    async def _begin(self, wanted: Sequence[Intent]) -> dict[LoopId, Epoch]:
         now, at_ms = self._clock.now(), self._roster.next_epoch_ms()
         planned = [entry for each in wanted if (entry := self._planned(each, now, at_ms))]
         answers = await self._roster.append(planned) if planned else []
-        entries = {each.loop: each for each in answers if isinstance(each, Listed)}
+        entries = {each.loop: each for each in answers if isinstance(each, RosterEntry)}
         accepted = [each for each in wanted if each.loop.id in entries]
         tokens = {each.loop.id: _first(each, entries[each.loop.id]) for each in accepted}
         tokens |= await self._exchanged(tokens, entries)
@@ -168,7 +168,7 @@ class Beginnings:
             if isinstance(refusal, TooLarge):  # the others have begun
                 raise refusal
         return {
-            loop: Begun(
+            loop: Epoch(
                 listed,
                 tokens[loop] if listed.entry.state is LoopState.ACTIVE else None,
                 silent.get(loop, ()),
@@ -194,13 +194,13 @@ class Beginnings:
             loop for loop in loops if epochs is None or epochs[loop.id] == listing.known(loop.id)
         ]
         repaired = await self.begin_all(
-            [Wanted(Verb.REPAIR, as_listed(loop, listing), listing.get(loop.id)) for loop in still]
+            [Intent(Verb.REPAIR, as_listed(loop, listing), listing.get(loop.id)) for loop in still]
         )
         for loop in repaired:
             self._app.events.emit(LoopRepaired(loop, kind, REPAIRED[kind]))
         return repaired.keys()
 
-    def _planned(self, wanted: Wanted, now: datetime, at_ms: int) -> Listed | None:
+    def _planned(self, wanted: Intent, now: datetime, at_ms: int) -> RosterEntry | None:
         loop, before = wanted.loop, wanted.before
         beginning = begun(
             wanted.verb,
@@ -210,7 +210,7 @@ class Beginnings:
         )
         if beginning is None:
             return None
-        return Listed(
+        return RosterEntry(
             loop.id,
             loop.schedule,
             loop.args,
@@ -218,12 +218,12 @@ class Beginnings:
             _reason(wanted, beginning.entry.state),
             by=actor(self._roll_call.processor),
             checkpoint=self._checkpoint(wanted, now),
-            override=None if wanted.verb is Verb.GONE else loop.override,
+            override=None if wanted.verb is Verb.REMOVE else loop.override,
             renames=before.loop.task if wanted.verb is Verb.RENAME and before else None,
             former=_former(wanted),
         )
 
-    def _checkpoint(self, wanted: Wanted, now: datetime) -> Checkpoint | None:
+    def _checkpoint(self, wanted: Intent, now: datetime) -> Checkpoint | None:
         before = wanted.before
         if wanted.checkpoint is not None:
             return wanted.checkpoint
@@ -233,7 +233,7 @@ class Beginnings:
         return None if noted is None else noted.ended(now)
 
     async def _exchanged(
-        self, tokens: Mapping[LoopId, Token], entries: Mapping[LoopId, Listed]
+        self, tokens: Mapping[LoopId, Token], entries: Mapping[LoopId, RosterEntry]
     ) -> dict[LoopId, Token]:
         """Return the exchanged first tokens of loops that no processor runs (R4).
 
@@ -259,10 +259,10 @@ class Beginnings:
         return {
             loop: token
             for loop in free
-            if (token := self._exchange(tokens[loop], entries[loop], heard.get(loop, Heard())))
+            if (token := self._exchange(tokens[loop], entries[loop], heard.get(loop, LoopRecord())))
         }
 
-    def _heard_since(self, first: Token, listed: Listed) -> datetime | None:
+    def _heard_since(self, first: Token, listed: RosterEntry) -> datetime | None:
         """Return from when on the journal covers a loop; None: too long ago, or elsewhere too."""
         now = self._clock.now()
         if listed.former:
@@ -276,7 +276,7 @@ class Beginnings:
             since = max(near, born_at(first.life))
         return since if now - since <= LOOK_BACK else None
 
-    def _exchange(self, first: Token, listed: Listed, heard: Heard) -> Token | None:
+    def _exchange(self, first: Token, listed: RosterEntry, heard: LoopRecord) -> Token | None:
         if listed.checkpoint is not None:
             try:
                 heard.note(listed.checkpoint.token(self._app.namespace))
@@ -301,7 +301,7 @@ class Beginnings:
                 ]
         return free
 
-    async def _put(self, wanted: Wanted, listed: Listed, token: Token) -> None:
+    async def _put(self, wanted: Intent, listed: RosterEntry, token: Token) -> None:
         if listed.entry.state is not LoopState.ACTIVE:
             if wanted.is_told:  # it has no token: the journal gets a record of the operation
                 await self._timers.tell(replace(token, state=State.PAUSED))
@@ -311,7 +311,7 @@ class Beginnings:
             await put(token)
 
     async def _call(
-        self, wanted: Sequence[Wanted], entries: Mapping[LoopId, Listed]
+        self, wanted: Sequence[Intent], entries: Mapping[LoopId, RosterEntry]
     ) -> Mapping[LoopId, Sequence[str]]:
         """Call the roll with the epochs of loops that are paused or gone, and of whole tasks.
 
@@ -348,7 +348,7 @@ def in_parts(epochs: Mapping[LoopId, int]) -> Iterator[Mapping[LoopId, int]]:
         yield some
 
 
-def _first(wanted: Wanted, listed: Listed) -> Token:
+def _first(wanted: Intent, listed: RosterEntry) -> Token:
     token = wanted.change(first_token(listed, wanted.verb))
     return replace(token, first=not wanted.brand_new, former=listed.former)
 
@@ -358,8 +358,8 @@ def _is_start(first: Token) -> bool:
     return first.epoch == first.life
 
 
-def _report(wanted: Wanted, epoch: Begun) -> Report:
-    does = Did.CREATED if wanted.verb is Verb.START else Did(wanted.verb)
+def _report(wanted: Intent, epoch: Epoch) -> Report:
+    does = Effect.CREATED if wanted.verb is Verb.SEED else Effect(wanted.verb)
     return Report(
         wanted.loop,
         wanted.did or does,
@@ -369,13 +369,13 @@ def _report(wanted: Wanted, epoch: Begun) -> Report:
     )
 
 
-def _reason(wanted: Wanted, state: LoopState) -> str:
+def _reason(wanted: Intent, state: LoopState) -> str:
     if wanted.reason is None and wanted.before is not None and state is LoopState.PAUSED:
         return wanted.before.reason
     return wanted.reason or ""
 
 
-def _former(wanted: Wanted) -> tuple[str, ...] | None:
+def _former(wanted: Intent) -> tuple[str, ...] | None:
     """Return the former tasks of a loop: an epoch of theirs may still run."""
     if (before := wanted.before) is None:
         return None

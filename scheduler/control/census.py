@@ -24,7 +24,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.journal import Put
-from scheduler.queues.listing import LONG, Listed
+from scheduler.queues.listing import LONG, RosterEntry
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.tasks import SUPERVISION
@@ -54,7 +54,7 @@ class Overdue:
     """Describe a loop with an overdue token, and until when its task was served a round ago."""
 
     loop: Loop
-    listed: Listed
+    listed: RosterEntry
     put: Put | None
     due_at: datetime
     served_until: datetime | None
@@ -119,7 +119,7 @@ class Census:
         kept = self._listing.table.put(loop)
         return None if kept is None else Put(*json.loads(kept))
 
-    def put_of_entry(self, listed: Listed) -> Put | None:
+    def put_of_entry(self, listed: RosterEntry) -> Put | None:
         """Return the last put of a loop; if none was heard, that of its checkpoint."""
         put = self.put_of(listed.loop)
         if put is None and (checkpoint := listed.checkpoint) is not None:
@@ -219,7 +219,7 @@ class Census:
 
     def hear(self, loop: LoopId, put: Put, message: Message) -> None:
         """Note a put."""
-        if put.verb == Verb.GONE:
+        if put.verb == Verb.REMOVE:
             return self.forget(loop)
         before, known = self.put_of(loop), self._listing.known(loop)
         if put.by_run:

@@ -36,7 +36,7 @@ from scheduler.protocol.rights import (
     rights_to_send,
 )
 from scheduler.protocol.topology import Names, Topology, probe
-from scheduler.queues.history import Totals
+from scheduler.queues.history import CallTotals
 from scheduler.queues.namespace import Namespace
 from scheduler.spelling import counted
 from scheduler.tasks.loops import Loop
@@ -452,7 +452,7 @@ def _check_timeouts(app: App) -> list[Finding]:
     ]
 
 
-def _judge_calls(task: str, totals: Totals) -> Finding:
+def _judge_calls(task: str, totals: CallTotals) -> Finding:
     """Return a problem if at least as many calls fail as succeed, else a warning."""
     detail = f"{totals.lost} calls failed in the last 15 minutes, {totals.succeeded} succeeded"
     if (commonest := totals.commonest) is not None:

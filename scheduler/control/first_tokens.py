@@ -12,15 +12,15 @@ from scheduler.control.loops import is_same
 from scheduler.protocol.epochs import Entry, LoopState, Verb, stays_ended
 from scheduler.protocol.messages import one_line
 from scheduler.protocol.tokens import Act, State, Token
-from scheduler.queues.journal import Heard
-from scheduler.queues.listing import Listed
+from scheduler.queues.journal import LoopRecord
+from scheduler.queues.listing import RosterEntry
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import jittered
 
 TOOK_ITS_PLACE = Verb.REPAIR, Verb.RESCHEDULE, Verb.RENAME
 
 
-def first_token(listed: Listed, verb: Verb) -> Token:
+def first_token(listed: RosterEntry, verb: Verb) -> Token:
     """Return the first token of the epoch that an entry began, without progress."""
     return replace(
         listed.token,
@@ -49,7 +49,7 @@ def triggered(token: Token, now: datetime) -> Token:
     return replace(token, due_at=min(now, token.due_at))
 
 
-def joined(first: Token, heard: Heard, latest: Entry | None) -> Token:
+def joined(first: Token, heard: LoopRecord, latest: Entry | None) -> Token:
     """Return the successor of an epoch's first token.
 
     Args:
@@ -85,7 +85,7 @@ def joined(first: Token, heard: Heard, latest: Entry | None) -> Token:
     )
 
 
-def _end_of(first: Token, last: Token, heard: Heard, latest: Entry | None) -> Token | None:
+def _end_of(first: Token, last: Token, heard: LoopRecord, latest: Entry | None) -> Token | None:
     """Return how the first token's loop has ended; None: it continues.
 
     After a one-off finished, more may have been put for requests since.

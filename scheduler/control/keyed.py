@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast
 
 from scheduler.brokers.contract import cancelled
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.errors import BrokerError, NotSent, ScheduleError, SchedulerError, UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.outbox import DEADLINE
@@ -141,7 +141,7 @@ class Keyed:
         schedule: Recurring | None = None,
         args: Mapping[str, Any] | None = None,
         **options: Unpack[ScheduleOptions],
-    ) -> Did:
+    ) -> Effect:
         """Start a loop of this task, or change the schedule or arguments of the one with this key.
 
         An unchanged loop is left alone.
@@ -244,7 +244,7 @@ class Keyed:
         wanted: Callable[[datetime, str, Any], Loop],
         progress: Callable[[int], object],
     ) -> Started:
-        did, count = Counter[Did](), 0
+        did, count = Counter[Effect](), 0
         going = deque[asyncio.Task[None]]()
 
         async def start(loops: Sequence[Loop]) -> None:
@@ -286,7 +286,7 @@ class Keyed:
         except SchedulerError as error:
             error.add_note(f"{count} loops were started; call it again to continue.")
             raise
-        return Started(did[Did.CREATED], did[Did.RESCHEDULED], did[Did.UNCHANGED])
+        return Started(did[Effect.CREATED], did[Effect.RESCHEDULED], did[Effect.UNCHANGED])
 
     async def stop(self, key: str) -> bool:
         """End a loop, or a named one-off; return whether there was one.
@@ -298,7 +298,7 @@ class Keyed:
             # Also if it is gone from the roster: the program that stopped it may have died
             # half-way.
             ended = await operations.removal.remove(Loop(loop, self._keyed_spec, Every(SECOND), {}))
-        return ended.did is Did.REMOVED
+        return ended.did is Effect.REMOVED
 
     async def once(
         self,
@@ -308,7 +308,7 @@ class Keyed:
         after: Duration | None = None,
         args: Mapping[str, Any] | None = None,
         unique: Duration | None = None,
-    ) -> Did:
+    ) -> Effect:
         """Run this task once, at a moment or after a delay, under a name.
 
         However often, and from wherever you call it, there is one run of the name. With the same
@@ -404,17 +404,20 @@ class Keyed:
                 if key not in wanted and not isinstance(loop.schedule, Once)
             ]
             if dry_run:
-                did = [Did.RESCHEDULED if loop.id.key in there else Did.CREATED for loop in changed]
+                did = [
+                    Effect.RESCHEDULED if loop.id.key in there else Effect.CREATED
+                    for loop in changed
+                ]
             else:
                 starts = operations.seeding.start_all(changed)
                 ends = operations.removal.remove_all(ending)
                 did = [each.did for done in await _all_done([starts, ends]) for each in done]
         began = {loop.id.key: what for loop, what in zip(changed, did, strict=False)}
         return Synced(
-            [key for key, what in began.items() if what in (Did.CREATED, Did.REPAIRED)],
-            [key for key, what in began.items() if what is Did.RESCHEDULED],
+            [key for key, what in began.items() if what in (Effect.CREATED, Effect.REPAIRED)],
+            [key for key, what in began.items() if what is Effect.RESCHEDULED],
             [loop.id.key for loop in ending],
-            [key for key in wanted if began.get(key, Did.UNCHANGED) is Did.UNCHANGED],
+            [key for key in wanted if began.get(key, Effect.UNCHANGED) is Effect.UNCHANGED],
         )
 
     async def _there(self, operations: Operations) -> dict[str, Loop]:

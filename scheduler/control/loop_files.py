@@ -36,7 +36,7 @@ FilePath = str | PathLike[str]
 Wanted = Mapping[str, Mapping[str, tuple[Recurring, Mapping[str, Any]]]]
 
 
-class Row(BaseModel):
+class FileRow(BaseModel):
     """Describe a loop in a file: its schedule as decorators take it, and its arguments."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -153,16 +153,16 @@ def _loops(
         yield key, loop
 
 
-def _row(file: Path, task: str, key: str, values: Mapping[str, object]) -> Row:
-    if unknown := [name for name in values if name not in Row.model_fields]:
-        near = nearest(unknown[0], Row.model_fields)
-        has = f"there are: {', '.join(Row.model_fields)}."
+def _row(file: Path, task: str, key: str, values: Mapping[str, object]) -> FileRow:
+    if unknown := [name for name in values if name not in FileRow.model_fields]:
+        near = nearest(unknown[0], FileRow.model_fields)
+        has = f"there are: {', '.join(FileRow.model_fields)}."
         if isinstance(values[unknown[0]], dict):
             has += f" Quote a key with a '.': {_table(task, f'{key}.{unknown[0]}')}."
         hint = f"did you mean {near!r}?" if near else has
         raise _wrong(file, f"There is no {unknown[0]!r} in a loop; {hint}", task, key)
     try:
-        return Row.model_validate(values)
+        return FileRow.model_validate(values)
     except ValidationError as error:
         raise _wrong(file, f"{problems_of(error)}.", task, key) from None
 

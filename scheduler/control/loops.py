@@ -12,7 +12,7 @@ from datetime import datetime
 
 from scheduler.errors import QueueNotFound, UnknownLoop
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
-from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.listing import Listing, RosterEntry
 from scheduler.queues.roster import Roster
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop, absent
@@ -31,7 +31,7 @@ def as_listed(loop: Loop, listing: Listing) -> Loop:
     return loop if listed is None else as_entered(loop, listed)
 
 
-def as_entered(loop: Loop, listed: Listed) -> Loop:
+def as_entered(loop: Loop, listed: RosterEntry) -> Loop:
     """Return the loop of an entry with the entry's schedule and arguments."""
     return replace(
         loop,
@@ -48,7 +48,7 @@ def as_to_be_seeded(loop: Loop, listing: Listing) -> Loop:
     return replace(listed, args=loop.args) if listed.override else loop
 
 
-def loop_of_entry(app: App, listed: Listed) -> Loop | None:
+def loop_of_entry(app: App, listed: RosterEntry) -> Loop | None:
     """Return the loop of an entry; None: this code does not have it."""
     if (of_code := app.loops.get(listed.loop)) is not None:
         return as_entered(of_code, listed)
@@ -70,21 +70,21 @@ def renamed_loops_of(app: App, listing: Listing) -> list[Loop]:
     ]
 
 
-def entry_before(app: App, loop: LoopId, listing: Listing) -> Listed | None:
+def entry_before(app: App, loop: LoopId, listing: Listing) -> RosterEntry | None:
     """Return the entry of the loop that this one replaces, or replaced."""
     found = (listing.get(before) for before in before_rename(app, loop))
     return max(filter(None, found), key=lambda listed: not listed.is_gone, default=None)
 
 
-def _is_keyed(app: App, listed: Listed) -> bool:
+def _is_keyed(app: App, listed: RosterEntry) -> bool:
     return bool(listed.loop.key) and listed.loop.task in app.tasks
 
 
-def _keyed(app: App, listed: Listed) -> Loop:
+def _keyed(app: App, listed: RosterEntry) -> Loop:
     return Loop(listed.loop, app.tasks[listed.loop.task], listed.schedule, listed.args)
 
 
-def is_orphan(app: App, listed: Listed) -> bool:
+def is_orphan(app: App, listed: RosterEntry) -> bool:
     """Return whether this code does not have the loop of an entry, or the task that it pauses."""
     if listed.is_of_task:
         return listed.loop.task not in served(app)
@@ -118,7 +118,7 @@ def orphans_of(app: App, listing: Listing) -> list[Loop]:
     return [_orphan(each) for each in (*there, *listing.pauses) if is_orphan(app, each)]
 
 
-def _orphan(listed: Listed) -> Loop:
+def _orphan(listed: RosterEntry) -> Loop:
     task = absent(listed.loop.task)
     return Loop(listed.loop, task, listed.schedule, listed.args, listed.override)
 
@@ -133,17 +133,17 @@ def whole_of(task: TaskSpec) -> Loop:
     return Loop(LoopId(task.name, WHOLE), task, Once(UNIX_EPOCH), {})
 
 
-def is_same(one: Loop | Token, other: Listed | Token) -> bool:
+def is_same(one: Loop | Token, other: RosterEntry | Token) -> bool:
     """Return whether both have the same schedule and arguments."""
     return (one.schedule, dict(one.args)) == (other.schedule, dict(other.args))
 
 
-def was_done(loop: Loop, listed: Listed | None) -> bool:
+def was_done(loop: Loop, listed: RosterEntry | None) -> bool:
     """Return whether this run has ended before: the same task, name, moment and arguments."""
     return listed is not None and listed.is_done and is_same(loop, listed)
 
 
-def is_taken(loop: Loop, listed: Listed | None, now: datetime) -> bool:
+def is_taken(loop: Loop, listed: RosterEntry | None, now: datetime) -> bool:
     """Return whether the name is taken by another one-off, which stays."""
     if listed is None or not isinstance(loop.schedule, Once) or not loop.schedule.kept:
         return False

@@ -7,14 +7,14 @@ overtaken it (`epochs.ends`).
 
 from collections.abc import Iterable, Sequence
 
-from scheduler.control.beginnings import Beginnings, Wanted
+from scheduler.control.beginnings import Beginnings, Intent
 from scheduler.control.leftovers import Leftovers
 from scheduler.control.loops import as_entered, as_listed, is_same
-from scheduler.control.reports import Did, Report
+from scheduler.control.reports import Effect, Report
 from scheduler.errors import UsageError
 from scheduler.protocol.epochs import Entry, LoopState, Verb, ends, is_void
 from scheduler.protocol.tokens import LoopId, State, Token
-from scheduler.queues.listing import DONE, Listed, Listing, checkpoint_of
+from scheduler.queues.listing import DONE, Listing, RosterEntry, checkpoint_of
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop, absent
 from scheduler.tasks.registry import served
@@ -46,17 +46,17 @@ class Removal:
     async def remove_all(self, loops: Sequence[Loop]) -> list[Report]:
         """End loops, in bulk."""
         reports = await self._beginnings.act(loops, _decide)
-        gone = {each.loop.id.task for each in reports if each.did is Did.REMOVED}
+        gone = {each.loop.id.task for each in reports if each.did is Effect.REMOVED}
         await self._leftovers.remove(gone - set(served(self._app)))
         return reports
 
 
-def _decide(loop: Loop, listing: Listing) -> Report | Wanted:
+def _decide(loop: Loop, listing: Listing) -> Report | Intent:
     listed, loop = listing.get(loop.id), as_listed(loop, listing)
     if listed is None:
-        return Report(loop, Did.NOT_THERE)
+        return Report(loop, Effect.NOT_THERE)
     # A gone one is removed again: a previous removal may have died before it called the roll.
-    return Wanted(Verb.GONE, loop, listed, did=Did.NOT_THERE if listed.is_gone else None)
+    return Intent(Verb.REMOVE, loop, listed, did=Effect.NOT_THERE if listed.is_gone else None)
 
 
 class Endings:
@@ -74,11 +74,11 @@ class Endings:
         """
         by_loop, elsewhere = {end.loop: end for end in found}, dict[LoopId, Token]()
 
-        def decide(loop: Loop, listing: Listing) -> Report | Wanted:
+        def decide(loop: Loop, listing: Listing) -> Report | Intent:
             end = by_loop[loop.id]
             if (renamed := listing.under_its_name(end)) is not end:
                 elsewhere[renamed.loop] = renamed
-            return self._wanted(end, listing) or Report(loop, Did.UNCHANGED)
+            return self._wanted(end, listing) or Report(loop, Effect.UNCHANGED)
 
         if found:
             await self._beginnings.act(list(map(_loop_of, found)), decide)
@@ -92,20 +92,20 @@ class Endings:
         """
         await self.enter(*(end for end in found if self._wanted(end, listing) is not None))
 
-    def _wanted(self, end: Token, listing: Listing) -> Wanted | None:
+    def _wanted(self, end: Token, listing: Listing) -> Intent | None:
         listed = listing.get(end.loop)
         if listed is None:
             if is_void(end.epoch, listing.known(end.loop)):
                 return None
             entry = Entry(end.epoch, LoopState.ACTIVE, end.life)
-            listed = Listed(end.loop, end.schedule, end.args, entry)
+            listed = RosterEntry(end.loop, end.schedule, end.args, entry)
         was_only, same = end.state is State.DONE, is_same(end, listed)
         if not ends(end.position, listed.entry, was_only=was_only, is_same=same):
             return None
         loop = as_entered(_loop_of(end), listed)
         if was_only:
-            return Wanted(Verb.GONE, loop, listed, reason=DONE, is_told=False)
-        return Wanted(
+            return Intent(Verb.REMOVE, loop, listed, reason=DONE, is_told=False)
+        return Intent(
             Verb.PAUSE,
             loop,
             listed,

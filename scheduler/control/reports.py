@@ -45,7 +45,7 @@ def actor(program: str) -> str:
     return f"{name} at {program}" if name else program
 
 
-class Did(StrEnum):
+class Effect(StrEnum):
     """Name the effect of a verb on a loop."""
 
     CREATED = "created"
@@ -75,7 +75,7 @@ class Report:
     """
 
     loop: Loop
-    did: Did
+    did: Effect
     due_at: datetime | None = None
     is_paused: bool = False
     silent: Sequence[str] = ()

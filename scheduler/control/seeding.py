@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-from scheduler.control.beginnings import BEGUN_AT_ONCE, Beginnings, Wanted
+from scheduler.control.beginnings import BEGUN_AT_ONCE, Beginnings, Intent
 from scheduler.control.installation import Installation
 from scheduler.control.leftovers import Leftovers
 from scheduler.control.loops import (
@@ -27,7 +27,7 @@ from scheduler.control.loops import (
 )
 from scheduler.control.migration import Migration
 from scheduler.control.removal import Removal
-from scheduler.control.reports import Did, Report
+from scheduler.control.reports import Effect, Report
 from scheduler.control.status import Status, Survey
 from scheduler.control.where import Where
 from scheduler.errors import AccessRefused, BrokerUnavailable, MessageError, QueueNotFound
@@ -35,7 +35,7 @@ from scheduler.events import Event, LoopRepaired, LoopSeeded
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.listing import Checkpoint, Listed, Listing, checkpoint_of
+from scheduler.queues.listing import Checkpoint, Listing, RosterEntry, checkpoint_of
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import aliases_of, before_rename
@@ -136,7 +136,7 @@ class Seeding:
             _planned(decision, status) for decision, status in zip(decisions, statuses, strict=True)
         ]
         orphans = orphans_of(self._app, listing) if prune else []
-        return [*planned, *(Report(loop, Did.REMOVED) for loop in orphans)]
+        return [*planned, *(Report(loop, Effect.REMOVED) for loop in orphans)]
 
     async def adopt(self) -> list[Report]:
         """Declare missing objects, and start the loops of the code that were never seeded.
@@ -157,7 +157,7 @@ class Seeding:
         is_lost = self._app.names.roster in new and self._app.names.imprint not in new
         reports = await self._begin_all(unseeded, new)
         for report in reports:
-            if report.did is Did.CREATED and not is_lost:
+            if report.did is Effect.CREATED and not is_lost:
                 event: Event = LoopSeeded(report.loop.id, report.did.value, report.due_at)
             else:
                 detail = f"it was not in the roster, and was {report.did}"
@@ -215,14 +215,12 @@ class Seeding:
     async def _keep_pauses_of_old_names(self) -> None:
         """Pause the tasks that are paused by an old name."""
 
-        def decide(whole: Loop, listing: Listing) -> Report | Wanted:
+        def decide(whole: Loop, listing: Listing) -> Report | Intent:
             listed = listing.get(whole.id)
             pauses = filter(None, map(listing.pause_of, whole.task.aliases))
             if (pause := next(pauses, None)) is None or not (listed is None or listed.is_gone):
-                return Report(whole, Did.UNCHANGED)
-            return Wanted(
-                Verb.START, whole, listed, reason=pause.reason, paused=True, is_told=False
-            )
+                return Report(whole, Effect.UNCHANGED)
+            return Intent(Verb.SEED, whole, listed, reason=pause.reason, paused=True, is_told=False)
 
         renamed = [whole_of(task) for task in self._app.tasks.values() if task.aliases]
         await self._beginnings.act(renamed, decide)
@@ -279,39 +277,39 @@ class Seeding:
         noted: Mapping[LoopId, Checkpoint] = MappingProxyType({}),
         *,
         paused: bool,
-    ) -> Report | Wanted:
+    ) -> Report | Intent:
         listed, before = listing.get(loop.id), entry_before(self._app, loop.id, listing)
         if was_done(loop, listed or before):
-            return Report(loop, Did.UNCHANGED)
+            return Report(loop, Effect.UNCHANGED)
         if is_taken(loop, listed or before, self._clock.now()):
-            return Report(as_listed(loop, listing), Did.UNCHANGED)
+            return Report(as_listed(loop, listing), Effect.UNCHANGED)
         if before is not None and not before.is_gone and (listed is None or listed.is_gone):
             if before.override is not None:
                 loop = replace(loop, schedule=before.schedule, override=before.override)
             checkpoint = noted.get(loop.id)
-            return Wanted(Verb.RENAME, loop, before, checkpoint=checkpoint, did=Did.RENAMED)
+            return Intent(Verb.RENAME, loop, before, checkpoint=checkpoint, did=Effect.RENAMED)
         names = self._app.names
         if listed is None and names.roster in new and names.journal not in new:
             # The roster was lost. The loop may be an old one: the journal has its progress.
-            unlisted = Listed(loop.id, loop.schedule, loop.args, UNLISTED)
-            return Wanted(Verb.RESCHEDULE, loop, unlisted, did=Did.REPAIRED)
+            unlisted = RosterEntry(loop.id, loop.schedule, loop.args, UNLISTED)
+            return Intent(Verb.RESCHEDULE, loop, unlisted, did=Effect.REPAIRED)
         if listed is None or listed.is_gone:
-            return Wanted(
-                Verb.START,
+            return Intent(
+                Verb.SEED,
                 loop,
                 listed,
                 reason=SEEDED_PAUSED if paused else None,
                 brand_new=listed is None,
                 paused=paused,
-                did=Did.CREATED,
+                did=Effect.CREATED,
             )
         if not is_same(loop, listed):
-            return Wanted(Verb.RESCHEDULE, loop, listed, did=Did.RESCHEDULED)
-        return Report(loop, Did.UNCHANGED)
+            return Intent(Verb.RESCHEDULE, loop, listed, did=Effect.RESCHEDULED)
+        return Report(loop, Effect.UNCHANGED)
 
     async def _checked(self, reports: Sequence[Report]) -> list[Report]:
         """Return the reports, with the due times of unchanged loops; repair lost ones."""
-        unchanged = [report.loop for report in reports if report.did is Did.UNCHANGED]
+        unchanged = [report.loop for report in reports if report.did is Effect.UNCHANGED]
         statuses = {
             status.loop.id: status
             for status in (await self._survey.status(*unchanged) if unchanged else ())
@@ -338,11 +336,11 @@ class Seeding:
         return set()
 
 
-def _planned(decision: Report | Wanted, status: Status) -> Report:
+def _planned(decision: Report | Intent, status: Status) -> Report:
     if isinstance(decision, Report):
         return _with_status(decision, status, status.where is Where.LOST)
     assert (did := decision.did) is not None
-    if did is Did.CREATED:
+    if did is Effect.CREATED:
         due_at = None if decision.paused else status.due_at
         return Report(decision.loop, did, due_at, is_paused=decision.paused)
     return Report(decision.loop, did, status.due_at, is_paused=status.where is Where.PAUSED)
@@ -351,6 +349,6 @@ def _planned(decision: Report | Wanted, status: Status) -> Report:
 def _with_status(report: Report, status: Status | None, repaired: bool) -> Report:
     if status is None:
         return report
-    did = Did.REPAIRED if repaired else report.did
+    did = Effect.REPAIRED if repaired else report.did
     is_paused = status.where is Where.PAUSED
     return Report(report.loop, did, status.due_at, is_paused=is_paused, silent=report.silent)

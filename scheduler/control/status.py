@@ -22,9 +22,9 @@ from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LastRun, LoopId, Token
 from scheduler.queues.concurrency import side_by_side
-from scheduler.queues.history import BEHIND, Summary, Totals, totals_of
+from scheduler.queues.history import BEHIND, CallTotals, Summary, totals_of
 from scheduler.queues.journal import with_progress_of
-from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.listing import Listing, RosterEntry
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import Answers
 from scheduler.tasks.loops import Loop
@@ -96,7 +96,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class StatusPage:
     """Hold some loops of a namespace, of a total; more that were chosen were not checked."""
 
     loops: Sequence[Status]
@@ -120,7 +120,7 @@ class Backlog:
     ready: int | None
     processors: int
     parked: int
-    recent: Totals = field(default_factory=Totals)
+    recent: CallTotals = field(default_factory=CallTotals)
     pause: Pause | None = None
     oldest: timedelta | None = None
 
@@ -234,7 +234,7 @@ class Survey:
             since=listed.at,
         )
 
-    async def page(self, choice: Choice) -> Page:
+    async def page(self, choice: Choice) -> StatusPage:
         """Return the status of the loops chosen; of too many, those that are overdue come first."""
         app, listing = self._app, await self.listing()
         table, tasks = listing.table, [name for name in app.tasks if choice.task in ("", name)]
@@ -250,7 +250,7 @@ class Survey:
             islice(filter(None, (self._loop(each, listing) for each in ids)), choice.limit)
         )
         statuses = await self.status(*loops) if loops else []
-        return Page(
+        return StatusPage(
             [each for each in statuses if choice.state in (None, each.where)],
             count - len(loops),
             len(app.loops) + table.count_keyed(app.tasks, "*"),
@@ -346,7 +346,7 @@ class Survey:
             self._is_heard = False
             return {}
 
-    def _checkpoint(self, listed: Listed | None, since: datetime | None) -> Token | None:
+    def _checkpoint(self, listed: RosterEntry | None, since: datetime | None) -> Token | None:
         """Return the token that waited when it was noted, if it had no successor until then."""
         checkpoint = None if listed is None else listed.noted(self._app.namespace)
         if checkpoint is None or (since is not None and checkpoint.until < since):
@@ -384,7 +384,7 @@ class Survey:
                 None if (own := ready[task.name]) is None else _total(ready, task),
                 own.consumers if own else 0,
                 _total(failed, task),
-                totals := recent.get(task.name, Totals()),
+                totals := recent.get(task.name, CallTotals()),
                 pauses.get(task.name),
                 totals.oldest(now) if own and own.consumers and _total(ready, task) else None,
             )
@@ -396,7 +396,7 @@ class Survey:
         listing = await self.listing()
         return {task: pause for task in self._app.tasks if (pause := pause_of(listing, task))}
 
-    async def recent_calls(self) -> dict[str, Totals]:
+    async def recent_calls(self) -> dict[str, CallTotals]:
         """Read the outcomes of each task's calls in the last quarter of an hour."""
         if not self._called:
             return {}

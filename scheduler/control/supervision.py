@@ -38,14 +38,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.brokers.contract import Depth, cancelled
-from scheduler.control.beginnings import Beginnings, Wanted, in_parts
+from scheduler.control.beginnings import Beginnings, Intent, in_parts
 from scheduler.control.census import Census, Overdue
 from scheduler.control.first_tokens import triggered
 from scheduler.control.installation import Installation
 from scheduler.control.loops import loop_of_entry
 from scheduler.control.memory import MOST_TASKS, Memory, memory_of, tally_of
 from scheduler.control.removal import Endings
-from scheduler.control.reports import Did, Report
+from scheduler.control.reports import Effect, Report
 from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey, held_in
 from scheduler.control.timer_watch import IN_TIME, TimerWatch
@@ -72,7 +72,7 @@ from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.policies import advice
 from scheduler.protocol.tokens import LoopId, Token, decode
-from scheduler.queues.listing import Listed, Listing, checkpoint_of
+from scheduler.queues.listing import Listing, RosterEntry, checkpoint_of
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
@@ -355,7 +355,7 @@ class Supervisor:
             with suppress(MessageError):
                 yield self._listing.under_its_name(decode(message, self._app.namespace))
 
-    def _noted(self, token: Token) -> Listed | None:
+    def _noted(self, token: Token) -> RosterEntry | None:
         listed = self._listing.get(token.loop)
         if listed is None or listed.is_gone:
             return None
@@ -408,11 +408,11 @@ class Supervisor:
     async def _trigger(self) -> None:
         """Run supervision now, unless another processor has just done so."""
 
-        def decide(loop: Loop, listing: Listing) -> Report | Wanted:
+        def decide(loop: Loop, listing: Listing) -> Report | Intent:
             now, listed = self._clock.now(), listing.get(loop.id)
             if listed is None or now - listed.at < JUST_BEGUN:
-                return Report(loop, Did.UNCHANGED)
-            return Wanted(Verb.TRIGGER, loop, listed, lambda token: triggered(token, now))
+                return Report(loop, Effect.UNCHANGED)
+            return Intent(Verb.TRIGGER, loop, listed, lambda token: triggered(token, now))
 
         await self._beginnings.act([self._app.supervision], decide)
 

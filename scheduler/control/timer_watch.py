@@ -85,7 +85,7 @@ class TimerWatch:
             is_draining=len(stuck) < len(before),
         )
 
-    async def _late_heads(self, queues: Sequence[str]) -> dict[str, "Head"]:
+    async def _late_heads(self, queues: Sequence[str]) -> dict[str, "TimerHead"]:
         heads = await side_by_side(self._head, queues)
         now = self._clock.now()
         return {
@@ -94,7 +94,7 @@ class TimerWatch:
             if head is not None and (head.due_at is None or now - head.due_at > LATE_AFTER)
         }
 
-    async def _head(self, queue: str) -> "Head | None":
+    async def _head(self, queue: str) -> "TimerHead | None":
         """Return the message at the head of a timer, and requeue it; None: it is empty."""
         getting = asyncio.ensure_future(self._broker.get(queue))
         try:
@@ -104,7 +104,7 @@ class TimerWatch:
             raise
         if not getting.done():
             getting.add_done_callback(_requeue_late)
-            return Head(None, None, "It has no leader: it does not respond.")
+            return TimerHead(None, None, "It has no leader: it does not respond.")
         try:
             delivery = getting.result()
         except QueueNotFound:
@@ -117,11 +117,11 @@ class TimerWatch:
         if due_at is None:
             return None
         told = f"Its first message, for {_target_of(delivery)}, was due at {due_at:%H:%M:%S} UTC."
-        return Head(delivery.message.message_id, due_at, told)
+        return TimerHead(delivery.message.message_id, due_at, told)
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class TimerHead:
     """Describe the message at the head of a timer.
 
     Attributes:

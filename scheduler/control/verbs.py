@@ -13,16 +13,16 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from scheduler.control.beginnings import Beginnings, Change, Wanted
+from scheduler.control.beginnings import Beginnings, Change, Intent
 from scheduler.control.first_tokens import resumed, triggered
 from scheduler.control.loops import as_entered
-from scheduler.control.reports import Did, Report
+from scheduler.control.reports import Effect, Report
 from scheduler.control.status import Survey
 from scheduler.control.where import Where
 from scheduler.errors import QueueNotFound, UnknownLoop, UsageError
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import State, Token
-from scheduler.queues.listing import Listed, Listing, checkpoint_of
+from scheduler.queues.listing import Listing, RosterEntry, checkpoint_of
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop, Override
 from scheduler.timing.once import Once
@@ -34,7 +34,7 @@ NOT_PAUSED = Entry(0, LoopState.GONE, 0)
 
 DUE = Where.READY, Where.RUNNING, Where.UNATTENDED, Where.LATE
 
-_Decide = Callable[[Loop, Listed], Report | Wanted]
+_Decide = Callable[[Loop, RosterEntry], Report | Intent]
 
 
 class Verbs:
@@ -66,16 +66,16 @@ class Verbs:
         heard_at = self._clock.now()
         tokens = await self._survey.last_tokens([each for each in loops if not each.id.is_whole])
 
-        def decide(loop: Loop, listed: Listed) -> Wanted:
+        def decide(loop: Loop, listed: RosterEntry) -> Intent:
             paused = listed.entry.state is LoopState.PAUSED
             if loop.id.is_whole and not paused:
                 told = _told_as(Verb.PAUSE)
-                return Wanted(
-                    Verb.START, loop, listed, told, reason=reason, paused=True, did=Did.PAUSED
+                return Intent(
+                    Verb.SEED, loop, listed, told, reason=reason, paused=True, did=Effect.PAUSED
                 )
             because = listed.reason if paused else reason
             token = tokens.get(loop.id)
-            return Wanted(
+            return Intent(
                 Verb.PAUSE,
                 as_entered(loop, listed),
                 listed,
@@ -84,7 +84,7 @@ class Verbs:
                 checkpoint=None
                 if paused or token is None or token.epoch < listed.entry.life
                 else checkpoint_of(token, self._app.namespace, heard_at),
-                did=Did.UNCHANGED if paused else None,
+                did=Effect.UNCHANGED if paused else None,
             )
 
         return await self._act_by_all_names(loops, decide)
@@ -114,14 +114,14 @@ class Verbs:
                 f"{whole} is a task: only a loop is resumed at once, or as after a run."
             )
 
-        def decide(loop: Loop, listed: Listed) -> Report | Wanted:
+        def decide(loop: Loop, listed: RosterEntry) -> Report | Intent:
             loop = as_entered(loop, listed)
             if listed.entry.state is not LoopState.PAUSED:
-                return Report(loop, Did.NOT_PAUSED)
+                return Report(loop, Effect.NOT_PAUSED)
             if loop.id.is_whole:
                 told = _told_as(Verb.RESUME)
-                return Wanted(Verb.GONE, loop, listed, told, did=Did.RESUMED)
-            return Wanted(
+                return Intent(Verb.REMOVE, loop, listed, told, did=Effect.RESUMED)
+            return Intent(
                 Verb.RESUME,
                 loop,
                 listed,
@@ -134,16 +134,16 @@ class Verbs:
         """Run a waiting loop now. A loop that is due, running or paused is left alone."""
         (status,) = await self._survey.status(loop)
         if status.where in DUE:
-            return Report(status.loop, Did.RUNNING)
+            return Report(status.loop, Effect.RUNNING)
         if status.task_pause is not None:
-            return Report(status.loop, Did.IS_PAUSED)
+            return Report(status.loop, Effect.IS_PAUSED)
         now = self._clock.now()
 
-        def decide(loop: Loop, listed: Listed) -> Report | Wanted:
+        def decide(loop: Loop, listed: RosterEntry) -> Report | Intent:
             loop = as_entered(loop, listed)
             if listed.entry.state is LoopState.PAUSED:
-                return Report(loop, Did.IS_PAUSED)
-            return Wanted(Verb.TRIGGER, loop, listed, lambda token: triggered(token, now))
+                return Report(loop, Effect.IS_PAUSED)
+            return Intent(Verb.TRIGGER, loop, listed, lambda token: triggered(token, now))
 
         return await self._act_on(loop, decide)
 
@@ -176,7 +176,7 @@ class Verbs:
             args=wanted,
         )
         await self._timers.put_now(token)
-        return Report(loop, Did.TRIGGERED, now)
+        return Report(loop, Effect.TRIGGERED, now)
 
     async def set_schedule(self, loop: Loop, schedule: Recurring, *, by: str) -> Report:
         """Override the schedule of a loop from now on.
@@ -196,7 +196,7 @@ class Verbs:
                 "Nothing was changed."
             )
 
-        def decide(loop: Loop, listed: Listed) -> Report | Wanted:
+        def decide(loop: Loop, listed: RosterEntry) -> Report | Intent:
             if isinstance(listed.schedule, Once):
                 raise UsageError(
                     f"{loop} is a named one-off, which has a time and no schedule. Nothing was "
@@ -205,9 +205,9 @@ class Verbs:
             before = as_entered(loop, listed)
             override = Override(by, self._clock.now()) if loop.id in self._app.loops else None
             if (before.schedule, before.override is None) == (schedule, override is None):
-                return Report(before, Did.UNCHANGED)
+                return Report(before, Effect.UNCHANGED)
             changed = replace(before, schedule=schedule, override=override)
-            return Wanted(Verb.RESCHEDULE, changed, listed)
+            return Intent(Verb.RESCHEDULE, changed, listed)
 
         return await self._act_on(loop, decide)
 
@@ -223,10 +223,10 @@ class Verbs:
                 "Nothing was changed; `scheduler schedule set` gives it another."
             )
 
-        def decide(_: Loop, listed: Listed) -> Report | Wanted:
+        def decide(_: Loop, listed: RosterEntry) -> Report | Intent:
             if listed.override is None:
-                return Report(as_entered(of_code, listed), Did.NOT_SET)
-            return Wanted(Verb.RESCHEDULE, replace(of_code, args=listed.args), listed)
+                return Report(as_entered(of_code, listed), Effect.NOT_SET)
+            return Intent(Verb.RESCHEDULE, replace(of_code, args=listed.args), listed)
 
         return await self._act_on(loop, decide)
 
@@ -251,10 +251,10 @@ class Verbs:
         except QueueNotFound:
             raise self._not_seeded(loops[0]) from None
 
-    def _listed(self, loop: Loop, listing: Listing) -> Listed:
+    def _listed(self, loop: Loop, listing: Listing) -> RosterEntry:
         listed = listing.get(loop.id)
         if loop.id.is_whole:
-            return listed or Listed(loop.id, loop.schedule, {}, NOT_PAUSED)
+            return listed or RosterEntry(loop.id, loop.schedule, {}, NOT_PAUSED)
         if listed is not None and listed.is_done:
             raise UnknownLoop(f"{loop} has already run and cannot be changed.")
         if listed is None or listed.is_gone:

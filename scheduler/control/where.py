@@ -11,7 +11,7 @@ from scheduler.brokers.contract import Depth
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.tokens import Token
 from scheduler.queues.journal import Put
-from scheduler.queues.listing import Listed
+from scheduler.queues.listing import RosterEntry
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 
 TOLERANCE = timedelta(seconds=5)
@@ -68,7 +68,9 @@ def put_of(token: Token) -> Put:
     )
 
 
-def due_at_of(listed: Listed, put: Put | None, of_task: Listed | None = None) -> datetime | None:
+def due_at_of(
+    listed: RosterEntry, put: Put | None, of_task: RosterEntry | None = None
+) -> datetime | None:
     """Return when a loop's token should leave its task's queue; None: it has none, or is held.
 
     Args:
@@ -86,18 +88,18 @@ def due_at_of(listed: Listed, put: Put | None, of_task: Listed | None = None) ->
     return due_at if of_task is None else max(due_at, of_task.at)
 
 
-def is_held_by(of_task: Listed | None) -> bool:
+def is_held_by(of_task: RosterEntry | None) -> bool:
     """Return whether the last entry that paused or resumed a task holds its loops."""
     return of_task is not None and not of_task.is_gone
 
 
 def where(
-    listed: Listed | None,
+    listed: RosterEntry | None,
     put: Put | None,
     now: datetime,
     depth: Depth | None = None,
     *,
-    of_task: Listed | None = None,
+    of_task: RosterEntry | None = None,
     timeout: timedelta,
     held: bool | None = None,
     served_until: datetime | None = None,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from scheduler.control.loops import loop_named
-from scheduler.control.reports import Did, Report
+from scheduler.control.reports import Effect, Report
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import right_of
 from scheduler.dashboard.answers import (
@@ -34,7 +34,7 @@ from scheduler.errors import (
 )
 from scheduler.program import Program
 from scheduler.queues.concurrency import AT_ONCE, side_by_side
-from scheduler.queues.failed import FailedQueues, Parked, Selection
+from scheduler.queues.failed import FailedQueues, ParkedMessage, Selection
 from scheduler.queues.outbox import Outbox
 from scheduler.spelling import counted, listed
 from scheduler.tasks.loops import Loop
@@ -109,11 +109,11 @@ LOOP_VERBS = {
         ),
     )
 }
-UNDOABLE = (Did.PAUSED, Did.RESUMED, Did.TRIGGERED)
+UNDOABLE = (Effect.PAUSED, Effect.RESUMED, Effect.TRIGGERED)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ActionConfirmation:
     """Ask for confirmation before an action.
 
     Attributes:
@@ -144,7 +144,7 @@ class RequestedAction(NamedTuple):
     what: str
     work: Work
     to: str = ""
-    question: Question | None = None
+    question: ActionConfirmation | None = None
 
 
 def is_allowed(site: Site, form: Form) -> bool:
@@ -154,7 +154,7 @@ def is_allowed(site: Site, form: Form) -> bool:
     return running is None or form.visitor.can(running.right)
 
 
-async def act(site: Site, form: Form) -> Question | str:
+async def act(site: Site, form: Form) -> ActionConfirmation | str:
     """Run an action; return the page that shows the result, or the confirmation to ask for."""
     if form.action == "stop":
         if (operation := site.operations.get(form.text("operation"))) is None:
@@ -235,14 +235,14 @@ def _was_paused(site: Site, name: str) -> list[str]:
     return [f"It was paused{by}: {loop.reason}"]
 
 
-def _about_loops(site: Site, verb: LoopVerb, names: Sequence[str]) -> Question:
+def _about_loops(site: Site, verb: LoopVerb, names: Sequence[str]) -> ActionConfirmation:
     what, says = f"{verb.name.capitalize()} {counted(len(names), 'loop')}", f"For each: {verb.says}"
     if len(names) > 1:
         states = Counter(found.state.value for name in names if (found := site.standing(name)))
         says += f" Now {listed([f'{n} {state}' for state, n in states.items()])}."
     frozen = {"loops": "\n".join(names)}
     about = names[:MOST_TOLD]
-    return Question(f"{what}?", says, about, len(names), what, frozen, is_grave=verb.ends)
+    return ActionConfirmation(f"{what}?", says, about, len(names), what, frozen, is_grave=verb.ends)
 
 
 def _standing(site: Site, name: str) -> Standing:
@@ -327,7 +327,7 @@ def _rescheduled(site: Site, do: Callable[[Program], Awaitable[Report]], name: s
 
     async def work(operation: Operation) -> None:
         report = await do(site.program)
-        operation.undo = undo if report.did is Did.RESCHEDULED else None
+        operation.undo = undo if report.did is Effect.RESCHEDULED else None
         words = wording.schedule_in_words(report.loop.schedule)
         operation.add_line(f"{_text_of(report)}; schedule: {words}")
 
@@ -345,14 +345,16 @@ def _earlier_schedule(site: Site, name: str) -> tuple[str, Mapping[str, str]] | 
     return "schedule-set", {"loop": name, "sure": "yes", **options}
 
 
-def _about_schedule(site: Site, title: str, says: str, schedule: Schedule, more: str) -> Question:
+def _about_schedule(
+    site: Site, title: str, says: str, schedule: Schedule, more: str
+) -> ActionConfirmation:
     zone = wording.zone_name(schedule)
     ticks = wording.ticks(schedule, site.clock.now(), TICKS)
     times = "; ".join(wording.in_full(wording.in_zone(tick, zone)) for tick in ticks)
     words = f"from now on: {wording.schedule_in_words(schedule)}"
     about = [words, *([f"next: {times}"] if times else []), more]
     yes, doubt = title.removesuffix("?"), wording.doubt_of(schedule)
-    return Question(title, says, about, len(about), yes, doubt=doubt, is_grave=False)
+    return ActionConfirmation(title, says, about, len(about), yes, doubt=doubt, is_grave=False)
 
 
 # Parked messages
@@ -392,7 +394,7 @@ def _purge(site: Site, form: Form) -> RequestedAction:
     if which.until is not None:
         says += f" Those parked after {wording.brief(which.until)} stay."
     what = f"Delete {count} message{'' if count == '1' else 's'}"
-    question = Question(f"{what}?", says, about[:MOST_TOLD], len(about), what)
+    question = ActionConfirmation(f"{what}?", says, about[:MOST_TOLD], len(about), what)
     return RequestedAction(f"delete {description_of(which)}", wait_and_purge, question=question)
 
 
@@ -407,7 +409,7 @@ def _on_parked(
     tasks = [which.task] if which.task in site.app.tasks else [*site.app.tasks]
 
     async def work(operation: Operation) -> None:
-        def tell(parked: Parked) -> None:
+        def tell(parked: ParkedMessage) -> None:
             operation.add_line(f"{done} {parked.id}")
             operation.check()
 
@@ -495,7 +497,7 @@ def _cancel(site: Site, form: Form) -> RequestedAction:
         site.running = site.clock.now(), await site.program.cancellation.running()
 
     says = "It is not retried; a loop continues with its next tick. Its effects so far remain."
-    question = Question("Cancel this run?", says, [run], 1, "Cancel the run")
+    question = ActionConfirmation("Cancel this run?", says, [run], 1, "Cancel the run")
     return RequestedAction(f"cancel the run {run}", work, question=question)
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from scheduler.errors import NotAllSeen
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.about import NOTHING_TOLD, About
-from scheduler.queues.failed import FailedQueues, Parked, Selection
+from scheduler.queues.failed import FailedQueues, ParkedMessage, Selection
 from scheduler.queues.roll_call import Answers, InHand
 from scheduler.queues.running import Running, RunningRun
 
@@ -25,13 +25,13 @@ class ShownMessages(Selection):
 
     until: datetime | None = None
 
-    def has(self, parked: Parked) -> bool:
+    def has(self, parked: ParkedMessage) -> bool:
         is_later = self.until and parked.parked_at and parked.parked_at > self.until
         return not is_later and Selection.has(self, parked)
 
 
 @dataclass(slots=True)
-class Group:
+class AnswerGroup:
     """Group the messages of one task that were parked for one kind of error.
 
     Attributes:
@@ -46,7 +46,7 @@ class Group:
     count: int = 0
     first_at: datetime | None = None
     last_at: datetime | None = None
-    messages: list[Parked] = field(default_factory=list[Parked])
+    messages: list[ParkedMessage] = field(default_factory=list[ParkedMessage])
 
     def add(self, at: datetime | None) -> None:
         self.count += 1
@@ -60,7 +60,7 @@ class Look:
     """Report a look at parked messages; it is whole if all of them were read."""
 
     at: datetime
-    groups: Sequence[Group]
+    groups: Sequence[AnswerGroup]
     is_whole: bool
 
     @property
@@ -72,13 +72,13 @@ async def look_at(
     failed: FailedQueues, tasks: Iterable[str], which: Selection, now: datetime
 ) -> Look:
     """Read parked messages; keep the first of each group."""
-    groups: dict[tuple[str, str, str], Group] = {}
+    groups: dict[tuple[str, str, str], AnswerGroup] = {}
     seen, kept, is_whole = 0, 0, False
     async with aclosing(failed.look(tasks, which)) as looked_at:
         with suppress(NotAllSeen):
             async for parked in looked_at:
                 key = parked.task, parked.reason, parked.kind
-                group = groups.setdefault(key, Group(*key, error=parked.error))
+                group = groups.setdefault(key, AnswerGroup(*key, error=parked.error))
                 group.add(parked.parked_at)
                 if len(group.messages) < MOST_OF_A_GROUP and kept < MOST_KEPT:
                     group.messages.append(parked)

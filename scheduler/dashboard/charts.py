@@ -8,7 +8,7 @@ from math import floor, log1p, log10
 
 from markupsafe import Markup, escape
 
-from scheduler.dashboard.picture import RUNS_KEPT, Run
+from scheduler.dashboard.picture import RUNS_KEPT, PastRun
 from scheduler.dashboard.wording import in_full, in_zone, span
 from scheduler.protocol.tokens import Ending
 from scheduler.timing.durations import milliseconds
@@ -39,7 +39,7 @@ def image(classes: str, label: str, height: int, *drawn: Markup) -> Markup:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ChartSeries:
     """Hold the values of one kind, one for each moment of a chart; None: unknown."""
 
     name: str
@@ -62,7 +62,7 @@ class Chart:
     title: str
     unit: str
     moments: Sequence[datetime]
-    series: Sequence[Series]
+    series: Sequence[ChartSeries]
     are_lines: bool = False
     marks: Sequence[Mark] = ()
 
@@ -146,7 +146,7 @@ def amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2f}"
 
 
-def strip(runs: Sequence[Run]) -> Markup:
+def strip(runs: Sequence[PastRun]) -> Markup:
     """Draw the last runs of a loop, a bar each: its height is the duration; failed ones point down.
 
     The data of each bar is compact, as pages have many of these: the script describes the one under
@@ -170,14 +170,14 @@ def strip(runs: Sequence[Run]) -> Markup:
     return element("span", {**named, **focused}, svg)
 
 
-def _briefly(run: Run) -> str:
+def _briefly(run: PastRun) -> str:
     """Encode a run: how it ended, when it started and its duration in milliseconds."""
     last = run.last
     began, took = milliseconds_since_epoch(last.started_at), milliseconds(last.duration)
     return f"{last.ending.value[:2]}{began}+{took}"
 
 
-def _stroke(run: Run, at: int, longest: timedelta) -> str:
+def _stroke(run: PastRun, at: int, longest: timedelta) -> str:
     """Draw a bar, from the line up; or down, for a failure."""
     most = log1p(longest.total_seconds() * 1000) or 1
     share = log1p(run.last.duration.total_seconds() * 1000) / most
@@ -188,7 +188,7 @@ def _stroke(run: Run, at: int, longest: timedelta) -> str:
     return f"M{middle:g} {BAR_HEIGHT}v-{height}"
 
 
-def timeline(runs: Sequence[Run], now: datetime) -> Markup:
+def timeline(runs: Sequence[PastRun], now: datetime) -> Markup:
     """Draw the last runs on the axis of time: where each was planned, started and ended."""
     if not runs:
         return Markup("")
@@ -202,7 +202,7 @@ def timeline(runs: Sequence[Run], now: datetime) -> Markup:
     return image("chart timeline", f"{len(runs)} runs", 60, *drawn)
 
 
-def _span_of(run: Run, at: Callable[[datetime], float]) -> Markup:
+def _span_of(run: PastRun, at: Callable[[datetime], float]) -> Markup:
     last, start = run.last, at(run.last.started_at)
     title = f"#{run.seq} {last.ending.value}: planned {in_full(in_zone(last.scheduled_at))}, "
     title += f"{span(last.late)} late, took {span(last.duration)}"

@@ -16,7 +16,7 @@ from scheduler.dashboard.picture import Picture
 from scheduler.errors import BrokerError, QueueNotFound
 from scheduler.protocol.messages import Message
 from scheduler.queues.concurrency import side_by_side
-from scheduler.queues.listing import Listed
+from scheduler.queues.listing import RosterEntry
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roster import Following, Roster
 from scheduler.timing.backoff import backoff
@@ -86,7 +86,7 @@ class Feed:
     async def _follow_roster(self) -> None:
         picture = self._picture
 
-        def note(listed: Listed, _: timedelta) -> None:
+        def note(listed: RosterEntry, _: timedelta) -> None:
             picture.enter(listed)
 
         self._following = await self._roster.follow(note)

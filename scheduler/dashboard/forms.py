@@ -17,7 +17,7 @@ from scheduler.dashboard.access import Visitor
 from scheduler.dashboard.answers import ShownMessages, words_of
 from scheduler.dashboard.standing import Standing
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.queues.failed import Parked
+from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.outbox import Posting
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop, loop_of
@@ -273,7 +273,7 @@ class Form:
         return loop_of(spec, self.schedule(), args, checked_key(spec, self.text("key")))
 
 
-def arguments_in(parked: Parked) -> dict[str, Any] | None:
+def arguments_in(parked: ParkedMessage) -> dict[str, Any] | None:
     """Return the arguments of a parked message; None: it has none that could be changed."""
     try:
         body = json.loads(parked.message.body)

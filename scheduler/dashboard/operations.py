@@ -120,7 +120,7 @@ class Operation:
 Work = Callable[[Operation], Coroutine[Any, Any, None]]
 
 
-class Operations:
+class DashboardOperations:
     """Manage the operations in progress, and the last ones that have ended."""
 
     def __init__(self, clock: Clock) -> None:

@@ -14,7 +14,7 @@ from zoneinfo import available_timezones
 
 from scheduler.control.where import Where
 from scheduler.dashboard import wording
-from scheduler.dashboard.charts import Chart, Mark, Series, timeline
+from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
 from scheduler.dashboard.forms import FIELDS, Filter, TaskFilter, arguments_in, pages_of
 from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.site import Site
@@ -23,7 +23,7 @@ from scheduler.dashboard.ticks import Agenda, past_ticks
 from scheduler.errors import NotAllSeen
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending, LoopId
-from scheduler.queues.failed import REASONS, Parked, Selection
+from scheduler.queues.failed import REASONS, ParkedMessage, Selection
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.running import RunningRun
 from scheduler.tasks.registry import resting
@@ -45,7 +45,7 @@ MOST_MARKS = 50
 TICKS = 10
 TAIL = 100
 LATELY = 10
-ROUTINE = (Ending.SUCCEEDED, Ending.RETRIED, Verb.START)
+ROUTINE = (Ending.SUCCEEDED, Ending.RETRIED, Verb.SEED)
 MOST_DUE = 50
 PAUSES_S = (0.3, 1.0)
 WORST = 5
@@ -100,18 +100,18 @@ def _charts(site: Site, span: str, now: datetime) -> Sequence[Chart]:
     moments, each = zip(*site.picture.minutes.last(count, now, width), strict=True)
     step = "minute" if width == 1 else wording.span(timedelta(minutes=width))
     outcomes = [
-        Series(ending.value, [minute.outcomes[ending] for minute in each])
+        ChartSeries(ending.value, [minute.outcomes[ending] for minute in each])
         for ending in STACK
         if ending is Ending.SUCCEEDED or any(minute.outcomes[ending] for minute in each)
     ]
     late = [
-        Series(
+        ChartSeries(
             name,
             [late / MILLISECOND if (late := m.late_at(share)) is not None else None for m in each],
         )
         for name, share in (("p50", 0.5), ("p99", 0.99))
     ]
-    backlog = [Series("", [minute.backlog for minute in each])]
+    backlog = [ChartSeries("", [minute.backlog for minute in each])]
     marks = _marks(site)
     return [
         Chart(f"Runs of loops in each {step}", "runs", moments, outcomes, marks=marks),
@@ -366,7 +366,7 @@ async def message(site: Site, query: Query) -> Context | None:
     }
 
 
-async def _parked(site: Site, id: str, task: str) -> Parked | None:
+async def _parked(site: Site, id: str, task: str) -> ParkedMessage | None:
     """Read a parked message from the broker, waiting a while for other readers."""
     which = Selection(ids=frozenset([id]))
     tasks = [task] if task in site.app.tasks else [*site.app.tasks]
@@ -384,7 +384,7 @@ async def _parked(site: Site, id: str, task: str) -> Parked | None:
 def _planned(agenda: Agenda) -> Chart:
     moments, counts = zip(*agenda.columns, strict=True)
     title = "Runs that are planned, in each quarter of the next 24 hours"
-    return Chart(title, "runs", moments, [Series("", counts)])
+    return Chart(title, "runs", moments, [ChartSeries("", counts)])
 
 
 def calendar(site: Site, _: Query) -> Context:

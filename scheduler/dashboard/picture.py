@@ -20,10 +20,10 @@ from scheduler.errors import MessageError
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token, decode
-from scheduler.queues.failed import Parked, is_record, read_parked
-from scheduler.queues.history import Summary, Totals, decoded_batch, totals_of
+from scheduler.queues.failed import ParkedMessage, is_record, read_parked
+from scheduler.queues.history import CallTotals, Summary, decoded_batch, totals_of
 from scheduler.queues.journal import JournalEntry, entry_of_record, entry_of_token, with_progress_of
-from scheduler.queues.listing import Checkpoint, Listed, Listing
+from scheduler.queues.listing import Checkpoint, Listing, RosterEntry
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.moments import UNIX_EPOCH
@@ -49,7 +49,7 @@ class ParkedGroup:
     last_at: datetime
 
 
-class Run(NamedTuple):
+class PastRun(NamedTuple):
     """Describe a run of a loop, as the journal says."""
 
     started_at: datetime
@@ -74,12 +74,12 @@ class LoopPicture:
     """
 
     id: LoopId
-    listed: Listed | None = None
+    listed: RosterEntry | None = None
     token: Token | None = None
     is_large: bool = False
-    runs: list[Run] = field(default_factory=list[Run])
+    runs: list[PastRun] = field(default_factory=list[PastRun])
     acts: list[JournalEntry] = field(default_factory=list[JournalEntry])
-    latest: Run | None = None
+    latest: PastRun | None = None
     succeeded_at: datetime | None = None
 
     @property
@@ -118,7 +118,7 @@ class LoopPicture:
             token = with_progress_of(token, self.token)
         self.token = replace(token, carry=None, trace={}) if self.is_large else token
 
-    def add(self, run: Run) -> bool:
+    def add(self, run: PastRun) -> bool:
         """Note a run; return whether it is new."""
         if run in self.runs:
             return False
@@ -130,7 +130,7 @@ class LoopPicture:
             self._note_lateness(run)
         return True
 
-    def _note_lateness(self, run: Run) -> None:
+    def _note_lateness(self, run: PastRun) -> None:
         known = self.latest
         if known is None or known.last.late <= run.last.late:
             self.latest = run
@@ -207,7 +207,7 @@ class Picture:
                     known = self.calls_succeeded_at.get(each.task, each.until)
                     self.calls_succeeded_at[each.task] = max(known, each.until)
 
-    def calls(self, now: datetime) -> dict[str, Totals]:
+    def calls(self, now: datetime) -> dict[str, CallTotals]:
         """Return the outcomes of each task's calls in the last quarter of an hour."""
         since = now - RECENT
         self._summaries = {
@@ -251,13 +251,13 @@ class Picture:
             self.minutes.count(entry.run)
             self._enter(entry)
 
-    def list(self, listing: Iterable[Listed]) -> None:
+    def list(self, listing: Iterable[RosterEntry]) -> None:
         for listed in listing:
             self.enter(listed)
         self.is_listed = True
         self.version += 1
 
-    def enter(self, listed: Listed) -> None:
+    def enter(self, listed: RosterEntry) -> None:
         """Show the latest entry of a loop."""
         if listed.loop == SUPERVISION:
             return
@@ -276,7 +276,7 @@ class Picture:
         loop.see(token, len(noted.body))
         if token.last is not None:
             tick = token.seq if token.attempt else max(token.seq - 1, 0)
-            loop.add(Run(token.last.started_at, tick, token.last))
+            loop.add(PastRun(token.last.started_at, tick, token.last))
 
     def measure(self, depths: Mapping[str, Depth | None]) -> None:
         if any(self.depths.get(name, 0) != depth for name, depth in depths.items()):
@@ -299,7 +299,7 @@ class Picture:
             insort(loop.acts, entry, key=_moment)
             del loop.acts[:-ACTS_KEPT]
 
-    def _count(self, parked: Parked) -> None:
+    def _count(self, parked: ParkedMessage) -> None:
         key, at = (parked.task, parked.kind), parked.parked_at
         if at is None or (len(self.parked) >= GROUPS_KEPT and key not in self.parked):
             return
@@ -324,9 +324,9 @@ def _moment(entry: JournalEntry) -> datetime:
     return entry.at
 
 
-def _run_of(entry: JournalEntry, last: LastRun) -> Run:
+def _run_of(entry: JournalEntry, last: LastRun) -> PastRun:
     assert entry.seq is not None
-    return Run(last.started_at, entry.seq, last)
+    return PastRun(last.started_at, entry.seq, last)
 
 
 def _named(loop: str) -> LoopId:

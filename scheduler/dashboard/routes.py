@@ -23,7 +23,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.brokers.credentials import is_embedded
 from scheduler.brokers.opening import broker_of
 from scheduler.dashboard.access import Access, Redact, Visitor, local_access, refusal_of, visitor_of
-from scheduler.dashboard.actions import Question, act, is_allowed
+from scheduler.dashboard.actions import ActionConfirmation, act, is_allowed
 from scheduler.dashboard.data import plain
 from scheduler.dashboard.forms import Form
 from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
@@ -181,7 +181,7 @@ class Routes:
             result = await act(self._site, form)
         except UsageError as error:
             return await self._not_done(request, form, f"{error} Nothing was done.", 400)
-        if isinstance(result, Question):
+        if isinstance(result, ActionConfirmation):
             can_change = form.action in PAGE_OF_FORM
             context: Context = {"question": result, "form": form, "can_change": can_change}
             title = "Are you sure?"

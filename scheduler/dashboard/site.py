@@ -15,11 +15,11 @@ from scheduler.dashboard import wording
 from scheduler.dashboard.access import Access, Redact
 from scheduler.dashboard.answers import Look, Roll
 from scheduler.dashboard.feed import Feed
-from scheduler.dashboard.operations import Operations
+from scheduler.dashboard.operations import DashboardOperations
 from scheduler.dashboard.picture import Picture
 from scheduler.dashboard.standing import (
+    HealthVerdict,
     Standing,
-    Verdict,
     Workload,
     delays_in_words,
     failures_of,
@@ -33,7 +33,7 @@ from scheduler.dashboard.ticks import Agenda, planned
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
-from scheduler.queues.failed import Parked
+from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.running import Running
 from scheduler.tasks.registry import App, aliases_of
 from scheduler.timing.backoff import backoff
@@ -59,7 +59,7 @@ class Judgement:
         self._app, self._picture = app, picture
 
     @cached_property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> HealthVerdict:
         app, picture, calls = self._app, self._picture, self._picture.calls(self.at)
         failures = failures_of(self.standings, picture, app.names, self.at)
         delays = delays_in_words(app, picture, calls, self.at)
@@ -106,7 +106,7 @@ class Site:
         self.access = access
         self.read_only = read_only
         self.picture = Picture(app.namespace, aliases_of(app))
-        self.operations = Operations(clock)
+        self.operations = DashboardOperations(clock)
         self.looks: dict[str, Look] = {}
         self.findings: tuple[datetime, Sequence[Finding]] | None = None
         self.roll: Roll | None = None
@@ -130,7 +130,7 @@ class Site:
         """Redact the arguments of a task, or other data in its messages."""
         return value if self._redact is None else self._redact(task, value)
 
-    def redacted_body(self, parked: Parked) -> bytes:
+    def redacted_body(self, parked: ParkedMessage) -> bytes:
         """Redact the body of a message."""
         body = parked.message.body
         if self._redact is None:

@@ -15,8 +15,8 @@ from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import Ending
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import kind_of
-from scheduler.queues.history import BEHIND, Totals
-from scheduler.queues.listing import Listed
+from scheduler.queues.history import BEHIND, CallTotals
+from scheduler.queues.listing import RosterEntry
 from scheduler.spelling import counted, listed
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import DEFAULT_TASK_TIMEOUT, SUPERVISION
@@ -69,7 +69,7 @@ class Standing:
     in_code: bool
     failures: int
     was_late: timedelta | None = None
-    task_pause: Listed | None = None
+    task_pause: RosterEntry | None = None
 
     @property
     def failed_attempts(self) -> str:
@@ -119,13 +119,13 @@ def state_of(
     now: datetime,
     depth: Depth | None,
     timeout: timedelta,
-    of_task: Listed | None = None,
+    of_task: RosterEntry | None = None,
 ) -> Where:
     """Return where a loop is, by the depth of its task's queue and the pause of its task."""
     listed, token = loop.listed, loop.token
     if listed is None and token is not None:  # the roster was not read yet
         entry = Entry(token.epoch, LoopState.ACTIVE, token.life)
-        listed = Listed(loop.id, token.schedule, token.args, entry, at=now)
+        listed = RosterEntry(loop.id, token.schedule, token.args, entry, at=now)
     put = None if token is None else put_of(token)
     return where(listed, put, now, depth, of_task=of_task, timeout=timeout)
 
@@ -142,7 +142,7 @@ def pauses_in_words(app: App, picture: Picture) -> list[str]:
 
 
 def delays_in_words(
-    app: App, picture: Picture, calls: Mapping[str, Totals], now: datetime
+    app: App, picture: Picture, calls: Mapping[str, CallTotals], now: datetime
 ) -> list[str]:
     """Describe each task whose calls wait for longer than they should."""
     sentences = list[str]()
@@ -275,7 +275,7 @@ def _capped(count: int, is_capped: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HealthVerdict:
     """Summarize all loops: a sentence, the problems, and the number of loops in each state.
 
     Attributes:
@@ -287,7 +287,7 @@ class Verdict:
     troubles: Sequence[Trouble]
     counts: Mapping[Where, int]
     late: int = 0
-    calls: Mapping[str, Totals] = field(default_factory=dict[str, Totals])
+    calls: Mapping[str, CallTotals] = field(default_factory=dict[str, CallTotals])
     failures: Sequence[Failure] = ()
     delays: Sequence[str] = ()
 
@@ -298,11 +298,11 @@ class Verdict:
 
 def verdict_of(
     standings: Sequence[Standing],
-    calls: Mapping[str, Totals] = MappingProxyType({}),
+    calls: Mapping[str, CallTotals] = MappingProxyType({}),
     failures: Sequence[Failure] = (),
     delays: Sequence[str] = (),
     notes: Iterable[str] = (),
-) -> Verdict:
+) -> HealthVerdict:
     """Judge loops, recent calls and failures; delays and notes are further sentences."""
     troubles = list(_troubles(standings))
     counts = Counter(standing.state for standing in standings)
@@ -326,7 +326,7 @@ def verdict_of(
         *delays,
         *notes,
     ]
-    return Verdict(" ".join(sentences), troubles, counts, late, failing, failures, delays)
+    return HealthVerdict(" ".join(sentences), troubles, counts, late, failing, failures, delays)
 
 
 def _troubles(standings: Sequence[Standing]) -> Iterator[Trouble]:

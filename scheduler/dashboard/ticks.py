@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 
 from scheduler.control.where import TOLERANCE, Where
 from scheduler.dashboard import wording
-from scheduler.dashboard.picture import LoopPicture, Run
+from scheduler.dashboard.picture import LoopPicture, PastRun
 from scheduler.dashboard.standing import Standing
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending
@@ -19,7 +19,7 @@ from scheduler.timing.schedules import Recurring, period_from, ticks_after
 
 LOOK_BACK = timedelta(days=8)
 MOST_PAST = 10
-PAUSING, ENDING_PAUSE = (Verb.PAUSE,), (Verb.RESUME, Verb.START)
+PAUSING, ENDING_PAUSE = (Verb.PAUSE,), (Verb.RESUME, Verb.SEED)
 SPAN = timedelta(hours=24)
 SLOT = timedelta(minutes=15)
 OFTEN = timedelta(minutes=5)
@@ -124,7 +124,7 @@ def past_ticks(
     schedule = standing.schedule
     if heard_back_to is None or isinstance(schedule, Once) or not schedule.has_grid:
         return []
-    begins = [act.at for act in standing.loop.acts if act.what == Verb.START and act.at is not None]
+    begins = [act.at for act in standing.loop.acts if act.what == Verb.SEED and act.at is not None]
     since = max(heard_back_to, now - LOOK_BACK, *begins)
     story = _Story(standing, pauses_itself)
     return [story.of(tick) for tick in _ticks_back_to(schedule, since, now)]
@@ -159,7 +159,7 @@ class _Story:
             return PastTick(tick, "paused", paused)
         return self._missed(tick)
 
-    def _why_so(self, run: Run) -> str:
+    def _why_so(self, run: PastRun) -> str:
         last = run.last
         error = f" {last.error}" if last.error else ""
         tolerance = TOLERANCE + self._standing.schedule.jitter
@@ -181,7 +181,7 @@ class _Story:
         by = f" by {act.by}" if act.by else ""
         return f"It was paused{by}{': ' if act.note else ''}{act.note}"
 
-    def _has_paused_itself(self, run: Run) -> bool:
+    def _has_paused_itself(self, run: PastRun) -> bool:
         ending = run.last.ending
         return ending is Ending.STOPPED or (ending is Ending.ESCALATED and self._pauses_itself)
 
@@ -200,5 +200,5 @@ class _Story:
         why = f"It did not run. The next run, {late} later, covered all missed ticks."
         return PastTick(tick, "missed", why)
 
-    def _last_before(self, tick: datetime) -> Run | None:
+    def _last_before(self, tick: datetime) -> PastRun | None:
         return next((run for run in reversed(self._loop.runs) if run.last.started_at < tick), None)

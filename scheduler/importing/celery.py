@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.celery_beat import (
     Beat,
-    Entry,
+    BeatEntry,
     entries_in_dump,
     entries_of,
     entry_added,
@@ -18,7 +18,15 @@ from scheduler.importing.celery_beat import (
     span_of,
 )
 from scheduler.importing.celery_tasks import Definition, Limits, definitions_in, rate_of
-from scheduler.importing.findings import Action, CeleryCall, Found, Job, Note, Place, Unknown
+from scheduler.importing.findings import (
+    Action,
+    CeleryCall,
+    Found,
+    ImportedJob,
+    Note,
+    SourceLine,
+    Unknown,
+)
 from scheduler.importing.project import Project
 from scheduler.importing.values import (
     READ,
@@ -26,7 +34,7 @@ from scheduler.importing.values import (
     Made,
     Ref,
     Source,
-    Table,
+    TableValue,
     Unreadable,
     dotted,
     is_same,
@@ -56,7 +64,7 @@ def read_celery(texts: Mapping[str, str], *, tz: str | None = None) -> Found:
     app = _App(sources, dumps, tz, is_django=is_django)
     jobs = app.jobs()
     if dumps or is_django:
-        app.notes.append(Note(Place(next(iter(texts)), 1), DJANGO))
+        app.notes.append(Note(SourceLine(next(iter(texts)), 1), DJANGO))
     if not jobs and not app.notes:
         raise UsageError(f"{', '.join(texts)}: found no tasks and no schedule of beat.")
     notes = list(dict.fromkeys(app.notes))
@@ -78,7 +86,7 @@ class _App:
         self._dumps = dumps
         self._added = project.state.added
         self.notes = project.state.notes
-        self._settings = Settings(project, tz, in_database=not dumps, is_django=is_django)
+        self._settings = CelerySettings(project, tz, in_database=not dumps, is_django=is_django)
         self._definitions = [
             each
             for source in sources
@@ -94,11 +102,11 @@ class _App:
             else:
                 yield each
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[ImportedJob]:
         tasks = [each.job for each in self._definitions if each.run_every is None]
         periodic = self._noted(map(self._periodic, self._definitions))
         loops = [*self._noted(map(self._loop, self._noted(self._entries())))]
-        undefined: dict[str, Place] = {}
+        undefined: dict[str, SourceLine] = {}
         for job in loops:
             if isinstance(call := job.action, CeleryCall) and self._definition(call.path) is None:
                 undefined.setdefault(call.path, job.place)
@@ -108,10 +116,10 @@ class _App:
             self.notes.append(Note(place, f"{said} {', '.join(undefined)}, too"))
         return [*tasks, *(each for each in periodic if each is not None), *loops]
 
-    def _entries(self) -> Iterator[Entry | Note]:
+    def _entries(self) -> Iterator[BeatEntry | Note]:
         seen: dict[Any, Bound] = {}
         for table in {id(each.value): each for each in self._settings.tables}.values():
-            if isinstance(table.value, Table):
+            if isinstance(table.value, TableValue):
                 own = dict(table.value.entries)
                 for key in [key for key in own if key in seen]:
                     if is_same(seen[key].value, own[key].value):
@@ -128,13 +136,13 @@ class _App:
                     told = "beat_schedule: it is empty here, and entries of other tables are taken"
                     yield Note(table.place, told)
                 seen |= own
-                table = Bound(Table(own, table.value.missing), table.place, table.notes)
+                table = Bound(TableValue(own, table.value.missing), table.place, table.notes)
             yield from entries_of(table)
         yield from map(entry_added, self._added)
         for file, text in self._dumps.items():
             yield from entries_in_dump(text, file)
 
-    def _loop(self, entry: Entry) -> Job | Note:
+    def _loop(self, entry: BeatEntry) -> ImportedJob | Note:
         place, spans = entry.place, entry.spans
         name, about = entry.key or entry.task, entry.about and f": {entry.about}"
         said = f"{name!r} runs {entry.task}{about}" if entry.key else f"beat runs {entry.task}"
@@ -149,7 +157,7 @@ class _App:
         if entry.unread:
             action = Unknown(f"Call {entry.task} here, with {entry.unread}.")
             notes.append(Note(place, f"the arguments of {name!r}: {entry.unread}"))
-        job = Job(
+        job = ImportedJob(
             place,
             entry.key or last(entry.task),
             said,
@@ -163,7 +171,7 @@ class _App:
         )
         return job if entry.unread else self._with_definition(job, entry.task)
 
-    def _periodic(self, definition: Definition) -> Job | Note | None:
+    def _periodic(self, definition: Definition) -> ImportedJob | Note | None:
         """Return a task whose decorator has a schedule, as in releases before 5."""
         if definition.run_every is None:
             return None
@@ -173,7 +181,7 @@ class _App:
             return Note(definition.job.place, f"left out, {definition.name}: {error}")
         return replace(definition.job, schedule=schedule, weekdays=weekdays, rate=None)
 
-    def _with_definition(self, job: Job, path: str) -> Job:
+    def _with_definition(self, job: ImportedJob, path: str) -> ImportedJob:
         """Add the options of its task's decorator to a loop."""
         found = self._definition(path)
         if found is not None and isinstance(job.action, CeleryCall):
@@ -222,7 +230,7 @@ DATABASE = (
 )
 
 
-class Settings:
+class CelerySettings:
     """Hold the settings of an app, and its tables of beat."""
 
     def __init__(
@@ -239,7 +247,7 @@ class Settings:
         timeout = self._span("task_soft_time_limit"), self._span("task_time_limit")
         self.limits = Limits(next(filter(None, timeout), None), self._rate())
 
-    def _note(self, place: Place, told: str) -> None:
+    def _note(self, place: SourceLine, told: str) -> None:
         self._project.state.notes.append(Note(place, told))
 
     def _take(self) -> None:
@@ -248,7 +256,7 @@ class Settings:
         for name, bound in self._project.settings():
             if name == "beat_schedule":
                 table = bound.value
-                is_empty = isinstance(table, Table) and table.is_whole and not table.entries
+                is_empty = isinstance(table, TableValue) and table.is_whole and not table.entries
                 if not is_empty or bound.place not in asked:
                     self.tables.append(bound)
             elif name in READ:
@@ -263,7 +271,7 @@ class Settings:
         for file, lines in others.items():
             names = ", ".join(f"{name} (line {line})" for name, line in sorted(lines.items()))
             told = f"Celery settings without effect here: {names}"
-            self._note(Place(file, min(lines.values())), told)
+            self._note(SourceLine(file, min(lines.values())), told)
         for _, made in self._project.state.classes:
             if {named(str(name)) for name in made.attributes} & READ:
                 for base in made.bases:
@@ -271,7 +279,7 @@ class Settings:
                         told = f"the settings that {made.name} has of {base.text} are not known"
                         self._note(base.place, f"{told}{base.hint}")
         values = [bound.value for bound in self.tables]
-        if not any(each.entries or each.missing for each in values if isinstance(each, Table)):
+        if not any(each.entries or each.missing for each in values if isinstance(each, TableValue)):
             self._project.state.notes += self._project.state.asked
         for each in self._project.state.conf.missing:
             self._note(each.place, f"settings of Celery's: {each.text}")
@@ -310,7 +318,7 @@ class Settings:
                 return zone
         elif of_django is None and self._is_django and tz is None:
             said = f"timezone: beat goes by Django's TIME_ZONE, which is not in these files: {told}"
-            self._note(Place(self._project.sources[0].file, 1), said)
+            self._note(SourceLine(self._project.sources[0].file, 1), said)
         elif self._setting("enable_utc", f": {told}") is False and tz is None:
             said = f"beat goes by the zone of its machine, which is not in the file: {told}"
             self._note(self._settings["enable_utc"].place, said)

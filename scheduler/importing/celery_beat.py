@@ -9,14 +9,14 @@ from typing import Any, cast
 from scheduler.control.keyed import KEY, LONGEST_KEY
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.calendars import Dialect
-from scheduler.importing.findings import Note, Place
+from scheduler.importing.findings import Note, SourceLine
 from scheduler.importing.values import (
     Bound,
     Function,
     Made,
     Ref,
     Scope,
-    Table,
+    TableValue,
     Unread,
     Unreadable,
     plain,
@@ -116,7 +116,7 @@ def _fields(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _field(value: Any) -> str:
-    value = plain(value, Place("", 1))
+    value = plain(value, SourceLine("", 1))
     if isinstance(value, list | tuple | set | frozenset | range):
         return ",".join(str(each) for each in cast("Iterable[Any]", value))
     return str(value)
@@ -133,7 +133,7 @@ class Options:
         self.given = given
         self.notes = notes
 
-    def note(self, place: Place, text: str) -> None:
+    def note(self, place: SourceLine, text: str) -> None:
         self.notes.append(Note(place, text))
 
     def value(self, name: str, default: Any = None) -> Any:
@@ -177,7 +177,7 @@ WHY = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BeatEntry:
     """Describe an entry of beat.
 
     Attributes:
@@ -188,7 +188,7 @@ class Entry:
         tz: the zone of its crontab, if it has one of its own.
     """
 
-    place: Place
+    place: SourceLine
     key: str
     task: str
     schedule: Any
@@ -203,7 +203,7 @@ class Entry:
     tz: str | None = None
 
 
-def entries_of(table: Bound) -> Iterator[Entry | Note]:
+def entries_of(table: Bound) -> Iterator[BeatEntry | Note]:
     try:
         given = _table(table)
     except (ScheduleError, Unreadable) as error:
@@ -218,7 +218,7 @@ def entries_of(table: Bound) -> Iterator[Entry | Note]:
             yield Note(bound.place, f"left out, {key!r} of beat_schedule: {error}")
 
 
-def _entry(key: Any, bound: Bound) -> Entry:
+def _entry(key: Any, bound: Bound) -> BeatEntry:
     table = _table(bound)
     given = table.entries
     for name in ("task", "schedule"):
@@ -233,7 +233,7 @@ def _entry(key: Any, bound: Bound) -> Entry:
         if name not in ENTRY:
             reading.note(each.place, f"{name} of {reading.of}")
     args, kwargs = (given[name].value if name in given else None for name in ("args", "kwargs"))
-    return Entry(
+    return BeatEntry(
         bound.place,
         str(key),
         _task(given["task"].value, bound.place),
@@ -245,14 +245,14 @@ def _entry(key: Any, bound: Bound) -> Entry:
     )
 
 
-def entry_added(added: Bound) -> Entry | Note:
+def entry_added(added: Bound) -> BeatEntry | Note:
     try:
         return _added(added, added.value)
     except Unreadable as error:
         return Note(added.place, f"left out, a call of add_periodic_task: {error}")
 
 
-def _added(added: Bound, made: Made) -> Entry:
+def _added(added: Bound, made: Made) -> BeatEntry:
     place = added.place
     given = dict(zip(OF_ADDING, made.args, strict=False)) | dict(made.kwargs)
     if "schedule" not in given or "sig" not in given:
@@ -263,7 +263,7 @@ def _added(added: Bound, made: Made) -> Entry:
     options |= {key: each for key, each in given.items() if key not in OF_ADDING}
     if (missing := options.pop("**", None)) is not None:
         reading.add([Note(place, missing)], "options of ")
-    return Entry(
+    return BeatEntry(
         place,
         name,
         task,
@@ -275,9 +275,9 @@ def _added(added: Bound, made: Made) -> Entry:
     )
 
 
-def _table(bound: Bound) -> Table:
+def _table(bound: Bound) -> TableValue:
     match bound.value:
-        case Table() as table:
+        case TableValue() as table:
             return table
         case Unread() as unread:
             raise Unreadable(unread)
@@ -285,7 +285,7 @@ def _table(bound: Bound) -> Table:
             raise ScheduleError(f"expected a table, got {shown_value(other)}")
 
 
-def _task(value: Any, place: Place) -> str:
+def _task(value: Any, place: SourceLine) -> str:
     if isinstance(value, Ref) and value.path.endswith(".name"):
         return value.path.removesuffix(".name")
     text = plain(value, place)
@@ -294,7 +294,7 @@ def _task(value: Any, place: Place) -> str:
     raise Unreadable(unread_of(value, place))
 
 
-def _signature(value: Any, place: Place) -> tuple[str, Any, Any, dict[str, Any]]:
+def _signature(value: Any, place: SourceLine) -> tuple[str, Any, Any, dict[str, Any]]:
     """Return the task of a signature, its arguments, and its options."""
     match value:
         case Made("set", _, kwargs, Made() as inner):
@@ -304,12 +304,12 @@ def _signature(value: Any, place: Place) -> tuple[str, Any, Any, dict[str, Any]]
             of = path.removesuffix(f".{kind}")
             if kind in SIGNATURES[:2]:
                 given = {key: Bound(each, place) for key, each in kwargs.items()}
-                return of, args, value if "**" in kwargs else Table(given, []), {}
+                return of, args, value if "**" in kwargs else TableValue(given, []), {}
             if args and isinstance(args[0], str):
                 of, args = args[0], args[1:]
             named = {**dict(zip(("args", "kwargs"), args, strict=False)), **kwargs}
             inner = named.pop("options", None)
-            more = inner.entries if isinstance(inner, Table) else {}
+            more = inner.entries if isinstance(inner, TableValue) else {}
             options = {key: each.value for key, each in more.items()}
             return of, named.pop("args", None), named.pop("kwargs", None), {**named, **options}
         case Function(path=path) | Ref(path):
@@ -321,7 +321,7 @@ def _signature(value: Any, place: Place) -> tuple[str, Any, Any, dict[str, Any]]
 class _Reading(Options):
     """Read one entry, and note problems."""
 
-    def __init__(self, of: str, given: Scope, place: Place, notes: Iterable[Note]) -> None:
+    def __init__(self, of: str, given: Scope, place: SourceLine, notes: Iterable[Note]) -> None:
         super().__init__(of, given, [])
         self._place = place
         self.add(notes)
@@ -354,7 +354,7 @@ class _Reading(Options):
 
     def options(self, bound: Bound | None) -> Mapping[str, timedelta]:
         try:
-            table = Table({}, []) if bound is None or bound.value is None else _table(bound)
+            table = TableValue({}, []) if bound is None or bound.value is None else _table(bound)
         except (ScheduleError, Unreadable) as error:
             self.note(self._place, f"options of {self.of}: {error}")
             return {}
@@ -381,8 +381,8 @@ NOT_CARRIED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    place: Place
+class BeatRow:
+    place: SourceLine
     model: str
     key: Any
     fields: Mapping[str, Any]
@@ -396,7 +396,7 @@ def is_dump(file: str, text: str) -> bool:
     return file.endswith(".json") or text.lstrip()[:1] in ("[", "{")
 
 
-def entries_in_dump(text: str, file: str) -> Iterator[Entry | Note]:
+def entries_in_dump(text: str, file: str) -> Iterator[BeatEntry | Note]:
     """Return beat's entries in a dump, or raise a UsageError that says why it is none."""
     rows = [row for row in _rows(text, file) if row.model.startswith(APP)]
     schedules = {(row.model.removeprefix(APP), repr(row.key)): row for row in rows}
@@ -410,13 +410,13 @@ def entries_in_dump(text: str, file: str) -> Iterator[Entry | Note]:
             yield Note(row.place, f"left out, {row.fields.get('name')!r}: {error}")
 
 
-def _rows(text: str, file: str) -> Iterator[Row]:
+def _rows(text: str, file: str) -> Iterator[BeatRow]:
     decoder, position = json.JSONDecoder(), _skipped(text, 0, "[")
     try:
         while text[position : position + 1] not in ("]", ""):
             row, end = decoder.raw_decode(text, position)
-            place = Place(file, text.count("\n", 0, position) + 1)
-            yield Row(place, str(row["model"]).lower(), row.get("pk"), dict(row["fields"]))
+            place = SourceLine(file, text.count("\n", 0, position) + 1)
+            yield BeatRow(place, str(row["model"]).lower(), row.get("pk"), dict(row["fields"]))
             position = _skipped(text, end, ",")
     except json.JSONDecodeError as error:
         raise UsageError(f"{file}, line {error.lineno}, is not JSON: {error.msg}.") from None
@@ -434,7 +434,7 @@ def _skipped(text: str, position: int, mark: str) -> int:
     return position
 
 
-def _entry_of(row: Row, schedules: Mapping[tuple[str, str], Row]) -> Entry:
+def _entry_of(row: BeatRow, schedules: Mapping[tuple[str, str], BeatRow]) -> BeatEntry:
     fields, place = row.fields, row.place
     task = str(fields.get("task"))
     name = str(fields.get("name") or task)
@@ -450,7 +450,7 @@ def _entry_of(row: Row, schedules: Mapping[tuple[str, str], Row]) -> Entry:
         said = "it ran once, and is a loop here: raise StopLoop at its end, or send it once"
         notes.append(Note(place, f"one_off of {name!r}: {said}"))
     late = fields.get("expire_seconds")
-    entry = Entry(
+    entry = BeatEntry(
         place,
         name,
         task,
@@ -477,7 +477,7 @@ def _entry_of(row: Row, schedules: Mapping[tuple[str, str], Row]) -> Entry:
             raise ScheduleError(SOLAR)
 
 
-def _schedule_of(row: Row, schedules: Mapping[tuple[str, str], Row]) -> tuple[str, Row]:
+def _schedule_of(row: BeatRow, schedules: Mapping[tuple[str, str], BeatRow]) -> tuple[str, BeatRow]:
     for kind in ("clocked", "interval", "crontab", "solar"):
         if (key := row.fields.get(kind)) is None:
             continue
@@ -487,7 +487,7 @@ def _schedule_of(row: Row, schedules: Mapping[tuple[str, str], Row]) -> tuple[st
     raise ScheduleError("it has no schedule")
 
 
-def _json(row: Row, name: str, kind: type) -> Any:
+def _json(row: BeatRow, name: str, kind: type) -> Any:
     text = row.fields.get(name) or kind()
     try:
         value = json.loads(text) if isinstance(text, str) else text
@@ -498,7 +498,7 @@ def _json(row: Row, name: str, kind: type) -> Any:
     return cast("Any", value)
 
 
-def _moment(row: Row) -> datetime:
+def _moment(row: BeatRow) -> datetime:
     text = str(row.fields.get("clocked_time"))
     try:
         moment = datetime.fromisoformat(text)
@@ -507,7 +507,7 @@ def _moment(row: Row) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _interval(row: Row) -> timedelta:
+def _interval(row: BeatRow) -> timedelta:
     every, unit = row.fields.get("every"), row.fields.get("period")
     if not isinstance(every, int) or unit not in UNITS:
         raise ScheduleError(f"not a period: {shown(every)} {shown(unit)}")

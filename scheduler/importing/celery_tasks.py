@@ -15,10 +15,10 @@ from scheduler.importing.findings import (
     NO_RETRY,
     Action,
     CeleryCall,
-    Job,
+    ImportedJob,
     Note,
     Parameter,
-    Place,
+    SourceLine,
     Unknown,
 )
 from scheduler.importing.values import (
@@ -26,7 +26,7 @@ from scheduler.importing.values import (
     Bound,
     Made,
     Source,
-    Table,
+    TableValue,
     Unread,
     Unreadable,
     defaults_of,
@@ -84,7 +84,7 @@ class Definition:
     name: str
     path: str
     run_every: Bound | None
-    job: Job
+    job: ImportedJob
 
 
 def definitions_in(evaluator: Evaluator, limits: Limits) -> Iterator[Definition | Note]:
@@ -135,7 +135,7 @@ class _Decorated:
         self._source = evaluator.source
         self._function = function
         self._limits = limits
-        table = Table({}, [])
+        table = TableValue({}, [])
         if isinstance(decorator, ast.Call):
             _, table = evaluator.arguments(decorator)
         told = f"options of {function.name}: "
@@ -158,7 +158,7 @@ class _Decorated:
         if not self._source.module:
             action = Unknown(f"Call {function.name} of {self._source.file} here.")
             self._note(function, f"{function.name} is in a file that no module is called like")
-        job = Job(
+        job = ImportedJob(
             self._source.place(function),
             function.name,
             f"Celery's task {name}",
@@ -272,7 +272,7 @@ def _parameter(given: ast.arg, default: ast.expr | None, *, by_name: bool) -> Pa
         return Parameter(given.arg, annotation, by_name=by_name)
     value = default.operand if isinstance(default, ast.UnaryOp) else default
     if not isinstance(value, ast.Constant) or isinstance(value.value, bytes | complex):
-        raise Unreadable(Unread(Place("", 0), shown_source(default)))
+        raise Unreadable(Unread(SourceLine("", 0), shown_source(default)))
     if type(value.value).__name__ not in annotation and value.value is not None:
         annotation = "Any"
     if value.value is None and annotation != "Any" and "None" not in annotation:

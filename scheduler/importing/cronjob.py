@@ -14,9 +14,9 @@ from scheduler.importing.findings import (
     Action,
     Command,
     Found,
-    Job,
+    ImportedJob,
     Note,
-    Place,
+    SourceLine,
     Unknown,
     relative_path,
 )
@@ -164,9 +164,9 @@ def read_cronjobs(text: str, file: str, *, tz: str | None = None) -> Found:
     Raises:
         UsageError: it cannot be read, or has no CronJob.
     """
-    jobs, notes = list[Job](), list[Note]()
+    jobs, notes = list[ImportedJob](), list[Note]()
     for manifest in _manifests(documents_in(text, file)):
-        place = Place(file, manifest.line)
+        place = SourceLine(file, manifest.line)
         if (kind := manifest["kind"].text) != "CronJob":
             named = f"{kind or 'a document'} {manifest['metadata']['name'].text}".strip()
             notes.append(Note(place, f"left out, as it is no CronJob: {named}"))
@@ -201,7 +201,7 @@ class _CronJob:
         self._tz = tz
         self._notes: list[Note] = []
 
-    def job(self) -> Job:
+    def job(self) -> ImportedJob:
         """Convert it to a job, or raise a ScheduleError if its schedule has no equivalent."""
         try:
             schedule, weekdays = self._schedule()
@@ -213,8 +213,8 @@ class _CronJob:
         self._report_the_rest()
         image = self._container["image"].text
         said = f"CronJob {name.text}, {self._spec['schedule'].text!r}" + (image and f" of {image}")
-        return Job(
-            Place(self._file, self._manifest.line),
+        return ImportedJob(
+            SourceLine(self._file, self._manifest.line),
             name.text or "cronjob",
             said,
             action,
@@ -233,7 +233,7 @@ class _CronJob:
         return suspend.plain is True
 
     def _note(self, value: Value, text: str) -> None:
-        self._notes.append(Note(Place(self._file, value.line), text))
+        self._notes.append(Note(SourceLine(self._file, value.line), text))
 
     def _schedule(self) -> tuple[Recurring, frozenset[int] | None]:
         text = self._spec["schedule"].text.strip()

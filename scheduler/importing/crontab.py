@@ -7,7 +7,15 @@ from pathlib import PurePath
 
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.calendars import Dialect, NeverFires
-from scheduler.importing.findings import BY_HAND, Command, Found, Job, Note, Place, relative_path
+from scheduler.importing.findings import (
+    BY_HAND,
+    Command,
+    Found,
+    ImportedJob,
+    Note,
+    SourceLine,
+    relative_path,
+)
 from scheduler.timing import crontab
 from scheduler.timing.schedules import Cron
 
@@ -52,7 +60,7 @@ _ENTRY = re.compile(r"(?P<when>@\w+|\S+(?:\s+\S+){4})\s+(?P<rest>\S.*)")
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    place: Place
+    place: SourceLine
     text: str
     above: str
 
@@ -79,7 +87,7 @@ def read_crontab(
         UsageError: there is no job in it.
     """
     lines = list(_lines(text, file))
-    setting, jobs, notes = _Setting(tz or "UTC"), list[Job](), list[Note]()
+    setting, jobs, notes = _Setting(tz or "UTC"), list[ImportedJob](), list[Note]()
     with_user = users
     if with_user is None:
         with_user, guesses = _has_users(lines, text, file)
@@ -94,7 +102,7 @@ def read_crontab(
                 notes.append(Note(line.place, f"left out, {line.text!r}: {error}"))
     if jobs and tz is None and not any(line.text.startswith("CRON_TZ") for line in lines):
         said = "cron goes by the zone of its machine, which is not in the file: UTC is taken (--tz)"
-        notes.append(Note(Place(file, 1), said))
+        notes.append(Note(SourceLine(file, 1), said))
     if not any(map(_entry, lines)):
         raise UsageError(f"{file} has no jobs: a line has five fields of times, and a command.")
     return Found("crontab", PurePath(file).stem or "crontab", jobs, notes)
@@ -107,7 +115,7 @@ def _lines(text: str, file: str) -> Iterator[_Line]:
         if stripped.startswith("#"):
             above.append(stripped.lstrip("# "))
         elif stripped:
-            yield _Line(Place(file, number), stripped, " ".join(above))
+            yield _Line(SourceLine(file, number), stripped, " ".join(above))
             above = []
         else:
             above = []
@@ -169,7 +177,7 @@ def _set(setting: _Setting, line: _Line, name: str, value: str) -> Iterator[Note
             setting.environment = {**setting.environment, name: value}
 
 
-def _job(line: _Line, setting: _Setting, with_user: bool) -> Job:
+def _job(line: _Line, setting: _Setting, with_user: bool) -> ImportedJob:
     match = _ENTRY.fullmatch(line.text)
     if match is None:
         raise ScheduleError("expected five fields of times, and a command")
@@ -191,7 +199,7 @@ def _job(line: _Line, setting: _Setting, with_user: bool) -> Job:
         schedule, weekdays = None, None
         notes.append(Note(line.place, BY_HAND))
     words, folder = (setting.shell, "-c", command), setting.environment.get("HOME")
-    return Job(
+    return ImportedJob(
         line.place,
         _name(command),
         f"{line.text}{f'  # {line.above}' if line.above else ''}",

@@ -23,7 +23,7 @@ from scheduler.importing.values import (
     Ref,
     Scope,
     Source,
-    Table,
+    TableValue,
     Unread,
     Unreadable,
     called,
@@ -117,7 +117,7 @@ class Evaluator:
             node, f"`{shown_source(node)}` may change settings of Celery's, and is not followed"
         )
 
-    def put(self, table: Table, key: ast.expr, bound: Bound) -> None:
+    def put(self, table: TableValue, key: ast.expr, bound: Bound) -> None:
         try:
             wanted = self.depending(key, lambda: table.key(self.plain(key)))
             table.entries[wanted.value] = bound.under(*wanted.notes)
@@ -125,10 +125,10 @@ class Evaluator:
             said = error if isinstance(error, Unreadable) else self.unread(key)
             table.missing.append(Note(self.source.place(key), f"an entry is left out: {said}"))
 
-    def update(self, table: Table, *given: Bound) -> Table:
+    def update(self, table: TableValue, *given: Bound) -> TableValue:
         for each in given:
             match each.value:
-                case Table(entries, missing):
+                case TableValue(entries, missing):
                     pairs = [(key, inner.under(*each.notes)) for key, inner in entries.items()]
                     table.missing += missing
                 case value if (items := items_of(value)) is not None and _are_pairs(items):
@@ -162,7 +162,7 @@ class Evaluator:
                         self.store(changed, name, bound, target)
             case ast.Subscript(owner, key):
                 match changed := self.value(owner):
-                    case Table():
+                    case TableValue():
                         self.put(changed, key, bound)
                     case list():
                         changed[:] = [self.unread(target)]
@@ -181,7 +181,7 @@ class Evaluator:
 
     def store(self, owner: Any, name: str, bound: Bound, node: ast.AST) -> None:
         match owner:
-            case Table(entries):
+            case TableValue(entries):
                 entries[owner.key(name)] = bound
             case Class(attributes=scope):
                 scope[name] = bound
@@ -207,7 +207,7 @@ class Evaluator:
     def items(self, value: Any, node: ast.AST) -> list[Any]:
         """Return the items that a loop over a value would visit, or raise Unreadable."""
         match value:
-            case Table(entries) if value.is_whole:
+            case TableValue(entries) if value.is_whole:
                 return [*entries]
             case list() | tuple() | set() | range() | str():
                 return [*cast("Iterable[Any]", value)]
@@ -282,7 +282,7 @@ class Evaluator:
         self.project.functions.append(made)
         return made
 
-    def hidden(self, table: Table, node: ast.AST) -> None:
+    def hidden(self, table: TableValue, node: ast.AST) -> None:
         """Note that unfollowed code may change a table."""
         if table.settings:
             return self.unfollowed(node)
@@ -305,7 +305,7 @@ class Evaluator:
     def _read(self, name: str, bound: Bound) -> Any:
         """Return the value of a name that all code may change."""
         if not isinstance(bound.value, Unread | Function):
-            self.state.read[name] = isinstance(bound.value, Table | list | set)
+            self.state.read[name] = isinstance(bound.value, TableValue | list | set)
         return self.take(bound)
 
     def ref(self, path: str, node: ast.AST, hint: str = "") -> Ref:
@@ -313,9 +313,9 @@ class Evaluator:
 
     def attribute(self, value: Any, name: str, node: ast.AST) -> Any:
         match value:
-            case Table() if hasattr(dict, name):  # a method that is called elsewhere
+            case TableValue() if hasattr(dict, name):  # a method that is called elsewhere
                 return self.hidden(value, node)
-            case Table():
+            case TableValue():
                 return self._entry(value, name, node)
             case Module(source) if name == "__dict__":
                 return self.state.names(self.project.names(source))
@@ -335,7 +335,7 @@ class Evaluator:
                 return self.state.conf
             case _ if name == "config":
                 hidden = Note(self.source.place(node), str(self.unread(node)))
-                return Table(self.state.config, [hidden], name)
+                return TableValue(self.state.config, [hidden], name)
             case Member(member, of) if name in ("name", "value"):
                 return of if name == "value" else member
             case Ref(path):
@@ -358,7 +358,7 @@ class Evaluator:
             hint = hint_of(path.rpartition(".")[0])
         return self.ref(path, node, hint)
 
-    def _entry(self, table: Table, key: Any, node: ast.AST) -> Any:
+    def _entry(self, table: TableValue, key: Any, node: ast.AST) -> Any:
         wanted = table.key(key)
         is_own = wanted in table.entries and table is not self.state.conf
         if table.settings and named(str(key)) == "beat_schedule" and not is_own:
@@ -370,7 +370,7 @@ class Evaluator:
 
     def _item(self, value: Any, key: ast.expr, node: ast.AST) -> Any:
         match value:
-            case Table():
+            case TableValue():
                 return self._entry(value, self.plain(key), node)
             case Ref("sys.modules") if isinstance(key, ast.Name) and key.id == "__name__":
                 return Module(self.source)
@@ -392,7 +392,7 @@ class Evaluator:
         bounds = (node.lower, node.upper, node.step)
         return slice(*(None if each is None else self.plain(each) for each in bounds))
 
-    def _table(self, node: ast.Dict) -> Table:
+    def _table(self, node: ast.Dict) -> TableValue:
         table = self.state.table()
         for key, value in zip(node.keys, node.values, strict=True):
             if key is None:
@@ -432,7 +432,7 @@ class Evaluator:
     def _combined(self, node: ast.BinOp) -> Any:
         first, second = self.bound(node.left), self.bound(node.right)
         self.touched += [*first.notes, *second.notes]
-        if isinstance(node.op, ast.BitOr) and Table in {type(first.value), type(second.value)}:
+        if isinstance(node.op, ast.BitOr) and TableValue in {type(first.value), type(second.value)}:
             return self.update(self.state.table(), first, second)
         if Made in {type(first.value), type(second.value)}:
             return self.unread(node)
@@ -487,7 +487,7 @@ class Evaluator:
                     case Made("crontab" | "from_string" | "schedule"):
                         self.unfollowed(node)
                         return self.unread(node)
-                    case Table():
+                    case TableValue():
                         return self._of_table(owner, attribute, node)
                     case str() | timedelta():
                         return self.kept(method(owner, attribute, *self._constants(node)))
@@ -577,7 +577,7 @@ class Evaluator:
                     place = self.source.place(node)
                     told = f"the settings of {path} are not known{self.project.hint(path)}"
                     self.state.notes.append(Note(place, told))
-            case Table():
+            case TableValue():
                 self.update(self.state.conf, bound)
             case Module(source):
                 self.state.configured.append(source.module)
@@ -602,7 +602,7 @@ class Evaluator:
             if name in given:
                 self.update(self.state.conf, given[name])
         if kind != "Celery":
-            self._tell(node, made.args, Table(given, []))
+            self._tell(node, made.args, TableValue(given, []))
             return made
         if self.state.app not in (None, node):
             self.note(node, "another app: the settings of both are taken together")
@@ -630,7 +630,7 @@ class Evaluator:
         except Unreadable as error:
             return [error.unread]
 
-    def arguments(self, node: ast.Call) -> tuple[list[Any], Table]:
+    def arguments(self, node: ast.Call) -> tuple[list[Any], TableValue]:
         args = [value for each in node.args for value in self.expanded(each)]
         table = self.state.table()
         for each in node.keywords:
@@ -650,13 +650,13 @@ class Evaluator:
             first = [self.items(args.pop(0), node)]
         return [*first, *(plain(each, place, notes) for each in args)], plain(table, place, notes)
 
-    def _tell(self, node: ast.Call, args: Sequence[Any], kwargs: Table) -> None:
+    def _tell(self, node: ast.Call, args: Sequence[Any], kwargs: TableValue) -> None:
         """Note what a call that is not followed may change."""
         texts = [*filter(is_read, kwargs.entries)]
         given: list[Any] = [*args, *(each.value for each in kwargs.entries.values())]
         for each in given:  # grows during the iteration
             match each:
-                case Table() as table:
+                case TableValue() as table:
                     self.hidden(table, node)
                 case list() | tuple() | set():
                     given += cast("Iterable[Any]", each)
@@ -694,7 +694,7 @@ class Evaluator:
         return called(kind, [self.plain(default)], {}) if is_known else self.value(default)
 
     def _copied(self, value: Any, *, deep: bool) -> Any:
-        if not isinstance(value, Table):
+        if not isinstance(value, TableValue):
             return self.kept(value)
         entries = dict(value.entries)
         if deep:
@@ -711,7 +711,7 @@ class Evaluator:
             cast("Any", owner.append if isinstance(owner, list) else owner.add)(self.unread(node))
             return self.unread(node)
 
-    def _of_table(self, table: Table, name: str, node: ast.Call) -> Any:
+    def _of_table(self, table: TableValue, name: str, node: ast.Call) -> Any:
         """Call a method of a table; note possible changes."""
         match name, node.args:
             case "update" | "from_mapping", _:
@@ -741,7 +741,7 @@ class Evaluator:
         return None
 
     def _of_key(
-        self, table: Table, name: str, key: ast.expr, default: list[ast.expr], node: ast.Call
+        self, table: TableValue, name: str, key: ast.expr, default: list[ast.expr], node: ast.Call
     ) -> Any:
         wanted = table.key(self.plain(key))
         if name == "setdefault" and wanted not in table.entries:
@@ -764,7 +764,7 @@ def _truth(value: Any) -> bool | None:
             return False
         case Unread():
             return None
-        case Table(entries):
+        case TableValue(entries):
             return bool(entries) or (False if value.is_whole else None)
         case _:
             return bool(value)

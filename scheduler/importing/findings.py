@@ -24,7 +24,7 @@ _TARGET = re.compile(
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class SourceLine:
     file: str
     line: int
 
@@ -36,7 +36,7 @@ class Place:
 class Note:
     """Note something that is not carried over unchanged, and its place."""
 
-    place: Place
+    place: SourceLine
     text: str
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ImportedJob:
     """Describe one function of the generated code.
 
     Attributes:
@@ -100,7 +100,7 @@ class Job:
         expires: how old a call may get to be run.
     """
 
-    place: Place
+    place: SourceLine
     name: str
     said: str
     action: Action
@@ -122,7 +122,7 @@ class Found:
 
     kind: str
     namespace: str
-    jobs: Sequence[Job]
+    jobs: Sequence[ImportedJob]
     notes: Sequence[Note] = ()
 
     @property

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from scheduler.importing.expressions import hint_of
-from scheduler.importing.findings import Note, Place
-from scheduler.importing.statements import Follower, State, TooLong
+from scheduler.importing.findings import Note, SourceLine
+from scheduler.importing.statements import Follower, ModuleState, TooLong
 from scheduler.importing.values import (
     CONTAINERS,
     Bound,
@@ -19,7 +19,7 @@ from scheduler.importing.values import (
     Ref,
     Scope,
     Source,
-    Table,
+    TableValue,
     Unread,
     Unreadable,
     dotted,
@@ -43,7 +43,7 @@ class Project:
     """Hold all given modules, their functions, and the statements that were followed or noted."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self.state = State()
+        self.state = ModuleState()
         self.sources = sources
         self.functions: list[Function] = []
         self.executed: set[ast.AST] = set()
@@ -65,7 +65,7 @@ class Project:
         if source not in self._names:
             self._names[source] = self.state.scope()
             body = source.tree.body
-            self._follow(Place(source.file, 1), lambda: self.evaluator(source).block(body))
+            self._follow(SourceLine(source.file, 1), lambda: self.evaluator(source).block(body))
         return self._names[source]
 
     def evaluator(self, source: Source) -> Follower:
@@ -75,7 +75,7 @@ class Project:
         """Return the scopes of the names of a function that are not its own."""
         return self._outer.setdefault(id(scope), {})
 
-    def _follow(self, place: Place, follow: Callable[[], T]) -> T | None:
+    def _follow(self, place: SourceLine, follow: Callable[[], T]) -> T | None:
         """Follow a module or a function, up to a limit of steps."""
         try:
             return follow()
@@ -95,18 +95,20 @@ class Project:
             told = f"no file here runs `def {function.node.name}`: it is followed as if one did"
             self.state.notes.append(Note(place, told))
         for name, old in before.items():
-            replaced = isinstance(old.value, Table) and not old.value.entries
+            replaced = isinstance(old.value, TableValue) and not old.value.entries
             if name in conf and not replaced:
                 condition = f"def {function.node.name}"
                 conf[name] = self.state.merged(conf[name], old, condition, "")
 
-    def call(self, function: Function, args: Sequence[Any], kwargs: Table, place: Place) -> Bound:
+    def call(
+        self, function: Function, args: Sequence[Any], kwargs: TableValue, place: SourceLine
+    ) -> Bound:
         if self._depth < DEEPEST and not function.is_wrapped and function.runs_when_called:
             return self._execute(function, args, kwargs, place)
         return Bound(Unread(place, f"{function.node.name}(...)"), place)
 
     def _execute(
-        self, function: Function, args: Sequence[Any], kwargs: Table | None, place: Place
+        self, function: Function, args: Sequence[Any], kwargs: TableValue | None, place: SourceLine
     ) -> Bound:
         """Follow the body of a function; without `kwargs`, none of its arguments is known."""
         unread = Bound(Unread(place, f"{function.node.name}(...)"), place)
@@ -173,7 +175,7 @@ class Project:
                 told = f"the names of {origin} are not known{hint_of(origin)}"
                 self.state.notes.append(Note(place, told))
 
-    def _exported(self, names: Scope, origin: str, place: Place) -> list[str]:
+    def _exported(self, names: Scope, origin: str, place: SourceLine) -> list[str]:
         """Return the names that `import *` brings, and note the settings that it does not."""
         public = [name for name in names if not name.startswith("_")]
         if "__all__" not in names:
@@ -196,7 +198,7 @@ class Project:
             self._taken_over.add(id(bound))
         return bound.under()
 
-    def _imported(self, name: ast.alias, origin: str, place: Place) -> Bound:
+    def _imported(self, name: ast.alias, origin: str, place: SourceLine) -> Bound:
         path = f"{origin}.{name.name}" if origin else name.name
         ref = Ref(place, name.asname or name.name, hint_of_origin(origin), path)
         is_table = name.name.isupper() or name.name == "beat_schedule"
@@ -250,7 +252,7 @@ class Project:
                 if name.startswith(namespace):
                     name = f"CELERY_{name.removeprefix(namespace)}"
             match bound.value:
-                case Table(entries, missing) if name in CONTAINERS:
+                case TableValue(entries, missing) if name in CONTAINERS:
                     self.state.conf.missing += missing
                     yield from ((named(str(key)), each) for key, each in entries.items())
                 case Function(node) as function if name == "beat_schedule" or (
@@ -299,7 +301,11 @@ def hint_of_origin(origin: str) -> str:
 
 
 def _parameters(
-    follower: Follower, function: Function, args: Sequence[Any], kwargs: Table, place: Place
+    follower: Follower,
+    function: Function,
+    args: Sequence[Any],
+    kwargs: TableValue,
+    place: SourceLine,
 ) -> Scope:
     """Return the names that a call binds; for an unknown one, none has its default."""
     given = function.node.args

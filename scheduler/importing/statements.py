@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, cast
 
 from scheduler.importing.expressions import Evaluator, conditions
-from scheduler.importing.findings import Note, Place
+from scheduler.importing.findings import Note, SourceLine
 from scheduler.importing.values import (
     DECORATORS,
     ERRORS,
@@ -18,7 +18,7 @@ from scheduler.importing.values import (
     Made,
     Scope,
     Source,
-    Table,
+    TableValue,
     Unread,
     Unreadable,
     dotted,
@@ -47,7 +47,7 @@ class Left:
 Branch = tuple[str, Callable[[], Left | None]]
 
 
-class State:
+class ModuleState:
     """Hold all names, tables and settings.
 
     Attributes:
@@ -66,7 +66,7 @@ class State:
         self._heap: list[dict[Any, Any] | list[Any]] = []
         self._steps = 0
         self._conditions: list[str] = []
-        self.conf = Table(self.scope(), self.listed(), "conf")
+        self.conf = TableValue(self.scope(), self.listed(), "conf")
         self.config = self.scope()
         self.classes: list[tuple[Source, Class]] = []
         self.added: list[Bound] = []
@@ -93,14 +93,14 @@ class State:
         self._heap.append(made)
         return made
 
-    def table(self, entries: Scope | None = None, missing: Iterable[Note] = ()) -> Table:
-        table = Table(self.scope(), self.listed(missing))
+    def table(self, entries: Scope | None = None, missing: Iterable[Note] = ()) -> TableValue:
+        table = TableValue(self.scope(), self.listed(missing))
         table.entries.update(entries or {})
         return table
 
-    def names(self, scope: Scope) -> Table:
+    def names(self, scope: Scope) -> TableValue:
         """Return the names of a module or of a class as a table."""
-        return Table(scope, self.conf.missing, "names")
+        return TableValue(scope, self.conf.missing, "names")
 
     def changes(self, run: Callable[[], object]) -> bool:
         """Return whether code changes what there is, or notes something."""
@@ -110,18 +110,18 @@ class State:
         noted = len(self.notes) + len(self.added) > count
         return noted or any(container != copied for container, copied in before)
 
-    def beat_schedule(self, place: Place) -> Table:
+    def beat_schedule(self, place: SourceLine) -> TableValue:
         """Return the table of the settings, created if missing."""
         scope = self.conf.entries
         if "beat_schedule" not in scope:
             self.asked.append(Note(place, "beat_schedule: the table is not in these files"))
         bound = scope.setdefault("beat_schedule", Bound(self.table(), place))
-        if not isinstance(bound.value, Table):
+        if not isinstance(bound.value, TableValue):
             missing = [Note(place, str(bound.value))] if isinstance(bound.value, Unread) else []
             bound = scope["beat_schedule"] = Bound(self.table(missing=missing), place)
         return bound.value
 
-    def conditional(self, place: Place) -> tuple[Note, ...]:
+    def conditional(self, place: SourceLine) -> tuple[Note, ...]:
         return tuple(note for each in self._conditions for note in _only(place, each))
 
     def either(self, first: Branch, second: Branch) -> Left | None:
@@ -163,7 +163,7 @@ class State:
         elif container != contents:
             both = [*contents, *(each for each in container if each not in contents)]
             is_missing = all(isinstance(each, Note) for each in both)
-            hidden = Unread(Place("", 0), f"{shown_value(contents)} under `{first}`")
+            hidden = Unread(SourceLine("", 0), f"{shown_value(contents)} under `{first}`")
             container[:] = both if is_missing else [hidden]
 
     def _merged(self, one: Scope, other: Scope, first: str, second: str) -> Scope:
@@ -183,7 +183,7 @@ class State:
         if is_same(mine, theirs):
             return one
         if all(
-            isinstance(each, Table) and not {"task", "schedule"} & each.entries.keys()
+            isinstance(each, TableValue) and not {"task", "schedule"} & each.entries.keys()
             for each in (mine, theirs)
         ):
             entries = self._merged(mine.entries, theirs.entries, first, second)
@@ -203,7 +203,7 @@ def _restore(contents: list[tuple[Any, Any]]) -> None:
             container.extend(copied)
 
 
-def _only(place: Place, condition: str) -> list[Note]:
+def _only(place: SourceLine, condition: str) -> list[Note]:
     told = f"it is under `{condition}` there, and always applies here"
     return [Note(place, told)] if condition else []
 
@@ -401,9 +401,9 @@ class Follower(Evaluator):
     def _change(self, node: ast.AugAssign) -> None:
         place = self.source.place(node.target)
         match now := self.value(node.target):
-            case Table() if isinstance(node.op, ast.BitOr):
+            case TableValue() if isinstance(node.op, ast.BitOr):
                 self.update(now, self.bound(node.value))
-            case Table(missing=missing):
+            case TableValue(missing=missing):
                 missing.append(Note(place, str(self.unread(node.target))))
             case list() if isinstance(node.op, ast.Add):
                 cast("list[Any]", now).extend(self.expanded(ast.Starred(node.value)))
@@ -415,13 +415,13 @@ class Follower(Evaluator):
         match target:
             case ast.Name(name):
                 self.scopes[-1].pop(name, None)
-            case ast.Subscript(owner, key) if isinstance(table := self.value(owner), Table):
+            case ast.Subscript(owner, key) if isinstance(table := self.value(owner), TableValue):
                 try:
                     table.entries.pop(table.key(self.plain(key)), None)
                 except (Unreadable, *ERRORS):
                     told = f"`del {shown_source(target)}` is not followed"
                     table.missing.append(Note(self.source.place(target), told))
-            case ast.Attribute(owner, name) if isinstance(table := self.value(owner), Table):
+            case ast.Attribute(owner, name) if isinstance(table := self.value(owner), TableValue):
                 table.entries.pop(table.key(name), None)
             case ast.Subscript(owner) if isinstance(items := self.value(owner), list):
                 items[:] = [self.unread(target)]

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from scheduler.errors import UsageError
-from scheduler.importing.findings import Note, Place
+from scheduler.importing.findings import Note, SourceLine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,8 +29,8 @@ class Source:
         parts = parts[1:] if parts[:1] == ["src"] else parts
         return ".".join(parts[:-1] if parts[-1:] == ["__init__"] else parts)
 
-    def place(self, node: ast.AST) -> Place:
-        return Place(self.file, getattr(node, "lineno", 1))
+    def place(self, node: ast.AST) -> SourceLine:
+        return SourceLine(self.file, getattr(node, "lineno", 1))
 
     def origin(self, node: ast.ImportFrom) -> str:
         parts = self.module.split(".") if node.level and self.module else []
@@ -83,7 +83,7 @@ PLAIN = (str, bytes, int, float, bool, timedelta, range, type(None))
 class Unread:
     """Represent a value that the source does not contain."""
 
-    place: Place = field(compare=False)
+    place: SourceLine = field(compare=False)
     text: str
     hint: str = field(default="", compare=False)
 
@@ -130,7 +130,7 @@ class Bound:
     """Hold the value of a name, a key or an attribute, and the guesses that it depends on."""
 
     value: Any
-    place: Place = field(compare=False)
+    place: SourceLine = field(compare=False)
     notes: tuple[Note, ...] = field(default=(), compare=False)
 
     def under(self, *notes: Note) -> "Bound":
@@ -141,7 +141,7 @@ Scope = dict[Any, Bound]
 
 
 @dataclass(slots=True, eq=False)
-class Table:
+class TableValue:
     """Hold a mapping, or the settings of an app.
 
     Attributes:
@@ -230,7 +230,7 @@ def _text(value: Any) -> str:
     match value:
         case Unread(text=text):
             return text
-        case Table(entries):
+        case TableValue(entries):
             pairs = (f"{key!r}: {_text(each.value)}" for key, each in entries.items())
             return f"{{{', '.join(pairs)}}}"
         case list() | tuple():
@@ -245,7 +245,7 @@ def _text(value: Any) -> str:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, Table) and isinstance(other, Table):
+    if isinstance(one, TableValue) and isinstance(other, TableValue):
         mine, theirs = one.entries, other.entries
         is_alike = one.missing == other.missing and mine.keys() == theirs.keys()
         return is_alike and all(is_same(mine[key].value, theirs[key].value) for key in mine)
@@ -254,7 +254,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 def holds_entries(value: Any) -> bool:
     """Return whether a table is one of beat's, or an entry of one."""
-    if not isinstance(value, Table):
+    if not isinstance(value, TableValue):
         return False
     is_entry = value.entries.keys() >= {"task", "schedule"}
     return is_entry or any(holds_entries(each.value) for each in value.entries.values())
@@ -270,17 +270,17 @@ def items_of(value: Any) -> Sequence[Any] | None:
     return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else None
 
 
-def unread_of(value: Any, place: Place) -> Unread:
+def unread_of(value: Any, place: SourceLine) -> Unread:
     """Return the unknown part of a value that does not have the required form."""
     return value if isinstance(value, Unread) else Unread(place, shown_value(value))
 
 
-def plain(value: Any, place: Place, notes: list[Note] | None = None) -> Any:
+def plain(value: Any, place: SourceLine, notes: list[Note] | None = None) -> Any:
     """Return a value as a Python object, collecting the notes of its parts, or raise Unreadable."""
     match value:
         case Member(value=inner, is_plain=True):
             return plain(inner, place, notes)
-        case Table(entries) if value.is_whole:
+        case TableValue(entries) if value.is_whole:
             if notes is not None:
                 notes += [note for each in entries.values() for note in each.notes]
             return {key: plain(each.value, place, notes) for key, each in entries.items()}

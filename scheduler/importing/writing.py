@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
-from scheduler.importing.findings import NO_LIMIT, CeleryCall, Command, Found, Job, Unknown
+from scheduler.importing.findings import NO_LIMIT, CeleryCall, Command, Found, ImportedJob, Unknown
 from scheduler.protocol.messages import printable
 from scheduler.tasks.retries import Retry
 from scheduler.timing.durations import format_duration
@@ -120,9 +120,9 @@ def name_of(text: str) -> str:
     return f"{name}_job" if name in TAKEN else name
 
 
-def _names(jobs: Iterable[Job]) -> dict[int, str]:
+def _names(jobs: Iterable[ImportedJob]) -> dict[int, str]:
     """Return the function of each job: called ones keep their names."""
-    taken: dict[str, Job] = {}
+    taken: dict[str, ImportedJob] = {}
     for job in sorted(jobs, key=lambda job: job.schedule is not None):
         name = name_of(job.name)
         if name in taken and job.schedule and not taken[name].schedule:
@@ -168,7 +168,7 @@ def comment(text: str, bullet: str = "") -> list[str]:
     return [f"# {line}" for line in lines]
 
 
-def _imports(body: str, jobs: Sequence[Job]) -> Iterator[str]:
+def _imports(body: str, jobs: Sequence[ImportedJob]) -> Iterator[str]:
     body = "\n".join(line for line in body.splitlines() if not line.startswith("#"))
     modules = ("asyncio", "contextlib", "os", "pkgutil", "signal")
     yield from (f"import {name}" for name in modules if re.search(rf"\b{name}\.", body))
@@ -188,7 +188,7 @@ def _imports(body: str, jobs: Sequence[Job]) -> Iterator[str]:
     yield ""
 
 
-def _shared_environments(jobs: Iterable[Job]) -> dict[str, Mapping[str, str]]:
+def _shared_environments(jobs: Iterable[ImportedJob]) -> dict[str, Mapping[str, str]]:
     """Return the environments that several commands share, by the names of constants."""
     seen: list[Mapping[str, str]] = []
     shared: dict[str, Mapping[str, str]] = {}
@@ -210,7 +210,7 @@ def _constants(found: Found, shared: Mapping[str, Mapping[str, str]]) -> Iterato
         yield f"{name} = {literal(environment)}"
 
 
-def _helpers(jobs: Iterable[Job]) -> Iterator[str]:
+def _helpers(jobs: Iterable[ImportedJob]) -> Iterator[str]:
     actions = {type(job.action) for job in jobs}
     for helper, wanted in (
         (RUN, Command in actions),
@@ -221,7 +221,9 @@ def _helpers(jobs: Iterable[Job]) -> Iterator[str]:
             yield f"\n{helper.rstrip()}"
 
 
-def _function(job: Job, name: str, shared: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def _function(
+    job: ImportedJob, name: str, shared: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
     yield from comment(f"{job.place}: {job.said}")
     for note in job.notes:
         yield from comment(note.text, bullet="- ")
@@ -273,7 +275,7 @@ def _escaped(char: str) -> str:
     return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
-def _options(job: Job) -> Iterator[str]:
+def _options(job: ImportedJob) -> Iterator[str]:
     options: dict[str, str] = {}
     if isinstance(job.schedule, Cron):
         options = {"cron": job.schedule.expression, "tz": job.schedule.tz}
@@ -307,7 +309,7 @@ def _retry(retry: Retry) -> str:
     return f"Retry({', '.join(arguments)})"
 
 
-def _signature(job: Job) -> list[str]:
+def _signature(job: ImportedJob) -> list[str]:
     context = ["ctx: Context"] if job.weekdays is not None else []
     parameters = [
         f"{each.name}: {each.annotation}{f' = {each.default}' if each.default else ''}"
@@ -318,7 +320,7 @@ def _signature(job: Job) -> list[str]:
     return [*context, *parameters[:positional], *star, *parameters[positional:]]
 
 
-def _action(job: Job, shared: Mapping[str, Mapping[str, str]]) -> str:
+def _action(job: ImportedJob, shared: Mapping[str, Mapping[str, str]]) -> str:
     match job.action:
         case Command() as command:
             return call("await run", _arguments(command, shared))
@@ -352,7 +354,7 @@ def _arguments(command: Command, shared: Mapping[str, Mapping[str, str]]) -> Ite
         yield f"grace={int(seconds)}"
 
 
-def _one_offs(jobs: Iterable[Job], names: Mapping[int, str]) -> Iterator[str]:
+def _one_offs(jobs: Iterable[ImportedJob], names: Mapping[int, str]) -> Iterator[str]:
     asked = [(names[id(job)], key, at) for job in jobs for key, at in job.once.items()]
     if not asked:
         return

@@ -39,7 +39,7 @@ FAILED = Ending.RETRIED, Ending.ESCALATED, Ending.CANCELLED  # a set would cost 
 
 
 @dataclass(slots=True)
-class Tally:
+class CallTally:
     """Count the calls of a task since its last summary.
 
     A call that succeeds adds only its two spans; the summary computes its other figures.
@@ -120,7 +120,7 @@ class CallReporter:
         self._tasks = tasks
         self._clock = clock
         self._by = f"{socket.gethostname()}:{os.getpid()}"
-        self._tallies = dict[str, Tally]()
+        self._tallies = dict[str, CallTally]()
         self._summaries = deque[Summary](maxlen=MOST_SUMMARIES)
         self._attempts = deque[Attempt](maxlen=MOST_ATTEMPTS)
         self._news = asyncio.Event()
@@ -151,9 +151,9 @@ class CallReporter:
                 tally.note_error(event.error, flat(event.message_id or ""))
                 self._attempts.append(self._not_run(event))
 
-    def _new_tally(self, task: str) -> Tally:
+    def _new_tally(self, task: str) -> CallTally:
         every = task in self._tasks and self._tasks[task].history
-        tally = self._tallies[task] = Tally(self._clock.now(), every)
+        tally = self._tallies[task] = CallTally(self._clock.now(), every)
         self._news.set()
         return tally
 

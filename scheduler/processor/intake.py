@@ -95,7 +95,7 @@ class Intake(ABC):
 
 
 @dataclass(eq=False, kw_only=True)
-class Flow(Intake):
+class ConcurrentIntake(Intake):
     """Receive as many messages at once as may run."""
 
     prefetch: int

@@ -19,7 +19,7 @@ from scheduler.events import (
 from scheduler.protocol.epochs import Entry
 from scheduler.protocol.tokens import Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.listing import Listed
+from scheduler.queues.listing import RosterEntry
 from scheduler.queues.roll_call import RollCall
 from scheduler.queues.roster import Following, Roster
 from scheduler.tasks.tasks import TaskSpec
@@ -93,7 +93,7 @@ class Knowledge:
             async with asyncio.timeout(ENTERED_WITHIN_S - since):
                 await self._current.wait()
 
-    def pause_of(self, task: TaskSpec) -> Listed | None:
+    def pause_of(self, task: TaskSpec) -> RosterEntry | None:
         """Return the entry that pauses a task by any of its names; None: it is not paused."""
         return next(filter(None, map(self._listing.pause_of, task.names)), None)
 
@@ -146,7 +146,7 @@ class Knowledge:
             case _:
                 pass
 
-    def _report(self, listed: Listed, lag: timedelta) -> None:
+    def _report(self, listed: RosterEntry, lag: timedelta) -> None:
         self._emit(EpochHeard(listed.loop, listed.epoch, lag))
         if listed.is_of_task:
             self._report_pauses()

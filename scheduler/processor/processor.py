@@ -24,7 +24,7 @@ from scheduler.events import (
 )
 from scheduler.middleware import Around, LifespanFunction
 from scheduler.processor.call_reporter import CallReporter
-from scheduler.processor.intake import Flow, InOrder, Intake, Paced
+from scheduler.processor.intake import ConcurrentIntake, InOrder, Intake, Paced
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
 from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.pipeline import Pipeline
@@ -186,7 +186,7 @@ class Worker:
             return InOrder(*of, pacer=pacer, clock=self.space.clock)
         if pacer is not None:
             return Paced(*of, pacer=pacer, places=asyncio.Semaphore(task.concurrency))
-        return Flow(*of, prefetch=min(task.concurrency, self.concurrency))
+        return ConcurrentIntake(*of, prefetch=min(task.concurrency, self.concurrency))
 
     async def _shut_down(self) -> None:
         """Stop consuming; let runs finish; cancel the others; wait until all are requeued."""

@@ -19,7 +19,7 @@ from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.calls import Call
 from scheduler.protocol.epochs import Position, awaited, is_behind, is_void, was_settled
 from scheduler.protocol.tokens import LoopId, State, Token
-from scheduler.queues.journal import MARGIN, Heard, born_at, look_backs
+from scheduler.queues.journal import MARGIN, LoopRecord, born_at, look_backs
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import InHand
@@ -215,7 +215,7 @@ class Recognition:
         if not await self._is_nobody_before(delivery, first):
             return VOID
         is_start = first.epoch == first.life
-        heard = Heard() if is_start else await self._history(delivery, first)
+        heard = LoopRecord() if is_start else await self._history(delivery, first)
         token = joined(first, heard, await self.knowledge.entry_of(first))
         if self.turns.is_void(first):
             return VOID
@@ -255,12 +255,12 @@ class Recognition:
             await self.shutdown.pause(delivery, pause)
         raise AssertionError("the loop is endless")
 
-    async def _history(self, delivery: Delivery, first: Token) -> Heard:
+    async def _history(self, delivery: Delivery, first: Token) -> LoopRecord:
         """Read the history of its loop in this life, as far back as needed."""
-        heard = Heard()
+        heard = LoopRecord()
         noted = await self._unless_interrupted(delivery, lambda: self.knowledge.noted(first))
         for since in self._look_backs(first, noted):
-            heard = Heard()
+            heard = LoopRecord()
             for loop in first.names:
                 told = await self._unless_interrupted(
                     delivery, partial(self._heard_since, delivery, loop, since)
@@ -282,7 +282,9 @@ class Recognition:
         born = born_at(first.life)
         return *(max(each, born) for each in look_backs(first.schedule, self._clock)), born
 
-    async def _heard_since(self, delivery: Delivery, loop: LoopId, since: datetime | None) -> Heard:
+    async def _heard_since(
+        self, delivery: Delivery, loop: LoopId, since: datetime | None
+    ) -> LoopRecord:
         journal = self.space.journal
         if since is not None and self._clock.now() - since <= SHARED:
             with suppress(StreamTooLong):

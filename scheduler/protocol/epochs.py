@@ -57,14 +57,14 @@ class Position(NamedTuple):
 class Verb(StrEnum):
     """Name the operations of creators, as the journal records them."""
 
-    START = "seeded"
+    SEED = "seeded"
     PAUSE = "paused"
     RESUME = "resumed"
     TRIGGER = "triggered"
     RESCHEDULE = "rescheduled"
     RENAME = "renamed"
     REPAIR = "repaired"
-    GONE = "removed"
+    REMOVE = "removed"
 
 
 class LoopState(StrEnum):
@@ -116,21 +116,21 @@ ones.
 """
 
 _BEFORE = {
-    Verb.START: {LoopState.GONE},
+    Verb.SEED: {LoopState.GONE},
     Verb.PAUSE: {LoopState.ACTIVE, LoopState.PAUSED},
     Verb.RESUME: {LoopState.PAUSED},
     Verb.TRIGGER: {LoopState.ACTIVE},
     Verb.RESCHEDULE: {LoopState.ACTIVE, LoopState.PAUSED},
     Verb.RENAME: {LoopState.ACTIVE, LoopState.PAUSED},
     Verb.REPAIR: {LoopState.ACTIVE},
-    Verb.GONE: set(LoopState),
+    Verb.REMOVE: set(LoopState),
 }
 # Pause and gone may be repeated: a previous creator may have died before it called the roll.
 _AFTER = {
-    Verb.START: LoopState.ACTIVE,
+    Verb.SEED: LoopState.ACTIVE,
     Verb.PAUSE: LoopState.PAUSED,
     Verb.RESUME: LoopState.ACTIVE,
-    Verb.GONE: LoopState.GONE,
+    Verb.REMOVE: LoopState.GONE,
 }
 
 
@@ -161,11 +161,11 @@ def begun(
         The entry to append and the token to put. None: the verb has no effect.
     """
     epoch, state, life, _, asked = latest or Entry(0, LoopState.GONE, 0)
-    if state not in _BEFORE[verb] or (latest is None and verb is Verb.GONE):
+    if state not in _BEFORE[verb] or (latest is None and verb is Verb.REMOVE):
         return None
-    state = LoopState.PAUSED if paused and verb is Verb.START else _AFTER.get(verb, state)
+    state = LoopState.PAUSED if paused and verb is Verb.SEED else _AFTER.get(verb, state)
     epoch = max(epoch + 1, at_ms)
-    life = epoch if verb is Verb.START else life
+    life = epoch if verb is Verb.SEED else life
     asked = asked if verb in {Verb.REPAIR, Verb.RESCHEDULE, Verb.RENAME} else epoch
     token = Position(epoch, seq=0, joined=False) if state is LoopState.ACTIVE else None
     return Beginning(Entry(epoch, state, life, base_of(latest), asked), token)
@@ -190,7 +190,7 @@ def steps(verb: Verb, token: Position | None) -> tuple[Step, ...]:
     """
     exchange = () if token is None or token.joined else (Step.EXCHANGE,)
     put = () if token is None else (Step.PUT,)
-    call = (Step.CALL,) if verb in {Verb.PAUSE, Verb.GONE} else ()
+    call = (Step.CALL,) if verb in {Verb.PAUSE, Verb.REMOVE} else ()
     return Step.APPEND, *exchange, *put, *call
 
 

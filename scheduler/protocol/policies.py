@@ -47,7 +47,7 @@ SHIELD_PRIORITY = 999
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class BrokerPolicy:
     """Describe a policy of a virtual host.
 
     Attributes:
@@ -71,7 +71,7 @@ class Harm:
         changed: the names of the changed queues and exchanges.
     """
 
-    policy: Policy
+    policy: BrokerPolicy
     settings: Mapping[str, Any]
     changed: Sequence[str]
 
@@ -89,7 +89,7 @@ class Harm:
         return f"changes {self.changed[0]}{others} ({settings})"
 
 
-def harms(declared: Iterable[Queue | Exchange], policies: Sequence[Policy]) -> list[Harm]:
+def harms(declared: Iterable[Queue | Exchange], policies: Sequence[BrokerPolicy]) -> list[Harm]:
     found = dict[tuple[str, bool], Harm]()
     for each in declared:
         for policy in _effective(each, policies):
@@ -117,13 +117,13 @@ def advice(harm: Harm, namespace: str, vhost: str) -> str:
     return shlex.join([*words, "--priority", str(priority)])
 
 
-def shield(namespace: str) -> Policy:
+def shield(namespace: str) -> BrokerPolicy:
     """Return the policy that keeps other policies from queues and exchanges of a namespace."""
     pattern = f"^{re.escape(Names(namespace).prefix)}\\."
-    return Policy(f"{namespace}-shield", pattern, HARMLESS, "all", SHIELD_PRIORITY)
+    return BrokerPolicy(f"{namespace}-shield", pattern, HARMLESS, "all", SHIELD_PRIORITY)
 
 
-def _effective(declared: Queue | Exchange, policies: Iterable[Policy]) -> list[Policy]:
+def _effective(declared: Queue | Exchange, policies: Iterable[BrokerPolicy]) -> list[BrokerPolicy]:
     applicable = [each for each in policies if _applies(each, declared)]
     of_each_kind = (
         [each for each in applicable if each.is_operator is is_operator]
@@ -132,7 +132,7 @@ def _effective(declared: Queue | Exchange, policies: Iterable[Policy]) -> list[P
     return [max(each, key=lambda policy: policy.priority) for each in of_each_kind if each]
 
 
-def _applies(policy: Policy, declared: Queue | Exchange) -> bool:
+def _applies(policy: BrokerPolicy, declared: Queue | Exchange) -> bool:
     is_queue = isinstance(declared, Queue)
     kind = declared.arguments["x-queue-type"] if is_queue else "exchange"
     if policy.apply_to not in APPLIED_TO[kind]:

@@ -114,7 +114,7 @@ REASONS = (*map(str, Reason), UNKNOWN_TASK, "maxlen")
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class ParkedMessage:
     """Describe a parked message for an operator.
 
     Attributes:
@@ -226,13 +226,13 @@ def lightened(message: Message, excess: int) -> Message:
     return replace(message, headers=headers)
 
 
-def read_parked(message: Message, queue: str, routing_key: str) -> Parked:
+def read_parked(message: Message, queue: str, routing_key: str) -> ParkedMessage:
     """Read a message in a failed queue; never raises."""
     if _is_dead(message):
         message = unclaimed(message)
     headers = message.headers
     at = headers.get(f"{PARKED}at-ms")
-    return Parked(
+    return ParkedMessage(
         id=_id_of(message),
         queue=queue,
         loop=_loop_of(routing_key) or _loop_named_by(headers),
@@ -274,7 +274,7 @@ class Selection:
         if self.reason not in (None, *REASONS):
             raise UsageError(no_such("reason to park", self.reason, REASONS))
 
-    def has(self, parked: Parked) -> bool:
+    def has(self, parked: ParkedMessage) -> bool:
         """Return whether a message is selected."""
         if self.ids is not None and parked.id not in self.ids:
             return False
@@ -289,7 +289,7 @@ def kind_of(error: str) -> str:
 
 EVERYTHING = Selection()
 
-Tell = Callable[[Parked], None]
+Tell = Callable[[ParkedMessage], None]
 Check = Callable[[str, Mapping[str, Any]], None]
 
 
@@ -348,7 +348,7 @@ class FailedQueues:
 
     async def look(
         self, tasks: Iterable[str], which: Selection = EVERYTHING
-    ) -> AsyncGenerator[Parked]:
+    ) -> AsyncGenerator[ParkedMessage]:
         """Browse the parked messages of these tasks, and those without a known task.
 
         They stay unacked until the end: close the iterator to stop early.
@@ -367,9 +367,9 @@ class FailedQueues:
 
     async def browse(
         self, tasks: Iterable[str], which: Selection = EVERYTHING, *, limit: int = 100
-    ) -> list[Parked]:
+    ) -> list[ParkedMessage]:
         """Return the first of them, without those that another reader holds."""
-        found: list[Parked] = []
+        found: list[ParkedMessage] = []
         async with aclosing(self.look(tasks, which)) as looked_at:
             with suppress(NotAllSeen):
                 while len(found) < limit and (parked := await anext(looked_at, None)):
@@ -439,7 +439,7 @@ class FailedQueues:
             NotAllSeen: some messages could not be read.
         """
 
-        async def send_back(parked: Parked) -> None:
+        async def send_back(parked: ParkedMessage) -> None:
             body = _edited(parked, args)
             if args is not None:
                 check(to or parked.task, args)
@@ -460,7 +460,7 @@ class FailedQueues:
             NotAllSeen: some messages could not be read.
         """
 
-        async def forget(_: Parked) -> None: ...
+        async def forget(_: ParkedMessage) -> None: ...
 
         sweep = _Sweep(self._broker, self._read, which, forget, tell, None)
         return await self._take(tasks, sweep)
@@ -486,7 +486,7 @@ class FailedQueues:
             waiting[queue] = depth.ready
         return waiting
 
-    def _read(self, delivery: Delivery) -> Parked:
+    def _read(self, delivery: Delivery) -> ParkedMessage:
         message, key = delivery.message, delivery.routing_key
         name = delivery.queue.removeprefix(self._names.failed_queue(""))
         if (task := self._aliases.get(name)) is not None:
@@ -495,7 +495,7 @@ class FailedQueues:
                 key = f"{LOOP_KEY}{task}.{key.removeprefix(before)}"
         return read_parked(message, delivery.queue, key)
 
-    async def _send_back(self, parked: Parked, body: bytes, to: str | None) -> None:
+    async def _send_back(self, parked: ParkedMessage, body: bytes, to: str | None) -> None:
         headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
         if to is not None and parked.came_as_token:
             raise UsageError(
@@ -537,9 +537,9 @@ class _Sweep:
     def __init__(
         self,
         broker: Broker,
-        read: Callable[[Delivery], Parked],
+        read: Callable[[Delivery], ParkedMessage],
         which: Selection,
-        use: Callable[[Parked], Awaitable[None]],
+        use: Callable[[ParkedMessage], Awaitable[None]],
         tell: Tell,
         rate: Rate | None,
     ) -> None:
@@ -575,7 +575,7 @@ class _Sweep:
                 left[queue] = min(left[queue], there)
         return None
 
-    async def _take(self, delivery: Delivery, parked: Parked) -> None:
+    async def _take(self, delivery: Delivery, parked: ParkedMessage) -> None:
         if self._pacer is not None:
             await asyncio.sleep(self._pacer.turn())
         await self._use(parked)
@@ -603,7 +603,7 @@ def _not_all_seen(left: int, why: str) -> NotAllSeen:
     )
 
 
-def _edited(parked: Parked, args: Mapping[str, Any] | None) -> bytes:
+def _edited(parked: ParkedMessage, args: Mapping[str, Any] | None) -> bytes:
     """Return the body to replay, with new arguments if given.
 
     A tick is run apart from its loop, which has continued.
@@ -629,7 +629,7 @@ def _edited(parked: Parked, args: Mapping[str, Any] | None) -> bytes:
     )
 
 
-def _fresh(parked: Parked) -> dict[str, Any]:
+def _fresh(parked: ParkedMessage) -> dict[str, Any]:
     """Return the headers of a replayed message.
 
     A call has all its attempts again, and does not expire.

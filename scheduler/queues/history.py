@@ -209,7 +209,7 @@ def _ended_at(told: Summary | Attempt) -> datetime:
 
 
 @dataclass(slots=True)
-class Totals:
+class CallTotals:
     """Add up the outcomes of a task's calls, over all its processors.
 
     Attributes:
@@ -284,9 +284,9 @@ COUNTED = (
 )
 
 
-def totals_of(summaries: Iterable[Summary]) -> dict[str, Totals]:
+def totals_of(summaries: Iterable[Summary]) -> dict[str, CallTotals]:
     """Add up summaries by task."""
-    totals = defaultdict[str, Totals](Totals)
+    totals = defaultdict[str, CallTotals](CallTotals)
     for summary in summaries:
         totals[summary.task].add(summary)
     return dict(totals)

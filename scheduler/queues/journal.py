@@ -60,7 +60,7 @@ class JournalEntry:
     by: str = ""
 
 
-class Heard:
+class LoopRecord:
     """Collect what the journal has heard of a loop.
 
     Attributes:
@@ -174,16 +174,16 @@ class Journal:
                     seen.add(bare)
                     yield entry
 
-    async def heard_of(self, loop: LoopId, *, since: datetime) -> Heard:
+    async def heard_of(self, loop: LoopId, *, since: datetime) -> LoopRecord:
         """Return the puts of a loop, as `heard` does; concurrent callers share a reading."""
         return (await self._shared.ask((loop, since)))[loop]
 
-    async def _heard_of_all(self, asked: list[tuple[LoopId, datetime]]) -> dict[LoopId, Heard]:
+    async def _heard_of_all(self, asked: list[tuple[LoopId, datetime]]) -> dict[LoopId, LoopRecord]:
         return await self.heard([loop for loop, _ in asked], since=min(since for _, since in asked))
 
     async def heard_for_long(
         self, loop: LoopId, *, since: datetime | None, tell: Callable[[str], object]
-    ) -> Heard:
+    ) -> LoopRecord:
         """Return the puts of a loop, however long that takes; concurrent callers share a reading.
 
         Separate readings of the same entries would block everything else on the connection.
@@ -195,8 +195,8 @@ class Journal:
 
     async def _heard_however_long(
         self, asked: list[tuple[LoopId, datetime | None, Callable[[str], object]]]
-    ) -> dict[LoopId, Heard]:
-        heard = {loop: Heard() for loop, _, _ in asked}
+    ) -> dict[LoopId, LoopRecord]:
+        heard = {loop: LoopRecord() for loop, _, _ in asked}
         known = [since for _, since, _ in asked if since is not None]
         part: datetime | int | None = min(known) if len(known) == len(asked) else None
         while True:
@@ -210,7 +210,7 @@ class Journal:
 
     async def heard(
         self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta = WITHIN
-    ) -> dict[LoopId, Heard]:
+    ) -> dict[LoopId, LoopRecord]:
         """Return the puts of these loops since a moment, up to the last that was confirmed before.
 
         Args:
@@ -221,13 +221,13 @@ class Journal:
             StreamTooLong: it could not be read to its end within this time.
             BrokerUnavailable: it could not be read.
         """
-        heard = {loop: Heard() for loop in loops}
+        heard = {loop: LoopRecord() for loop in loops}
         await self.hear(heard, since=since, within=within)
         return heard
 
     async def hear(
         self,
-        heard: Mapping[LoopId, Heard],
+        heard: Mapping[LoopId, LoopRecord],
         *,
         since: datetime | int | None,
         within: timedelta = WITHIN,
@@ -414,7 +414,7 @@ def _of_act(token: Token, act: Act) -> JournalEntry:
         act.at,
         str(token.loop),
         act.verb.value,
-        None if act.verb is Verb.GONE else token.seq,  # a run that ends its loop has no next time
+        None if act.verb is Verb.REMOVE else token.seq,  # a run that ends its loop has no next time
         None,
         due_at=_next_due(token),
         note=token.reason or "",

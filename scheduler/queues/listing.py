@@ -145,7 +145,7 @@ def _rank(position: Position) -> tuple[tuple[int, int, bool], int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class RosterEntry:
     """Describe a loop, as its latest epoch began.
 
     Attributes:
@@ -238,7 +238,7 @@ class Listed:
         """Return the identity of an entry, shared only with its notes."""
         return self.loop, self.epoch, self.by
 
-    def is_note_on(self, latest: "Listed") -> bool:
+    def is_note_on(self, latest: "RosterEntry") -> bool:
         """Return whether this is a note with a later checkpoint on an entry's epoch."""
         return (
             self.identity == latest.identity
@@ -262,10 +262,10 @@ class _Batch:
     entries: list[Any]
 
 
-_LISTED, _MINIMUM, _BATCH = TypeAdapter(Listed), TypeAdapter(_Minimum), TypeAdapter(_Batch)
+_LISTED, _MINIMUM, _BATCH = TypeAdapter(RosterEntry), TypeAdapter(_Minimum), TypeAdapter(_Batch)
 
 
-def encoded(listed: Listed) -> str:
+def encoded(listed: RosterEntry) -> str:
     """Encode an entry as JSON, in one line."""
     return _json(_members_of(listed))
 
@@ -274,12 +274,12 @@ def _json(part: Any) -> str:
     return compact_json(part).decode()
 
 
-def _members_of(listed: Listed) -> dict[str, Any]:
+def _members_of(listed: RosterEntry) -> dict[str, Any]:
     members = _LISTED.dump_python(listed, by_alias=True, exclude_none=True)
     return {**members.pop("loop"), **members.pop("entry"), **members}
 
 
-def messages_of(entries: Iterable[Listed]) -> Iterator[Message]:
+def messages_of(entries: Iterable[RosterEntry]) -> Iterator[Message]:
     """Yield messages of bounded size with entries, one by one.
 
     An entry that is too big for the bound travels alone.
@@ -287,7 +287,7 @@ def messages_of(entries: Iterable[Listed]) -> Iterator[Message]:
     return map(_message_of, batches(map(encoded, entries), MOST_ENTRIES, MOST_BYTES))
 
 
-def entries_of(message: Message) -> Iterator[Listed]:
+def entries_of(message: Message) -> Iterator[RosterEntry]:
     """Decode the entries of a message; skip unreadable ones, with a warning."""
     return filter(None, map(entry_of, parts_of(message)))
 
@@ -299,7 +299,7 @@ def parts_of(message: Message) -> list[Any]:
     return []
 
 
-def entry_of(part: Any) -> Listed | None:
+def entry_of(part: Any) -> RosterEntry | None:
     """Decode an entry; None, with a warning: it is unreadable."""
     with _left_out_if_bad():
         validated(_MINIMUM, part, "roster entry")
@@ -358,7 +358,7 @@ class Recent(dict[LoopId, V]):
         super().__setitem__(loop, value)
 
 
-class Listing(Mapping[LoopId, Listed]):
+class Listing(Mapping[LoopId, RosterEntry]):
     """Hold the entries of all loops in the roster, gone ones too, and the epochs that began.
 
     They are in a table; the most recent ones are decoded. A paused task has an entry with the key
@@ -378,23 +378,23 @@ class Listing(Mapping[LoopId, Listed]):
         self.counts = defaultdict[str, Counter[LoopState]](Counter)
         self.table = LoopTable()
         self._count = 0
-        self._decoded = Recent[Listed](MOST_DECODED)
+        self._decoded = Recent[RosterEntry](MOST_DECODED)
         self._epochs = Recent[int](MOST_EPOCHS)
         self._learned: dict[LoopId, int] = {}
-        self._of_tasks: dict[str, Listed] = {}
+        self._of_tasks: dict[str, RosterEntry] = {}
         self._shares: Sequence[int] = ()
 
-    def __getitem__(self, loop: LoopId) -> Listed:
+    def __getitem__(self, loop: LoopId) -> RosterEntry:
         if (listed := self.get(loop)) is None:
             raise KeyError(loop)
         return listed
 
     @overload
-    def get(self, key: LoopId, default: None = None, /) -> Listed | None: ...
+    def get(self, key: LoopId, default: None = None, /) -> RosterEntry | None: ...
     @overload
-    def get(self, key: LoopId, default: Listed, /) -> Listed: ...
+    def get(self, key: LoopId, default: RosterEntry, /) -> RosterEntry: ...
     @overload
-    def get(self, key: LoopId, default: T, /) -> Listed | T: ...
+    def get(self, key: LoopId, default: T, /) -> RosterEntry | T: ...
     def get(self, key: LoopId, default: Any = None, /) -> Any:
         """Return the latest entry of a loop; None: unknown."""
         if (listed := self._decoded.get(key)) is not None:
@@ -434,7 +434,7 @@ class Listing(Mapping[LoopId, Listed]):
             self._learned[loop] = epoch
             self._epochs.pop(loop, None)
 
-    def enter(self, listed: Listed) -> bool:
+    def enter(self, listed: RosterEntry) -> bool:
         """Enter the next entry of the stream, if it is accepted; return whether it is."""
         latest = self._told(listed.before)
         is_accepted = accepted(listed.entry, None if latest is None else latest.entry)
@@ -474,10 +474,10 @@ class Listing(Mapping[LoopId, Listed]):
         self.counts[loop.task][state] += 1
         return loop
 
-    def _told(self, loop: LoopId) -> Listed | None:
+    def _told(self, loop: LoopId) -> RosterEntry | None:
         return None if self.is_inherited(loop) else self.get(loop)
 
-    def _rename(self, listed: Listed, before: Listed) -> bool:
+    def _rename(self, listed: RosterEntry, before: RosterEntry) -> bool:
         """Replace one loop by another, unless the old one is there itself."""
         there = self._told(listed.loop)
         if there is not None and not (there.is_gone and there.epoch < listed.epoch):
@@ -573,12 +573,12 @@ class Listing(Mapping[LoopId, Listed]):
             if loop.is_whole:
                 self._of_tasks.pop(loop.task, None)
 
-    def pause_of(self, task: str) -> Listed | None:
+    def pause_of(self, task: str) -> RosterEntry | None:
         """Return the entry that pauses a task, with all its loops; None: it is not paused."""
         listed = self.of_task(task)
         return None if listed is None or listed.is_gone else listed
 
-    def of_task(self, task: str) -> Listed | None:
+    def of_task(self, task: str) -> RosterEntry | None:
         """Return the entry that paused or resumed a task last; None: none is known."""
         return self._of_tasks.get(task)
 
@@ -590,17 +590,17 @@ class Listing(Mapping[LoopId, Listed]):
         return not listed.is_gone or self.known(whole) > listed.epoch
 
     @property
-    def there(self) -> list[Listed]:
+    def there(self) -> list[RosterEntry]:
         """Return the loops that are not gone, in the order of their start."""
         there = [each for each in self.values() if not (each.is_gone or each.is_of_task)]
         return sorted(there, key=lambda listed: (listed.entry.life, listed.loop))
 
     @property
-    def pauses(self) -> list[Listed]:
+    def pauses(self) -> list[RosterEntry]:
         """Return the entries that pause whole tasks."""
         return [each for each in self._of_tasks.values() if not each.is_gone]
 
-    def _begin(self, listed: Listed) -> None:
+    def _begin(self, listed: RosterEntry) -> None:
         loop, before = listed.loop, self.get(listed.loop)
         members = _members_of(listed)
         self.table.write([_row_of(members, _json(members))])

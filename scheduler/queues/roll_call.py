@@ -211,12 +211,12 @@ def _answer(epoch: int, hands: Sequence[InHand]) -> Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _LoopsQuestion:
     loops: list[tuple[str, str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
+class _LoopsAnswer:
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
 
     hands: list[tuple[str, str, int, int, int, int, int]]
@@ -225,11 +225,11 @@ class _Answered:
     since: Moment | None = None
 
 
-_ASKED, _ANSWERED = TypeAdapter(_Asked), TypeAdapter(_Answered)
+_ASKED, _ANSWERED = TypeAdapter(_LoopsQuestion), TypeAdapter(_LoopsAnswer)
 
 
 @dataclass(slots=True)
-class _Call(Question[_Answered]):
+class _Call(Question[_LoopsAnswer]):
     """Hold a roll call in progress.
 
     Attributes:
@@ -535,7 +535,7 @@ def _wire(loop: LoopId, token: InHand) -> tuple[str | int, ...]:
     return *loop, epoch, seq, attempt, int(not joined), int(token.running)
 
 
-def _hands_in(said: _Answered, loops: Collection[LoopId]) -> Mapping[LoopId, Sequence[InHand]]:
+def _hands_in(said: _LoopsAnswer, loops: Collection[LoopId]) -> Mapping[LoopId, Sequence[InHand]]:
     hands = dict[LoopId, list[InHand]]()
     for task, key, epoch, seq, attempt, first, running in said.hands:
         if (loop := LoopId(task, key)) in loops:

@@ -22,7 +22,14 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import Gathering
-from scheduler.queues.listing import Listed, Listing, entries_of, entry_of, messages_of, parts_of
+from scheduler.queues.listing import (
+    Listing,
+    RosterEntry,
+    entries_of,
+    entry_of,
+    messages_of,
+    parts_of,
+)
 from scheduler.queues.snapshots import Bookmark, Latest, Share, Snapshots
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch
@@ -75,7 +82,7 @@ class Roster:
         self._last_ms = max(self._last_ms + 1, self.listing.forgotten + 1, now_ms)
         return self._last_ms
 
-    async def append(self, entries: Sequence[Listed]) -> list[Listed | TooLarge | None]:
+    async def append(self, entries: Sequence[RosterEntry]) -> list[RosterEntry | TooLarge | None]:
         """Append entries, confirmed, and read the roster to see which of them are accepted.
 
         Returns:
@@ -98,7 +105,7 @@ class Roster:
             for identity in mine:
                 self._awaited.pop(identity, None)
 
-    async def note(self, entries: Iterable[Listed]) -> None:
+    async def note(self, entries: Iterable[RosterEntry]) -> None:
         """Append entries, confirmed, with the time that they have, without reading them back.
 
         Raises:
@@ -107,10 +114,10 @@ class Roster:
         for refusal in (await self._note(entries)).values():
             raise refusal
 
-    async def _note_all(self, batch: Iterable[Sequence[Listed]]) -> Refused:
+    async def _note_all(self, batch: Iterable[Sequence[RosterEntry]]) -> Refused:
         return await self._note(chain.from_iterable(batch))
 
-    async def _note(self, entries: Iterable[Listed]) -> Refused:
+    async def _note(self, entries: Iterable[RosterEntry]) -> Refused:
         """Append entries; return those that the broker does not accept."""
         messages, refused = messages_of(entries), Refused()
         publishing = [asyncio.create_task(self._publish(messages, refused)) for _ in range(AT_ONCE)]
@@ -135,7 +142,7 @@ class Roster:
                 else:  # above the limit of a broker that accepts very little
                     await self._publish(chain.from_iterable(map(_alone, entries)), refused)
 
-    def _is_accepted(self, listed: Listed, listing: Listing) -> bool:
+    def _is_accepted(self, listed: RosterEntry, listing: Listing) -> bool:
         if self._awaited.get(listed.identity):
             return True
         latest = listing.get(listed.loop)  # a snapshot may cover it
@@ -179,7 +186,7 @@ class Roster:
         await self._snapshots.append(Shares(self.listing))
 
     async def follow(
-        self, hear: Callable[[Listed, timedelta], None] = lambda listed, lag: None
+        self, hear: Callable[[RosterEntry, timedelta], None] = lambda listed, lag: None
     ) -> "Following":
         """Enter new entries, until cancelled.
 
@@ -300,7 +307,7 @@ class Roster:
         if identity in self._awaited:
             self._awaited[identity] = True
 
-    def _tell(self, listed: Listed) -> None:
+    def _tell(self, listed: RosterEntry) -> None:
         lag = self._clock.now() - listed.at
         self._followed = [each for each in self._followed if each.is_on]
         for following in self._followed:
@@ -321,7 +328,7 @@ class Following:
     def __init__(
         self,
         enter: Callable[[Message], None],
-        tell: Callable[[Listed, timedelta], None],
+        tell: Callable[[RosterEntry, timedelta], None],
         *,
         start: Bookmark | None,
     ) -> None:
@@ -350,7 +357,7 @@ class Following:
         await self.consumer.cancel()
 
 
-def _alone(listed: Listed) -> Iterator[Message]:
+def _alone(listed: RosterEntry) -> Iterator[Message]:
     return messages_of([listed])
 
 

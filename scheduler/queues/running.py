@@ -172,12 +172,12 @@ class _Replies(Question[Reply]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _StackRequest:
     stack_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Demanded:
+class _CancelRequest:
     run: str
     processors: list[str]
     by: str
@@ -185,7 +185,7 @@ class _Demanded:
 
 
 _ACCOUNT, _REPLY = TypeAdapter(Account), TypeAdapter(Reply)
-_ASKED, _DEMANDED = TypeAdapter(_Asked), TypeAdapter(_Demanded)
+_ASKED, _DEMANDED = TypeAdapter(_StackRequest), TypeAdapter(_CancelRequest)
 
 
 class Inquiry:

@@ -107,7 +107,7 @@ class Parked:
     message: Message
 
     @classmethod
-    def of(cls, parked: failed.Parked) -> "Parked":
+    def of(cls, parked: failed.ParkedMessage) -> "Parked":
         task, loop, message = parked.task, parked.loop, parked.message
         arguments = _arguments_of(message)
         return cls(task, loop, parked.reason, parked.error, arguments, parked.attempts, message)

@@ -14,7 +14,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.calls import new_call, placed, task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Subscription, topology
-from scheduler.queues.failed import Parked, Reason
+from scheduler.queues.failed import ParkedMessage, Reason
 from scheduler.tasks.tasks import SUPERVISION
 from tests.acceptance.conftest import APPS, CommandLine, Done
 from tests.integration.shop import new_namespace
@@ -46,8 +46,8 @@ class Desk:
         return self.run("failed", *arguments, answer=answer)
 
     @property
-    def parked(self) -> list[Parked]:
-        async def browse() -> list[Parked]:
+    def parked(self) -> list[ParkedMessage]:
+        async def browse() -> list[ParkedMessage]:
             async with AmqpBroker(self.url) as broker:
                 return await failed_of(self.names, broker).browse(TASKS)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler import Scheduler, Settings
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from tests.acceptance.conftest import CommandLine
 from tests.sweep import clear
 
@@ -44,8 +44,8 @@ class Shop:
 
         self.remind = remind
 
-    def once(self, name: str, **when: Any) -> Did:
-        async def schedule() -> Did:
+    def once(self, name: str, **when: Any) -> Effect:
+        async def schedule() -> Effect:
             async with self.app:
                 return await self.remind.once(name, **when)
 
@@ -68,8 +68,8 @@ def shop(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[Shop]:
 
 def test_what_is_scheduled_is_listed_moved_and_taken_back(shop: Shop) -> None:
     assert shop.run("scheduled", "list").out == "No named one-off is scheduled.\n"
-    assert shop.once("order-8", at=TOMORROW + timedelta(hours=1)) is Did.CREATED
-    assert shop.once("order-7", at=TOMORROW, args={"order": 7}) is Did.CREATED
+    assert shop.once("order-8", at=TOMORROW + timedelta(hours=1)) is Effect.CREATED
+    assert shop.once("order-7", at=TOMORROW, args={"order": 7}) is Effect.CREATED
     first, *rest = shop.run("scheduled", "list").out.splitlines()
     assert first.split() == ["NAME", "AT", "ARGS"]
     assert [line.split()[0] for line in rest] == ["remind.order-7", "remind.order-8"]

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.control.supervision import Memory
 from scheduler.program import supervisor
 from scheduler.protocol.hatchery import route
@@ -240,7 +240,7 @@ async def start_all(fleet: Fleet, keys: Iterable[str], at_once: int) -> None:
 
     async def start() -> None:
         for key in left:
-            assert await fleet.report.start(key, every="1h") is Did.CREATED
+            assert await fleet.report.start(key, every="1h") is Effect.CREATED
 
     await asyncio.gather(*(start() for _ in range(at_once)))
 

@@ -11,7 +11,7 @@ from scheduler.control.where import Where
 from scheduler.dashboard import operations
 from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.listing import Listed
+from scheduler.queues.listing import RosterEntry
 from tests.browser.conftest import Reader
 from tests.browser.working import Ward
 
@@ -33,8 +33,8 @@ def row(page: Page, loop: str) -> Locator:
     return page.locator(f"[id='loop-{loop}']")
 
 
-def listed(ward: Ward, loop: LoopId) -> Listed | None:
-    async def read(program: Program) -> Listed | None:
+def listed(ward: Ward, loop: LoopId) -> RosterEntry | None:
+    async def read(program: Program) -> RosterEntry | None:
         return (await program.roster.read()).get(loop)
 
     return ward.ask(read)

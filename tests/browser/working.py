@@ -17,7 +17,7 @@ from scheduler.dashboard import Visitor, dashboard
 from scheduler.dashboard.serving import serving
 from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.failed import Parked
+from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.journal import JournalEntry
 from scheduler.timing.clock import SystemClock
 from tests.stage import at_work, processor_of, program_of
@@ -90,7 +90,7 @@ class Ward:
 
         return self.ask(entries)
 
-    def parked(self, task: str) -> list[Parked]:
+    def parked(self, task: str) -> list[ParkedMessage]:
         return self.ask(lambda program: program.failed.browse([task]))
 
     def tokens(self, loop: LoopId) -> int:

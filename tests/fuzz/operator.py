@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from scheduler.cli.failed import row_of_parked
 from scheduler.cli.printing import print_json
 from scheduler.cli.runs import row_of_entry
-from scheduler.queues.failed import EVERYTHING, Parked, Selection
+from scheduler.queues.failed import EVERYTHING, ParkedMessage, Selection
 from tests.fuzz.field import Field
 from tests.stage import program_of
 
@@ -36,11 +36,11 @@ class Operator:
     def __post_init__(self) -> None:
         self._program = program_of(self.field.app, self.field.broker, self.field.clock)
 
-    async def parked(self) -> list[Parked]:
+    async def parked(self) -> list[ParkedMessage]:
         return await self._program.failed.browse(self.field.app.tasks, limit=ALL)
 
     async def look(
-        self, found: Sequence[Parked], sampled: Sequence[Parked], since: datetime
+        self, found: Sequence[ParkedMessage], sampled: Sequence[ParkedMessage], since: datetime
     ) -> None:
         """List what is parked, show some of it, and tell the history."""
         _printed([row_of_parked(each) for each in found])
@@ -51,7 +51,7 @@ class Operator:
         entries = [entry async for entry in self._program.journal.entries(since=since)]
         _printed([row_of_entry(entry) for entry in entries])
 
-    async def look_by_command(self, sampled: Sequence[Parked]) -> None:
+    async def look_by_command(self, sampled: Sequence[ParkedMessage]) -> None:
         """The same, by the commands."""
         commands = [("failed", "list", "--limit", "2000"), ("history", "--limit", "2000")]
         commands += [("failed", "show", each.id) for each in sampled]
@@ -59,7 +59,7 @@ class Operator:
             await self._call(*command)
             json.loads(await self._call(*command, "--json"), parse_constant=_refuse)
 
-    async def replay(self, sampled: Sequence[Parked]) -> None:
+    async def replay(self, sampled: Sequence[ParkedMessage]) -> None:
         """Send some of it back."""
         which = Selection(ids=frozenset(each.id for each in sampled))
         await self._program.failed.replay(self.field.app.tasks, which)
@@ -67,7 +67,7 @@ class Operator:
     async def purge(self) -> None:
         await self._program.failed.purge(self.field.app.tasks, EVERYTHING)
 
-    async def _browse(self, name: str) -> list[Parked]:
+    async def _browse(self, name: str) -> list[ParkedMessage]:
         which = Selection(ids=frozenset([name]))
         return await self._program.failed.browse(self.field.app.tasks, which, limit=ALL)
 

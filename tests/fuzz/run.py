@@ -10,7 +10,7 @@ from random import Random
 
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.tokens import claims_of
-from scheduler.queues.failed import Parked
+from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.outbox import Posting
 from scheduler.timing.backoff import backoff
 from tests.fuzz.fates import Fate
@@ -190,13 +190,13 @@ class Fuzz:
         waits = self._field.record.waits
         self.tally.expect(_waiting(ends) == waits, f"{waits} wait instead of {_waiting(ends)}")
 
-    async def _look(self, found: Sequence[Parked]) -> None:
+    async def _look(self, found: Sequence[ParkedMessage]) -> None:
         sampled = self._rng.sample(found, min(SHOWN, len(found)))
         await self._operator.look(found, sampled, self._since)
         if self._operator.url is not None:
             await self._operator.look_by_command(sampled[:1])
 
-    async def _replay(self, accepted: Mapping[int, Sample], found: Sequence[Parked]) -> None:
+    async def _replay(self, accepted: Mapping[int, Sample], found: Sequence[ParkedMessage]) -> None:
         """Each that is sent back ends once more."""
         before = {n: each.total() for n, each in (await self._ends(accepted)).items()}
         least = await self._seen()
@@ -276,7 +276,7 @@ def _waiting(ends: Mapping[int, Counter[Fate]]) -> int:
     return sum(each[Fate.WAITS] for each in ends.values())
 
 
-def _number_of_parked(parked: Parked) -> int | None:
+def _number_of_parked(parked: ParkedMessage) -> int | None:
     return number_of(parked.message.body, parked.message.headers)
 
 

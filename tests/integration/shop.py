@@ -11,7 +11,7 @@ from scheduler import Context, Reject, Retry, RetryLater, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import Event
 from scheduler.protocol.messages import Message
-from scheduler.queues.failed import FailedQueues, Parked
+from scheduler.queues.failed import FailedQueues, ParkedMessage
 from tests.stage import at_work, failed_of, processor_of, program_of
 from tests.sweep import clear, empty, new_namespace
 
@@ -127,7 +127,7 @@ class Shop:
     def failed(self, broker: AmqpBroker) -> FailedQueues:
         return failed_of(self.app.names, broker)
 
-    async def parked(self, broker: AmqpBroker) -> list[Parked]:
+    async def parked(self, broker: AmqpBroker) -> list[ParkedMessage]:
         return await self.failed(broker).browse(self.app.tasks, limit=1000)
 
     async def until_parked(self, broker: AmqpBroker, count: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.contract import Broker
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.errors import UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
@@ -131,7 +131,7 @@ async def test_a_whole_namespace_can_change_the_type_of_its_queues(
     async with at_work(processor_of(new.app, broker)):
 
         async def triggered() -> bool:  # once it has heard in the journal where it was
-            return (await program.verbs.trigger(new.app.loop("loop"))).did is Did.TRIGGERED
+            return (await program.verbs.trigger(new.app.loop("loop"))).did is Effect.TRIGGERED
 
         await eventually(triggered)
         ran = await run_all_of(new, 4)

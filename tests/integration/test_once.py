@@ -9,7 +9,7 @@ import pytest
 
 from scheduler import Scheduler, Settings
 from scheduler.brokers.contract import Broker
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.protocol.tokens import LoopId
 from scheduler.sending import PeriodicTask
 from scheduler.timing.clock import SystemClock
@@ -47,18 +47,18 @@ async def test_one_survives_its_processor_and_is_done_once(
     app, task = task_of(field_)
     with app.lending(broker, SystemClock()):
         at = datetime.now(UTC) + timedelta(seconds=1)
-        assert await task.once("order-7", at=at) is Did.CREATED
+        assert await task.once("order-7", at=at) is Effect.CREATED
         doomed = field_.start("run", KILL_AT=moment, **SLOW)
         await field_.until(lambda: bool(field_.notes("killed")))
         assert doomed.wait(timeout=10) == -signal.SIGKILL
-        assert await task.once("order-7", at=at) is Did.UNCHANGED
+        assert await task.once("order-7", at=at) is Effect.UNCHANGED
         field_.start("run", **SLOW)
 
         async def is_removed() -> bool:
             return await task.scheduled() == []
 
         await eventually(is_removed, 60)
-        assert await task.once("order-7", at=at) is Did.UNCHANGED
+        assert await task.once("order-7", at=at) is Effect.UNCHANGED
         assert await task.scheduled() == []
     field_.stop()
     runs = [note for note in field_.notes("start") if note["loop"] == str(NAMED)]
@@ -76,13 +76,13 @@ async def test_of_many_who_ask_for_it_at_once_one_has_it_made(
     names = [f"order-{number}" for number in range(5)]
     at = datetime.now(UTC) + timedelta(seconds=3)
 
-    async def ask(app: Scheduler, task: PeriodicTask[..., Any]) -> list[Did]:
+    async def ask(app: Scheduler, task: PeriodicTask[..., Any]) -> list[Effect]:
         with app.lending(broker, SystemClock()):
             return [await task.once(name, at=at) for name in names]
 
     asked = await asyncio.gather(*(ask(*each) for each in apps))
-    made = [did for dids in asked for did in dids if did is not Did.UNCHANGED]
-    assert made == [Did.CREATED] * len(names)
+    made = [did for dids in asked for did in dids if did is not Effect.UNCHANGED]
+    assert made == [Effect.CREATED] * len(names)
     field_.start("run", **SLOW)
     field_.start("run", **SLOW)
     await field_.until(lambda: len(field_.notes("end")) >= len(names))

@@ -16,7 +16,7 @@ import pytest
 from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.doctor import Finding, explaining_refusals
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.control.where import Where
 from scheduler.errors import AccessRefused, NotRunning, Rejected, Unroutable
 from scheduler.events import Event, LoopRepaired, MessageParked
@@ -241,7 +241,7 @@ async def test_who_seeds_plans_and_removes_what_the_code_no_longer_has(office: O
         program = office.program(broker)
         assert await program.seeding.plan()
         reports = await program.seeding.seed(prune=True)
-        assert [str(each.loop) for each in reports if each.did is Did.REMOVED] == ["gone"]
+        assert [str(each.loop) for each in reports if each.did is Effect.REMOVED] == ["gone"]
         assert await broker.depth(office.names.processor_queue("gone")) is None
 
 
@@ -288,14 +288,14 @@ async def test_a_processor_pauses_resumes_and_triggers(office: Office) -> None:
     (loop,) = office.app.loops.values()
     async with AmqpBroker(office.processor) as broker:
         program = office.program(broker)
-        assert (await program.verbs.pause(loop)).did is Did.PAUSED
+        assert (await program.verbs.pause(loop)).did is Effect.PAUSED
         (status,) = await program_of(office.app, broker).survey.status()
         assert status.where is Where.PAUSED
-        assert (await program.verbs.resume(loop)).did is Did.RESUMED
-        assert (await program.verbs.pause(loop)).did is Did.PAUSED
-        assert (await program.verbs.resume(loop, at_once=True)).did is Did.RESUMED
+        assert (await program.verbs.resume(loop)).did is Effect.RESUMED
+        assert (await program.verbs.pause(loop)).did is Effect.PAUSED
+        assert (await program.verbs.resume(loop, at_once=True)).did is Effect.RESUMED
         assert [each async for each in program.journal.entries(loop="beat")]
-        assert (await program.verbs.trigger(loop)).did in (Did.TRIGGERED, Did.RUNNING)
+        assert (await program.verbs.trigger(loop)).did in (Effect.TRIGGERED, Effect.RUNNING)
 
 
 async def test_a_processor_tells_what_it_runs_to_an_operator(office: Office) -> None:
@@ -318,19 +318,21 @@ async def test_a_processor_puts_a_lost_token_again(office: Office) -> None:
 
 async def test_a_processor_starts_and_stops_loops(office: Office) -> None:
     async with lent(office, office.processor):
-        assert await office.mail.start("daily", every="1d", args={"to": "ada"}) is Did.CREATED
+        assert await office.mail.start("daily", every="1d", args={"to": "ada"}) is Effect.CREATED
         assert [loop.key for loop in await office.mail.list()] == ["daily"]
-        assert await office.mail.start("daily", every="2d", args={"to": "ada"}) is Did.RESCHEDULED
+        assert (
+            await office.mail.start("daily", every="2d", args={"to": "ada"}) is Effect.RESCHEDULED
+        )
         assert await office.mail.stop("daily")
 
 
 async def test_a_processor_runs_what_it_starts_until_it_is_removed(office: Office) -> None:
     async with office.working() as broker, lent(office, office.processor):
-        assert await office.mail.start("often", every="100ms", args={"to": "ada"}) is Did.CREATED
+        assert await office.mail.start("often", every="100ms", args={"to": "ada"}) is Effect.CREATED
         await office.until(lambda: len(office.runs_of("mail")) >= 3)
         program = office.program(broker)
         report = await program.removal.remove(await program.loops.find("mail.often"))
-        assert report.did is Did.REMOVED
+        assert report.did is Effect.REMOVED
 
 
 @asynccontextmanager

@@ -110,7 +110,7 @@ class _Numbering:
         else:
             entry = entry._replace(
                 epoch=number,
-                life=number if verb is Verb.START else self.roster.life,
+                life=number if verb is Verb.SEED else self.roster.life,
                 base=epochs.base_of(self.roster),
                 asked=number if entry.asked == entry.epoch else self.roster.asked,
             )

@@ -23,8 +23,8 @@ from tests.model.state import (
     Token,
 )
 
-STOPS = {Verb.PAUSE: LoopState.PAUSED, Verb.GONE: LoopState.GONE}
-RESUMES = {Verb.START, Verb.RESUME}
+STOPS = {Verb.PAUSE: LoopState.PAUSED, Verb.REMOVE: LoopState.GONE}
+RESUMES = {Verb.SEED, Verb.RESUME}
 
 
 def moves(state: State, bounds: Bounds) -> Moves:
@@ -61,7 +61,7 @@ def verb_of(verb: Verb | Ask | Name, state: State) -> tuple[Verb | None, int]:
         return None if verb.name == state.name else Verb.RENAME, state.what
     if verb.what == state.what:
         return None, state.what
-    return Verb.START if state.roster.state is LoopState.GONE else Verb.RESCHEDULE, verb.what
+    return Verb.SEED if state.roster.state is LoopState.GONE else Verb.RESCHEDULE, verb.what
 
 
 def begins(
@@ -95,7 +95,7 @@ def appends(state: State, at: int) -> Move:
     entry, name = beginning.entry, verb.name.lower()
     if not epochs.accepted(entry, state.roster):
         return Move(Actor.CREATOR, f"{name} finds itself overtaken", without(state, at))
-    what = REMOVED if verb is Verb.GONE else what
+    what = REMOVED if verb is Verb.REMOVE else what
     if verb is Verb.RENAME:
         renaming = Renaming(entry.epoch, state.creators[at].name)
         state = state._replace(renamings=(*state.renamings, renaming))
@@ -106,7 +106,7 @@ def counted(state: State, entry: Entry, verb: Verb, what: int) -> State:
     """After an entry was accepted."""
     journal, truth = state.journal._replace(doubled=False), state.truth
     creators = state.creators
-    if verb is Verb.START:
+    if verb is Verb.SEED:
         earlier = journal.earlier or truth.settled > 0
         journal = journal._replace(furthest=0, earlier=earlier, checkpoint=None, forgot=False)
         truth = truth._replace(settled=0, finished=())
@@ -115,7 +115,7 @@ def counted(state: State, entry: Entry, verb: Verb, what: int) -> State:
         creators = tuple([each._replace(resumed=_promises(each)) for each in creators])
     if verb in RESUMES or verb is Verb.TRIGGER:
         truth = truth._replace(ended=False)
-    truth = truth._replace(is_over=truth.is_over and what == state.what and verb is not Verb.START)
+    truth = truth._replace(is_over=truth.is_over and what == state.what and verb is not Verb.SEED)
     return state._replace(roster=entry, what=what, journal=journal, truth=truth, creators=creators)
 
 

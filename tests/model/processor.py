@@ -391,7 +391,7 @@ def holds(end: Token, state: State) -> bool:
 
 def entered(end: Token, state: State) -> State:
     """After the end of a loop was appended, based on the latest entry."""
-    verb = Verb.GONE if end.what else Verb.PAUSE
+    verb = Verb.REMOVE if end.what else Verb.PAUSE
     beginning = epochs.begun(verb, state.roster, at_ms=creator.later(state))
     assert beginning is not None
     return creator.counted(state, beginning.entry, verb, state.what)

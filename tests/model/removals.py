@@ -214,7 +214,7 @@ def _bounds(*verbs: Verb | Ask | Name, once: bool = False, old: int = 0, **budge
 
 
 PAUSED = Verb.PAUSE, Verb.RESUME
-STARTED = Verb.GONE, Verb.START
+STARTED = Verb.REMOVE, Verb.SEED
 OLD, NEW = Name(0), Name(1)
 
 REMOVALS = (
@@ -304,7 +304,7 @@ REMOVALS = (
             Verb.RESCHEDULE: _bounds(Verb.RESCHEDULE),
             Verb.REPAIR: _bounds(repairs=1),
             Verb.RESUME: _bounds(*PAUSED),
-            Verb.START: _bounds(*STARTED),
+            Verb.SEED: _bounds(*STARTED),
         }.items()
     ),
     Removal(
@@ -424,7 +424,7 @@ REMOVALS = (
         "a run of an earlier life ends the loop",
         epochs,
         {"ends": _in_any_life},
-        _bounds(Verb.GONE, Ask(1), once=True),
+        _bounds(Verb.REMOVE, Ask(1), once=True),
         {Wrong.UNDONE},
     ),
     Removal(

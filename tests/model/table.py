@@ -74,11 +74,11 @@ def row(
 
 
 PAUSED = Verb.PAUSE, Verb.RESUME
-STARTED = Verb.GONE, Verb.START
+STARTED = Verb.REMOVE, Verb.SEED
 STARTED_PAUSED = *STARTED, Verb.RESUME
 STOPPED_TWICE = Verb.PAUSE, Verb.PAUSE, Verb.RESUME
 STOPPED_AGAIN = *PAUSED, Verb.PAUSE
-REMOVED_TWICE = Verb.GONE, *STARTED
+REMOVED_TWICE = Verb.REMOVE, *STARTED
 MOVED, MOVED_AGAIN, MOVED_BACK = Ask(2), Ask(3), Ask(1)
 REPEATING = Ask(RECURRING)
 OLD, NEW = Name(0), Name(1)
@@ -136,7 +136,7 @@ SMALL = (
     row(MOVED, MOVED_AGAIN, once=True, states=1_869),
     row(MOVED, MOVED_BACK, once=True, states=4_041, at_once=2),
     row(MOVED, REPEATING, once=True, states=1_995),
-    row(Verb.GONE, MOVED_BACK, once=True, states=1_698, outages=1),
+    row(Verb.REMOVE, MOVED_BACK, once=True, states=1_698, outages=1),
     row(once=True, states=523, stopped=1, lost=1),
     # Loops that are renamed, while processors with code of the old name run.
     row(NEW, states=333, old=1, deaths=1),

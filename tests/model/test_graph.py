@@ -52,7 +52,7 @@ def test_what_leads_to_no_goal_cannot_reach_one():
     "bounds",
     [
         Bounds(budget=Budget(outages=2)),
-        Bounds(verbs=(Verb.GONE, Verb.START), at_once=2),
+        Bounds(verbs=(Verb.REMOVE, Verb.SEED), at_once=2),
         Bounds(verbs=(Verb.RESUME,), budget=Budget(lost=1, stops=1, forgets=1)),
         Bounds(budget=Budget(doublings=1)),
     ],

@@ -19,7 +19,7 @@ from scheduler.errors import Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.listing import Listed, Listing, checkpoint_of
+from scheduler.queues.listing import Listing, RosterEntry, checkpoint_of
 from scheduler.queues.roster import Following, Roster, Shares
 from scheduler.queues.snapshots import Share, Snapshots
 from scheduler.testing import run_virtually
@@ -31,20 +31,20 @@ LOOPS = [LoopId("loop", key) for key in ("a", "b", WHOLE)]
 FEW = st.integers(0, 4)
 
 
-def noted(listed: Listed, seq: int) -> Listed:
+def noted(listed: RosterEntry, seq: int) -> RosterEntry:
     token = Token(listed.loop, Every("1h"), START, START, epoch=listed.epoch, life=1, seq=seq)
     return replace(listed, checkpoint=checkpoint_of(token, "test", START))
 
 
 @st.composite
-def entries(draw: st.DrawFn) -> Listed:
+def entries(draw: st.DrawFn) -> RosterEntry:
     entry = Entry(
         draw(st.integers(1, 5)),
         draw(st.sampled_from(LoopState)),
         draw(st.integers(1, 2)),
         draw(FEW),
     )
-    listed = Listed(
+    listed = RosterEntry(
         draw(st.sampled_from(LOOPS)),
         Every("1h"),
         {},
@@ -100,10 +100,10 @@ class Comparison:
                 shares += islice(coming, most)
                 self.taken.append((shares, coming))
 
-    async def write(self, batch: list[Listed]) -> None:
+    async def write(self, batch: list[RosterEntry]) -> None:
         await self.writer.note(batch)
 
-    async def write_unheard(self, batch: list[Listed]) -> None:
+    async def write_unheard(self, batch: list[RosterEntry]) -> None:
         """Write what those that are cut off read when they come back, before they hear it."""
         self.connection.detach()
         await self.write(batch)
@@ -125,7 +125,7 @@ class Comparison:
         return found
 
 
-def state_of(listing: Listing) -> dict[LoopId, Listed]:
+def state_of(listing: Listing) -> dict[LoopId, RosterEntry]:
     """What it says that was not said by an earlier stream only."""
     return {loop: each for loop, each in listing.items() if not listing.is_inherited(loop)}
 
@@ -135,12 +135,12 @@ def states_of(listing: Listing) -> Counter[LoopState]:
     return Counter(each.entry.state for each in listing.values() if not each.is_of_task)
 
 
-def at_its_time(number: int, batch: list[Listed]) -> list[Listed]:
+def at_its_time(number: int, batch: list[RosterEntry]) -> list[RosterEntry]:
     """The entries, so that no message of a recreated roster is like one of that before."""
     return [replace(listed, at=START + timedelta(seconds=number)) for listed in batch]
 
 
-async def judged(stream: list[list[Listed]], merging: set[int], recreated: int) -> None:
+async def judged(stream: list[list[RosterEntry]], merging: set[int], recreated: int) -> None:
     stream = [at_its_time(number, batch) for number, batch in enumerate(stream)]
     clock = LoopClock(START)
     async with AsyncExitStack() as opened:
@@ -169,8 +169,8 @@ async def judged(stream: list[list[Listed]], merging: set[int], recreated: int) 
         assert +listing.counts[LOOPS[0].task] == states_of(listing)
 
 
-def listed(epoch: int, state: LoopState, base: int) -> Listed:
-    return Listed(LOOPS[0], Every("1h"), {}, Entry(epoch, state, 1, base))
+def listed(epoch: int, state: LoopState, base: int) -> RosterEntry:
+    return RosterEntry(LOOPS[0], Every("1h"), {}, Entry(epoch, state, 1, base))
 
 
 # The entry of 9 came too early. Who hears it again, after that of 5 was read, must not accept it.
@@ -183,13 +183,13 @@ UNTIMELY = [
 @given(streams, st.sets(st.integers(0, 7)))
 @example(UNTIMELY, {1})
 @settings(max_examples=80, deadline=timedelta(seconds=5))
-def test_all_readers_judge_alike(stream: list[list[Listed]], merging: set[int]) -> None:
+def test_all_readers_judge_alike(stream: list[list[RosterEntry]], merging: set[int]) -> None:
     run_virtually(judged(stream, merging, -1))
 
 
 @given(streams, st.integers(0, 7))
 @settings(max_examples=40, deadline=timedelta(seconds=5))
 def test_all_readers_judge_a_recreated_roster_alike(
-    stream: list[list[Listed]], recreated: int
+    stream: list[list[RosterEntry]], recreated: int
 ) -> None:
     run_virtually(judged(stream, set(), min(recreated, len(stream) - 1)))

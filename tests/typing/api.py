@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from scheduler import Context, Cron, Every, Retry, Scheduler
 from scheduler.control.cancellation import CancelReport
 from scheduler.control.keyed import Started, Synced
-from scheduler.control.reports import Did, Report
+from scheduler.control.reports import Effect, Report
 from scheduler.events import Escalated, Event
 from scheduler.middleware import CallNext, Sending, SendNext
 from scheduler.queues.running import RunningRun
@@ -109,8 +109,8 @@ async def calls(ctx: Context) -> None:
     assert_type(await plain.options(unique="5m").send("1"), MessageId)
 
     # What a name stands for is any task's.
-    assert_type(await plain.once("order-7", at=datetime.now(UTC), args={"phone": "1"}), Did)
-    assert_type(await report.once("bonn", after="10m", unique=timedelta(hours=1)), Did)
+    assert_type(await plain.once("order-7", at=datetime.now(UTC), args={"phone": "1"}), Effect)
+    assert_type(await report.once("bonn", after="10m", unique=timedelta(hours=1)), Effect)
     assert_type(await report.start_many({"bonn": Every("1m")}, spread=True), Started)
     assert_type(await report.once_many((each, "10m") for each in "ab"), Started)
     await report.start_many(["bonn"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]

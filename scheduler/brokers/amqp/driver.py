@@ -41,7 +41,7 @@ from scheduler.brokers.amqp.frames import (
     settlement_of,
     settling,
 )
-from scheduler.brokers.amqp.refusals import Refused, Returned, reply
+from scheduler.brokers.amqp.refusals import Refused, ReturnedMessage, reply
 from scheduler.brokers.properties import decoded, encoded_key
 from scheduler.brokers.tables import short_string
 
@@ -352,7 +352,7 @@ class DriverChannel(aiormq.Channel):
         returned, key = decoded(message.properties).message_id, encoded_key(message.routing_key)
         for confirmed, *sent in self._unconfirmed.values():
             if sent == [returned, key] and not confirmed.done():
-                confirmed.set_exception(Returned(message.routing_key))
+                confirmed.set_exception(ReturnedMessage(message.routing_key))
                 return
 
     def _confirm(self, last: int, multiple: bool, *, taken: bool) -> None:

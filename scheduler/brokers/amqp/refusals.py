@@ -31,7 +31,7 @@ OTHER_ARGUMENT = re.compile(r"inequivalent arg '(?P<argument>[^']+)' for queue '
 TOO_LARGE = re.compile(r"message size \d+.* larger than (?:configured )?max size (?P<limit>\d+)")
 
 
-class Returned(AMQPError):
+class ReturnedMessage(AMQPError):
     """The message of this routing key was returned: there is no queue for it."""
 
 
@@ -66,7 +66,7 @@ def reply(error: BaseException) -> str:
 
 def _translation(error: BaseException, address: str) -> SchedulerError | None:
     match error:
-        case Returned(args=(key,)):
+        case ReturnedMessage(args=(key,)):
             return Unroutable(f"{address} has no queue bound for the routing key {key!r}.")
         case Refused():
             return Rejected()

@@ -51,7 +51,7 @@ class Session:
         self._alone = asyncio.Semaphore(MOST_ALONE)
         self._publishers: dict[tuple[str, int], Lease] = {}
         self.idle_getters: list[Lease] = []
-        self.unanswered: dict[Question, float] = {}
+        self.unanswered: dict[RequestTimer, float] = {}
         self._watching: asyncio.Task[None] | None = None
         self._given_up_for: str | None = None
 
@@ -104,16 +104,16 @@ class Session:
             if (channel := lease.give_up()) is not None:
                 await closed(channel)
 
-    def awaiting_answer(self) -> "Question":
+    def awaiting_answer(self) -> "RequestTimer":
         """Close the connection if, inside the block, the broker is silent for too long and no alarm
         blocks it.
 
         After a node of a cluster hung (seen on 3.10), RabbitMQ may never confirm earlier messages,
         without an error. Closing the connection requeues the unacked messages for other consumers.
         """
-        return Question(self)
+        return RequestTimer(self)
 
-    def await_answer(self, question: "Question") -> None:
+    def await_answer(self, question: "RequestTimer") -> None:
         """Register a pending request, until it is removed."""
         self.unanswered[question] = self.connection.loop.time()
         if self._watching is None or self._watching.done():
@@ -187,7 +187,7 @@ class Session:
             await self.connection.left()
 
 
-class Question:
+class RequestTimer:
     """Time one request to the broker, inside a `with` block."""
 
     __slots__ = ("_session",)

@@ -23,7 +23,7 @@ from scheduler.processor.processor import Worker
 from scheduler.program import Program
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
-from scheduler.queues.failed import Parked
+from scheduler.queues.failed import ParkedMessage
 from scheduler.timing.clock import Clock, LoopClock, SystemClock
 from tests.stage import START, processor_of, program_of
 from tests.sweep import clear
@@ -259,7 +259,7 @@ class Scene(ABC):
         async with self.connect() as broker:
             assert await broker.get(app.names.processor_queue(task)) is not None
 
-    async def parked(self, app: Scheduler) -> list[Parked]:
+    async def parked(self, app: Scheduler) -> list[ParkedMessage]:
         return await self.operator(app).failed.browse(app.tasks)
 
     async def where(self, app: Scheduler, loop: str) -> Where:

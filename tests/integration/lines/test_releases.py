@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Scheduler
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.sending import CallTask
 from tests.integration.lines.scene import Run, Scene
 from tests.tokens import lose
@@ -66,7 +66,7 @@ async def test_a_loop_that_was_pruned_is_not_brought_back_by_an_old_pod(scene: S
     async with scene.pod(old):
         await scene.diary.until(lambda: bool(scene.diary.of("gone")))
         reports = await scene.operator(new).seeding.seed(prune=True)
-        assert Did.REMOVED in [report.did for report in reports if str(report.loop) == "gone"]
+        assert Effect.REMOVED in [report.did for report in reports if str(report.loop) == "gone"]
         runs = len(scene.diary.of("gone"))
         others = len(scene.diary.of("beat"))
         await scene.diary.until(lambda: len(scene.diary.of("beat")) > others + 3)
@@ -100,7 +100,7 @@ async def test_started_with_another_schedule_behind_a_tick_of_another_key_a_loop
     for key in ("a", "b"):
         await report.start(key, every=OLD, args={"city": "Bonn"})
         await scene.until_ready(app, "report", 1 if key == "a" else 2)
-    assert await report.start("b", every=NEW, args={"city": "Ulm"}) is not Did.UNCHANGED
+    assert await report.start("b", every=NEW, args={"city": "Ulm"}) is not Effect.UNCHANGED
     async with scene.pod(app):
         await scene.diary.until(lambda: len(scene.diary.of(B)) > 3)
     later = scene.diary.of(B)[1:]
@@ -119,7 +119,7 @@ async def test_seeded_with_another_schedule_while_it_is_paused_during_a_run_a_lo
         await scene.diary.until(lambda: bool(scene.diary.runs))
         await scene.operator(old).verbs.pause(old.loop("beat"))
         (report,) = await scene.operator(new).seeding.seed()
-        assert report.did is not Did.UNCHANGED
+        assert report.did is not Effect.UNCHANGED
     await scene.operator(new).verbs.resume(new.loop("beat"))
     async with scene.pod(new):
         await scene.diary.until(lambda: len(scene.diary.runs) > 3)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Scheduler
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.control.where import Where
 from scheduler.events import LoopRepaired, TaskPaused
 from scheduler.program import Program
@@ -44,7 +44,7 @@ async def test_calls_of_a_paused_task_wait_whichever_processors_come_and_go(scen
     app, bill, operator = await billing(scene)
     await bill.send_many({"order": n} for n in range(CALLS))
     whole = await operator.loops.find_or_whole("bill")
-    assert (await operator.verbs.pause(whole, "stocktaking")).did is Did.PAUSED
+    assert (await operator.verbs.pause(whole, "stocktaking")).did is Effect.PAUSED
     async with scene.pod(app) as pod:
         await until_held(scene, 1)
         assert pod.worker.silent == []
@@ -57,7 +57,7 @@ async def test_calls_of_a_paused_task_wait_whichever_processors_come_and_go(scen
         assert backlog.pause.reason == "stocktaking"
         assert scene.diary.runs == []
         report = await operator.verbs.resume(whole)
-        assert (report.did, report.silent) == (Did.RESUMED, ())
+        assert (report.did, report.silent) == (Effect.RESUMED, ())
         await scene.diary.until(lambda: len(scene.diary.runs) == CALLS)
         await asyncio.sleep(1)
     assert sorted(run.facts for run in scene.diary.runs) == [(n,) for n in range(CALLS)]

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler import Retry, Scheduler
 from scheduler.control.leftovers import Leftover
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.control.status import Backlog, Counts
 from scheduler.errors import Unroutable
 from scheduler.protocol.messages import Message
@@ -136,7 +136,7 @@ async def test_the_pause_of_a_task_that_is_gone_is_told_and_ended_by_prune(stage
     doctor = await stage.program.doctor.examine()
     assert any(each.about == "task mail" and "is paused in" in each.detail for each in doctor)
     planned = {str(each.loop): each.did for each in await stage.seeding.plan(prune=True)}
-    assert planned == {"loop": Did.REMOVED, "mail": Did.REMOVED}
+    assert planned == {"loop": Effect.REMOVED, "mail": Effect.REMOVED}
     pruned = await stage.seeding.seed(prune=True)
     assert {str(each.loop): each.did for each in pruned} == planned
     assert (await counts(stage)).orphans == ()

@@ -12,7 +12,7 @@ import pytest
 
 from scheduler import Context, Every, Scheduler
 from scheduler.control.beginnings import CALLING_TIMEOUT
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.control.where import Where
 from scheduler.errors import BrokerUnavailable, Unconfirmed
 from scheduler.program import Program
@@ -176,7 +176,7 @@ async def test_whoever_dies_after_a_step_leaves_a_loop_that_comes_back_to_one_to
         assert office.at_once["bonn"] == runs
         await make_ready(stage, office, loop, creator)
         if (creator, runs) == ("trigger", True):
-            assert (await stage.verbs.trigger(loop)).did is Did.RUNNING
+            assert (await stage.verbs.trigger(loop)).did is Effect.RUNNING
             return
         await behead(stage, loop, creator, after)
         before = Counter({key: len(each) for key, each in office.runs.items()})
@@ -206,7 +206,7 @@ async def test_what_is_of_an_earlier_life_does_not_go_on(stage: Stage) -> None:
     assert (await stage.token(BONN)).seq == 1
     await behead(stage, loop, "stop", "append")
     office.runs.clear()
-    assert await office.report.start("bonn", every="10s") is Did.CREATED
+    assert await office.report.start("bonn", every="10s") is Effect.CREATED
     async with stage.supervised():
         await asyncio.sleep(25)
     assert office.runs["bonn"] == [(0, None), (1, 1)]
@@ -227,7 +227,7 @@ async def test_a_loop_that_the_roster_has_lost_goes_on_from_what_the_journal_hea
     before = await stage.token(LoopId("task"))
     await stage.broker.delete(office.app.names.roster)
     (report,) = await stage.seeding.seed()
-    assert report.did is Did.REPAIRED
+    assert report.did is Effect.REPAIRED
     async with stage.processor():
         await asyncio.sleep(1)
     token = await stage.token(before.loop)

@@ -13,7 +13,7 @@ from scheduler.control.keyed import loop_of
 from scheduler.errors import StreamTooLong
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
-from scheduler.queues.listing import LONG, Listed
+from scheduler.queues.listing import LONG, RosterEntry
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import SECOND, ZERO
 from scheduler.timing.moments import milliseconds_since_epoch
@@ -45,7 +45,7 @@ class Desk:
         self.listing = self.program.roster.listing
         for loop in LOOPS:
             entry = Entry(EPOCH, LoopState.ACTIVE, EPOCH)
-            self.listing.enter(Listed(loop, Every(SECOND), {}, entry, at=START))
+            self.listing.enter(RosterEntry(loop, Every(SECOND), {}, entry, at=START))
         self.census = Census(self.program)
 
     @property
@@ -141,7 +141,7 @@ async def test_what_waits_for_long_or_nowhere_is_kept_to_be_noted(
 
 async def test_a_loop_that_is_gone_is_forgotten(desk: Desk) -> None:
     await desk.hear(token(1), token(1, late=SECOND), token(2, state=State.DONE))
-    gone = token(0, state=State.PAUSED, first=True, last=None, act=Act(Verb.GONE, START))
+    gone = token(0, state=State.PAUSED, first=True, last=None, act=Act(Verb.REMOVE, START))
     census = await desk.hear(gone)
     assert (desk.heard, dict(census.doubled), dict(census.long)) == ([], {}, {})
 

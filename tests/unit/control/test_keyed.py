@@ -12,7 +12,7 @@ from scheduler import Context, Cron, Every, Scheduler
 from scheduler.brokers.contract import Depth
 from scheduler.control import keyed
 from scheduler.control.keyed import KEY, KeyedLoop, Started
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.errors import InvalidArguments, ScheduleError, UsageError
 from scheduler.events import RunStarted
 from scheduler.protocol.tokens import LoopId
@@ -60,8 +60,12 @@ async def test_a_loop_of_each_key_runs_with_its_own_schedule_and_arguments(stage
     office = an_office()
     await stage.seed(office.app)
     async with stage.supervised():
-        assert await office.report.start("bonn", every="1m", args={"city": "Bonn"}) is Did.CREATED
-        assert await office.report.start("koeln", every="80s", args={"city": "Köln"}) is Did.CREATED
+        assert (
+            await office.report.start("bonn", every="1m", args={"city": "Bonn"}) is Effect.CREATED
+        )
+        assert (
+            await office.report.start("koeln", every="80s", args={"city": "Köln"}) is Effect.CREATED
+        )
         await asyncio.sleep(200)
     assert office.runs == [
         ("bonn", 0, "Bonn", None),
@@ -76,15 +80,15 @@ async def test_a_loop_of_each_key_runs_with_its_own_schedule_and_arguments(stage
 @pytest.mark.parametrize(
     ("again", "did", "due_in"),
     [
-        ({"every": "1h"}, Did.UNCHANGED, 3600),
-        ({"schedule": Every("1h")}, Did.UNCHANGED, 3600),
-        ({"every": "2h"}, Did.RESCHEDULED, 600 + 7200),
-        ({"every": "1h", "args": {"city": "Bonn"}}, Did.RESCHEDULED, 3600),
-        ({"cron": "30 12 * * *"}, Did.RESCHEDULED, 1800),
+        ({"every": "1h"}, Effect.UNCHANGED, 3600),
+        ({"schedule": Every("1h")}, Effect.UNCHANGED, 3600),
+        ({"every": "2h"}, Effect.RESCHEDULED, 600 + 7200),
+        ({"every": "1h", "args": {"city": "Bonn"}}, Effect.RESCHEDULED, 3600),
+        ({"cron": "30 12 * * *"}, Effect.RESCHEDULED, 1800),
     ],
 )
 async def test_a_keyed_loop_that_is_started_again_goes_on_undisturbed_unless_it_was_changed(
-    stage: Stage, again: Any, did: Did, due_in: float
+    stage: Stage, again: Any, did: Effect, due_in: float
 ) -> None:
     office = an_office()
     await stage.seed(office.app)
@@ -123,7 +127,7 @@ async def test_loops_that_are_started_or_stopped_side_by_side_are_so_at_once(sta
         await asyncio.sleep(1)
         broker.calls.clear()
         did = await asyncio.gather(*(office.report.start(key, every="1m") for key in keys))
-        assert did == [Did.CREATED] * AT_ONCE
+        assert did == [Effect.CREATED] * AT_ONCE
         entries = [call for call in broker.calls if call.message.type == ENTRY_TYPE]
         assert {call.operation for call in entries} == {"publish", "read"}
         assert len(entries) < AT_ONCE // 4
@@ -253,7 +257,7 @@ async def test_a_keyed_loop_that_is_started_again_during_its_last_run_does_not_o
         await office.report.start("bonn", every="1m")
         await asyncio.sleep(65)
         await office.report.stop("bonn")
-        assert await office.report.start("bonn", every="10s") is Did.CREATED
+        assert await office.report.start("bonn", every="10s") is Effect.CREATED
         await asyncio.sleep(120)
     assert office.most_at_once == 1
     runs = [run for run in of(RunStarted, stage.events) if run.loop == BONN]
@@ -273,7 +277,7 @@ async def test_begun_anew_it_begins_at_zero_and_is_put_again_as_what_it_is_now(
         await office.report.start("bonn", every="1m")
         await asyncio.sleep(200)
         await office.report.stop("bonn")
-        assert await office.report.start("bonn", every="1m") is Did.CREATED
+        assert await office.report.start("bonn", every="1m") is Effect.CREATED
         await asyncio.sleep(5)
         begun = await stage.token(BONN)
         assert (begun.seq, begun.carry) == (0, None)

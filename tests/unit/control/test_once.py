@@ -10,7 +10,7 @@ import pytest
 
 from scheduler import Context, Retry, Scheduler, StopLoop
 from scheduler.control.keyed import Started
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.errors import (
     BrokerUnavailable,
     NotSent,
@@ -73,7 +73,7 @@ async def test_it_runs_at_its_moment_and_nothing_is_left_of_it(stage: Stage) -> 
     await stage.seed(shop.app)
     async with stage.supervised():
         at = START + 90 * SECOND
-        assert await shop.remind.once("order-7", at=at, args={"order": 7}) is Did.CREATED
+        assert await shop.remind.once("order-7", at=at, args={"order": 7}) is Effect.CREATED
         (waiting,) = await shop.remind.scheduled()
         assert (waiting.name, waiting.at, waiting.args) == ("order-7", at, {"order": 7})
         await asyncio.sleep(100)
@@ -94,7 +94,7 @@ async def test_asked_for_again_it_is_the_same_also_when_it_has_run(
         at = START + 90 * SECOND
         await shop.remind.once("order-7", at=at, args={"order": 7})
         await asyncio.sleep(pause)
-        assert await shop.remind.once("order-7", at=at, args={"order": 7}) is Did.UNCHANGED
+        assert await shop.remind.once("order-7", at=at, args={"order": 7}) is Effect.UNCHANGED
         await asyncio.sleep(100)
         assert await is_over(stage)
     assert shop.runs == [("order-7", 7, 0, 1)]
@@ -110,7 +110,7 @@ async def test_the_roster_forgets_in_a_day_what_has_run(stage: Stage) -> None:
         assert SEVEN in await stage.listing()
         await asyncio.sleep(REMEMBERED.total_seconds())
         assert SEVEN not in await stage.listing()
-        assert await shop.remind.once("order-7", at=at) is Did.CREATED
+        assert await shop.remind.once("order-7", at=at) is Effect.CREATED
         await asyncio.sleep(1)
     assert [run[0] for run in shop.runs] == ["order-7"] * 2
 
@@ -132,7 +132,7 @@ async def test_what_waits_is_moved(
     async with stage.supervised():
         await shop.remind.once("order-7", at=START + 90 * SECOND, args={"order": 7})
         await asyncio.sleep(10)
-        assert await shop.remind.once("order-7", **change) is Did.RESCHEDULED
+        assert await shop.remind.once("order-7", **change) is Effect.RESCHEDULED
         await asyncio.sleep(200)
     assert [run[1] for run in shop.runs] == runs
     assert starts(stage) == pytest.approx(began, abs=0.5)
@@ -146,7 +146,7 @@ async def test_it_is_taken_back(stage: Stage) -> None:
         await shop.remind.once("order-7", at=at)
         assert await shop.remind.stop("order-7")
         assert await shop.remind.scheduled() == []
-        assert await shop.remind.once("order-7", at=at) is Did.CREATED
+        assert await shop.remind.once("order-7", at=at) is Effect.CREATED
         assert await shop.remind.stop("order-7")
         assert not await shop.remind.stop("order-7")
         await asyncio.sleep(200)
@@ -207,9 +207,9 @@ async def test_what_is_paused_while_it_runs_and_resumed_runs_once(
         await shop.remind.once("order-7")
         await asyncio.sleep(5)
         loop = await stage.loops.find("remind.order-7")
-        assert (await stage.verbs.pause(loop)).did is Did.PAUSED
+        assert (await stage.verbs.pause(loop)).did is Effect.PAUSED
         if again:
-            assert (await stage.verbs.resume(loop)).did is Did.RESUMED
+            assert (await stage.verbs.resume(loop)).did is Effect.RESUMED
         await asyncio.sleep(60)
         assert await is_over(stage)
         assert await shop.remind.scheduled() == []
@@ -233,7 +233,7 @@ async def test_what_is_moved_while_it_runs_is_run_whatever_happens_meanwhile(
             faulty.on("publish", where=is_a_token).fails(BrokerUnavailable("It died."))
             with shop.app.lending(faulty, stage.clock), pytest.raises(BrokerUnavailable):
                 await shop.remind.once("order-7", **MOVED)
-        assert await shop.remind.once("order-7", **MOVED) in (Did.RESCHEDULED, Did.UNCHANGED)
+        assert await shop.remind.once("order-7", **MOVED) in (Effect.RESCHEDULED, Effect.UNCHANGED)
         if verb == "pause":
             await stage.verbs.pause(loop)
             await asyncio.sleep(40)
@@ -241,10 +241,10 @@ async def test_what_is_moved_while_it_runs_is_run_whatever_happens_meanwhile(
         if verb == "trigger":
             await stage.verbs.trigger(loop)
         if verb == "ask again":
-            assert await shop.remind.once("order-7", **MOVED) is Did.UNCHANGED
+            assert await shop.remind.once("order-7", **MOVED) is Effect.UNCHANGED
         await asyncio.sleep(300)
         assert await is_over(stage)
-        assert await shop.remind.once("order-7", **MOVED) is Did.UNCHANGED
+        assert await shop.remind.once("order-7", **MOVED) is Effect.UNCHANGED
     assert [run[1] for run in shop.runs] == [7, 8]
 
 
@@ -257,7 +257,7 @@ async def test_a_recurring_loop_that_takes_the_name_of_what_runs_goes_on(
     async with stage.supervised():
         await shop.remind.once("order-7", args={"order": 7})
         await asyncio.sleep(5)
-        assert await shop.remind.start("order-7", every="1m") is Did.RESCHEDULED
+        assert await shop.remind.start("order-7", every="1m") is Effect.RESCHEDULED
         loop = await stage.loops.find("remind.order-7")
         if verb == "pause":
             await stage.verbs.pause(loop)
@@ -333,7 +333,7 @@ async def test_a_seed_leaves_them_alone(stage: Stage) -> None:
         await asyncio.sleep(5)
         dids = {report.did for report in await stage.seeding.seed()}
         await asyncio.sleep(5)
-    assert dids == {Did.UNCHANGED}
+    assert dids == {Effect.UNCHANGED}
     assert [run[0] for run in shop.runs] == ["done"]
 
 
@@ -345,7 +345,7 @@ async def test_what_is_overdue_and_moved_waits_for_its_moment(stage: Stage) -> N
         await asyncio.sleep(5)
     await asyncio.sleep(20)  # its retry is due, and nobody is there
     at = START + 3600 * SECOND
-    assert await shop.remind.once("order-7", at=at, args={"order": 8}) is Did.RESCHEDULED
+    assert await shop.remind.once("order-7", at=at, args={"order": 8}) is Effect.RESCHEDULED
     async with stage.processor():
         await asyncio.sleep(4000)
     assert starts(stage) == [0, 3600]
@@ -368,11 +368,11 @@ async def test_a_name_that_is_taken_is_left_alone_by_who_wants_it_unique(stage: 
     await stage.seed(shop.app)
     async with stage.supervised():
         for pause, did, order in (
-            (0, Did.CREATED, 1),
-            (0.5, Did.UNCHANGED, 2),  # it waits
-            (2, Did.UNCHANGED, 3),  # it runs
-            (10, Did.UNCHANGED, 4),  # it has run, and its name is kept
-            (60, Did.CREATED, 5),
+            (0, Effect.CREATED, 1),
+            (0.5, Effect.UNCHANGED, 2),  # it waits
+            (2, Effect.UNCHANGED, 3),  # it runs
+            (10, Effect.UNCHANGED, 4),  # it has run, and its name is kept
+            (60, Effect.CREATED, 5),
         ):
             await asyncio.sleep(pause)
             args = {"order": order}
@@ -472,7 +472,7 @@ async def test_a_long_roster_is_read_before_the_time_of_a_start_begins(
             if many:
                 assert await shop.remind.once_many({"order-7": "1h"}) == Started(created=1)
             else:
-                assert await shop.remind.once("order-7", after="1h") is Did.CREATED
+                assert await shop.remind.once("order-7", after="1h") is Effect.CREATED
 
 
 async def test_many_are_not_sent_uniquely() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
 from scheduler.control.doctor import Finding
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.control.where import Where
 from scheduler.errors import UsageError
 from scheduler.protocol.tokens import LoopId
@@ -43,13 +43,13 @@ async def overridden(stage: Stage) -> None:
     await stage.seed(coded())
     await asyncio.sleep(10)
     report = await stage.verbs.set_schedule(the_loop(stage), SET, by="anna@host")
-    assert report.did is Did.RESCHEDULED
+    assert report.did is Effect.RESCHEDULED
     assert report.loop.of_code == CODE
 
 
 async def seed(stage: Stage, app: Scheduler) -> None:
     reports = await program_of(app, stage.broker, stage.clock).seeding.seed()
-    assert [report.did for report in reports if report.loop.id == TASK] == [Did.UNCHANGED]
+    assert [report.did for report in reports if report.loop.id == TASK] == [Effect.UNCHANGED]
 
 
 async def holds(stage: Stage, schedule: Schedule = SET) -> bool:
@@ -66,11 +66,11 @@ async def test_a_loop_runs_by_the_schedule_that_was_set_until_it_is_cleared(stag
     async with stage.processor():
         await asyncio.sleep(650)
         cleared = await stage.verbs.clear_schedule(the_loop(stage))
-        assert (cleared.did, cleared.loop.schedule) == (Did.RESCHEDULED, CODE)
+        assert (cleared.did, cleared.loop.schedule) == (Effect.RESCHEDULED, CODE)
         await asyncio.sleep(61)
     assert stage.starts() == [310.0, 610.0, 690.0, 720.0]
     assert (await stage.listing())[TASK].override is None
-    assert (await stage.verbs.clear_schedule(the_loop(stage))).did is Did.NOT_SET
+    assert (await stage.verbs.clear_schedule(the_loop(stage))).did is Effect.NOT_SET
 
 
 async def pause_and_resume(stage: Stage) -> None:
@@ -104,7 +104,7 @@ async def have_supervision_note(stage: Stage) -> None:
 
 async def set_it_again(stage: Stage) -> None:
     again = await stage.verbs.set_schedule(the_loop(stage), SET, by="bert@host")
-    assert again.did is Did.UNCHANGED
+    assert again.did is Effect.UNCHANGED
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ async def test_the_arguments_of_the_code_take_effect_under_a_schedule_that_was_s
     newer = program_of(coded(n=2), stage.broker, stage.clock)
     plan = [(report.did, report.loop.schedule) for report in await newer.seeding.plan()]
     did = [(report.did, report.loop.schedule) for report in await newer.seeding.seed()]
-    assert plan == did == [(Did.RESCHEDULED, SET)]
+    assert plan == did == [(Effect.RESCHEDULED, SET)]
     assert await holds(stage)
     assert (await stage.token(TASK)).args == {"n": 2}
 
@@ -155,11 +155,11 @@ async def test_a_keyed_loop_gets_another_schedule_for_good(stage: Stage) -> None
     tasks = Keyed(keyed, app.operations)
     await tasks.start("a", every="1m", args={"n": 7})
     loop = await stage.loops.find("task.a")
-    assert (await stage.verbs.set_schedule(loop, SET, by="anna@host")).did is Did.RESCHEDULED
+    assert (await stage.verbs.set_schedule(loop, SET, by="anna@host")).did is Effect.RESCHEDULED
     (found,) = await tasks.list()
     assert (found.schedule, found.args) == (SET, {"n": 7})
     assert (await stage.listing())[loop.id].override is None
-    assert (await stage.verbs.set_schedule(loop, SET, by="anna@host")).did is Did.UNCHANGED
+    assert (await stage.verbs.set_schedule(loop, SET, by="anna@host")).did is Effect.UNCHANGED
     with pytest.raises(UsageError, match=r"task\.a is not in the code, .* Nothing was changed"):
         await stage.verbs.clear_schedule(loop)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Every, Retry, Scheduler, StopLoop
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.control.where import Where
 from scheduler.dashboard.picture import Picture
 from scheduler.errors import BrokerError, Unconfirmed
@@ -88,7 +88,7 @@ def new_shop(**options: Any) -> Shop:
     return Shop(renamed=True, **options)
 
 
-async def renamed(stage: Stage, shop: Shop) -> dict[str, Did]:
+async def renamed(stage: Stage, shop: Shop) -> dict[str, Effect]:
     return {str(report.loop): report.did for report in await stage.seed(shop.app)}
 
 
@@ -102,7 +102,7 @@ async def test_a_renamed_task_takes_over_what_its_old_name_left(stage: Stage) ->
     await old.send(*range(10))
     await old.send(*range(10, 15), after="2m")
 
-    assert await renamed(stage, new) == {"counter": Did.RENAMED}
+    assert await renamed(stage, new) == {"counter": Effect.RENAMED}
     assert await stage.program.leftovers.found() == []
     (backlog,) = await stage.survey.backlogs()
     assert (backlog.task, backlog.ready, backlog.parked) == ("render", 10, 3)
@@ -146,13 +146,13 @@ async def test_seeding_again_finds_it_renamed(stage: Stage) -> None:
         await asyncio.sleep(150)
     new = new_shop()
     planned = {str(each.loop): each.did for each in await program(stage, new.app).seeding.plan()}
-    assert planned == {"counter": Did.RENAMED}
+    assert planned == {"counter": Effect.RENAMED}
     both = await asyncio.gather(renamed(stage, new), renamed(stage, new))
-    assert sorted(did["counter"] for did in both) == [Did.RENAMED, Did.UNCHANGED]
+    assert sorted(did["counter"] for did in both) == [Effect.RENAMED, Effect.UNCHANGED]
     async with stage.supervised():
         await asyncio.sleep(60)
         assert new.ticks == [(2, 2)]
-        assert await renamed(stage, new) == {"counter": Did.UNCHANGED}
+        assert await renamed(stage, new) == {"counter": Effect.UNCHANGED}
 
 
 def program(stage: Stage, app: Scheduler) -> Any:
@@ -214,7 +214,7 @@ async def test_a_paused_loop_is_resumed_under_its_new_name(stage: Stage) -> None
         await asyncio.sleep(150)
         await stage.verbs.pause(stage.app.loop("count"), "stocktaking")
     new = new_shop()
-    assert await renamed(stage, new) == {"counter": Did.RENAMED}
+    assert await renamed(stage, new) == {"counter": Effect.RENAMED}
     (status,) = await stage.survey.status()
     assert (status.where, status.reason, status.seq) == (Where.PAUSED, "stocktaking", 2)
     async with stage.supervised():
@@ -252,13 +252,13 @@ async def test_keyed_loops_and_one_offs_are_renamed_as_well(stage: Stage) -> Non
         await asyncio.sleep(15 * 60)
     did = await renamed(stage, new)
     assert did == {
-        "counter": Did.RENAMED,
-        "render.a": Did.RENAMED,
-        "render.b": Did.RENAMED,
+        "counter": Effect.RENAMED,
+        "render.a": Effect.RENAMED,
+        "render.b": Effect.RENAMED,
     }
     (task,) = stage.app.select(["render"])
     again = await stage.seeding.start(Loop(LoopId("render", "c"), task, done, {"page": 3}))
-    assert again.did is Did.UNCHANGED
+    assert again.did is Effect.UNCHANGED
     async with stage.supervised():
         await asyncio.sleep(50 * 60)
     assert new.calls == [1, 1, 1, 1, 2, 1] or new.calls == [1, 1, 1, 1, 1, 2]
@@ -268,8 +268,8 @@ async def test_what_old_code_starts_again_is_removed(stage: Stage) -> None:
     old, new = old_shop(), new_shop()
     await stage.seed(old.app)
     await renamed(stage, new)
-    assert await renamed(stage, old) == {"count": Did.CREATED}
-    assert await renamed(stage, new) == {"counter": Did.UNCHANGED, "count": Did.REMOVED}
+    assert await renamed(stage, old) == {"count": Effect.CREATED}
+    assert await renamed(stage, new) == {"counter": Effect.UNCHANGED, "count": Effect.REMOVED}
     async with stage.supervised():
         await asyncio.sleep(61)
     assert (old.ticks, new.ticks) == ([], [(0, 0)])
@@ -286,7 +286,7 @@ async def test_what_old_code_has_started_again_is_no_progress_of_the_new_name(
     async with stage.supervised(app=old.app):
         await asyncio.sleep(5 * 60)
     assert len(old.ticks) > 3
-    assert await renamed(stage, new) == {"counter": Did.UNCHANGED, "count": Did.REMOVED}
+    assert await renamed(stage, new) == {"counter": Effect.UNCHANGED, "count": Effect.REMOVED}
     await stage.verbs.resume(stage.app.loop("counter"))
     async with stage.supervised():
         await asyncio.sleep(61)
@@ -303,7 +303,7 @@ async def test_code_that_goes_back_to_the_old_name_goes_on_from_the_new_one(stag
     async with stage.supervised(grace=60):
         await asyncio.sleep(50)
         assert new.ticks == [(2, 2)]  # whose run goes on
-        assert await renamed(stage, back) == {"count": Did.RENAMED}
+        assert await renamed(stage, back) == {"count": Effect.RENAMED}
         await asyncio.sleep(15)
         assert len(new.ticks) == 1
         await asyncio.sleep(90)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from scheduler import Context, Cron, Every, Scheduler, StopLoop
-from scheduler.control.reports import Did
+from scheduler.control.reports import Effect
 from scheduler.control.where import Where
 from scheduler.errors import (
     InvalidArguments,
@@ -60,14 +60,14 @@ async def test_a_pause_keeps_the_loop_from_running_until_it_is_resumed(stage: St
     await stage.seed(app)
     async with stage.processor():
         await asyncio.sleep(70)
-        assert (await stage.verbs.pause(the_loop(stage), "stocktaking")).did is Did.PAUSED
-        assert (await stage.verbs.pause(the_loop(stage))).did is Did.UNCHANGED
+        assert (await stage.verbs.pause(the_loop(stage), "stocktaking")).did is Effect.PAUSED
+        assert (await stage.verbs.pause(the_loop(stage))).did is Effect.UNCHANGED
         await asyncio.sleep(600)
         report = await stage.verbs.resume(the_loop(stage))
-        assert report.did is Did.RESUMED
+        assert report.did is Effect.RESUMED
         assert report.due_at is not None
         assert seconds_of([report.due_at]) == [730 + 2 * A_ROLL_CALL]
-        assert (await stage.verbs.resume(the_loop(stage))).did is Did.NOT_PAUSED
+        assert (await stage.verbs.resume(the_loop(stage))).did is Effect.NOT_PAUSED
         await asyncio.sleep(70)
     assert stage.starts() == [60.0, 730 + 2 * A_ROLL_CALL]
     assert await stage.history("task") == [
@@ -110,7 +110,7 @@ async def test_a_trigger_has_the_one_token_hatch_now(stage: Stage) -> None:
     await stage.seed(looping())
     async with stage.processor():
         await asyncio.sleep(10)
-        assert (await stage.verbs.trigger(the_loop(stage))).did is Did.TRIGGERED
+        assert (await stage.verbs.trigger(the_loop(stage))).did is Effect.TRIGGERED
         await asyncio.sleep(10)
         ran = 10 + A_ROLL_CALL
         assert (await stage.token(TASK)).due_at == START + timedelta(seconds=ran + HOUR)
@@ -134,15 +134,15 @@ async def test_a_whole_task_is_paused_and_resumed_by_its_name_unless_a_loop_has_
     with pytest.raises(UnknownLoop, match="no loop or task 'bil'; did you mean 'bill'"):
         await app.pause("bil")
     assert (await stage.loops.find_or_whole("task")).id == TASK
-    assert (await app.resume("bill")).did is Did.NOT_PAUSED
-    assert (await app.pause("bill", "stocktaking")).did is Did.PAUSED
-    assert (await app.pause("bill")).did is Did.UNCHANGED
+    assert (await app.resume("bill")).did is Effect.NOT_PAUSED
+    assert (await app.pause("bill", "stocktaking")).did is Effect.PAUSED
+    assert (await app.pause("bill")).did is Effect.UNCHANGED
     assert (await stage.survey.pauses())["bill"].reason == "stocktaking"
     order = await stage.loops.find("bill.order-7")
-    assert (await stage.verbs.trigger(order)).did is Did.IS_PAUSED
+    assert (await stage.verbs.trigger(order)).did is Effect.IS_PAUSED
     with pytest.raises(UsageError, match="bill is a task: only a loop is resumed at once"):
         await stage.verbs.resume(await stage.loops.find_or_whole("bill"), at_once=True)
-    assert (await app.resume("bill")).did is Did.RESUMED
+    assert (await app.resume("bill")).did is Effect.RESUMED
     assert await stage.survey.pauses() == {}
     assert await stage.history("bill") == ["paused", "resumed"]
 
@@ -168,7 +168,7 @@ async def test_a_loop_runs_once_with_other_arguments_and_goes_on_as_it_was(stage
         with pytest.raises(InvalidArguments):
             await stage.verbs.run_beside(the_loop(stage), {"times": "x"})
         done = await stage.verbs.run_beside(the_loop(stage), {"day": "yesterday"})
-        assert done.did is Did.TRIGGERED
+        assert done.did is Effect.TRIGGERED
         await stage.verbs.pause(the_loop(stage))
         await stage.verbs.run_beside(the_loop(stage), {"times": 3})
         await stage.verbs.resume(the_loop(stage))
@@ -181,9 +181,11 @@ async def test_a_loop_runs_once_with_other_arguments_and_goes_on_as_it_was(stage
     ]
 
 
-@pytest.mark.parametrize(("verb", "did"), [("resume", Did.NOT_PAUSED), ("trigger", Did.RUNNING)])
+@pytest.mark.parametrize(
+    ("verb", "did"), [("resume", Effect.NOT_PAUSED), ("trigger", Effect.RUNNING)]
+)
 async def test_during_a_run_there_is_nothing_to_resume_or_to_trigger(
-    stage: Stage, verb: str, did: Did
+    stage: Stage, verb: str, did: Effect
 ) -> None:
     await stage.seed(looping(takes=60))
     async with stage.supervised():
@@ -203,7 +205,7 @@ async def test_a_run_during_which_its_loop_is_paused_ends_and_the_next_goes_on_f
     async with stage.supervised():
         await stage.verbs.trigger(the_loop(stage))
         await asyncio.sleep(10)
-        assert (await stage.verbs.pause(the_loop(stage))).did is Did.PAUSED
+        assert (await stage.verbs.pause(the_loop(stage))).did is Effect.PAUSED
         await asyncio.sleep(2 * HOUR)
         assert await stage.where(TASK) is Where.PAUSED
         await stage.verbs.resume(the_loop(stage), at_once=True)
@@ -227,7 +229,7 @@ async def test_a_loop_whose_token_was_lost_goes_on_where_it_was_when_it_is_resum
         await stage.verbs.pause(the_loop(stage))
         report = await stage.verbs.resume(the_loop(stage))
         assert report.due_at is not None
-        assert (report.did, report.is_paused) == (Did.RESUMED, False)
+        assert (report.did, report.is_paused) == (Effect.RESUMED, False)
         assert seconds_of([report.due_at]) == [pytest.approx(10 + HOUR, abs=1)]
         await asyncio.sleep(HOUR + 1)
         token = await stage.token(TASK)
@@ -239,7 +241,7 @@ async def test_a_token_that_was_on_its_way_does_not_go_on_beside_its_pause(stage
     async with stage.supervised():
         token = await stage.token(TASK)
         await stage.lose(TASK)
-        assert (await stage.verbs.pause(the_loop(stage), "stocktaking")).did is Did.PAUSED
+        assert (await stage.verbs.pause(the_loop(stage), "stocktaking")).did is Effect.PAUSED
         await stage.crowd([replace(token, seq=1, due_at=token.due_at + 5 * SECOND)])
         await asyncio.sleep(60)
         assert await stage.where(TASK) is Where.PAUSED
@@ -263,12 +265,12 @@ async def test_a_loop_is_resumed_that_its_own_run_has_paused(
     await stage.seed(app)
     async with stage.supervised():
         await asyncio.sleep(130)
-        assert (await stage.verbs.trigger(the_loop(stage))).did is Did.IS_PAUSED
+        assert (await stage.verbs.trigger(the_loop(stage))).did is Effect.IS_PAUSED
         if by_an_operator_too:
             report = await stage.verbs.pause(the_loop(stage), "another reason")
-            assert (report.did, report.is_paused) == (Did.UNCHANGED, True)
+            assert (report.did, report.is_paused) == (Effect.UNCHANGED, True)
             assert (await stage.listing())[TASK].reason == "the disk is full"
-        assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
+        assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Effect.RESUMED
         await asyncio.sleep(10)
     assert runs == [(0, None), (1, "the file"), (2, "the file")]
 
@@ -312,18 +314,18 @@ Deed = Callable[[Stage], Awaitable[None]]
 @pytest.mark.parametrize(
     ("deed", "every", "did"),
     [
-        (nothing, "1h", Did.UNCHANGED),
-        (nothing, "2h", Did.RESCHEDULED),
-        (wait, "1h", Did.UNCHANGED),
-        (wait, "2h", Did.RESCHEDULED),
-        (pause, "1h", Did.UNCHANGED),
-        (pause, "2h", Did.RESCHEDULED),
-        (lose, "1h", Did.UNCHANGED),  # it is not overdue yet
-        (lose, "2h", Did.RESCHEDULED),
-        (delete_all, "1h", Did.CREATED),
+        (nothing, "1h", Effect.UNCHANGED),
+        (nothing, "2h", Effect.RESCHEDULED),
+        (wait, "1h", Effect.UNCHANGED),
+        (wait, "2h", Effect.RESCHEDULED),
+        (pause, "1h", Effect.UNCHANGED),
+        (pause, "2h", Effect.RESCHEDULED),
+        (lose, "1h", Effect.UNCHANGED),  # it is not overdue yet
+        (lose, "2h", Effect.RESCHEDULED),
+        (delete_all, "1h", Effect.CREATED),
     ],
 )
-async def test_what_a_seed_does(stage: Stage, deed: Deed, every: str, did: Did) -> None:
+async def test_what_a_seed_does(stage: Stage, deed: Deed, every: str, did: Effect) -> None:
     app = looping(every=every)
     await stage.seed(looping())
     await deed(stage)
@@ -332,7 +334,7 @@ async def test_what_a_seed_does(stage: Stage, deed: Deed, every: str, did: Did) 
     assert report.is_paused is (deed is pause)
     assert (report.due_at is None) is (deed is pause)
     assert (await stage.listing())[TASK].schedule == Every(every)
-    has_token = deed is not pause and (deed, did) != (lose, Did.UNCHANGED)
+    has_token = deed is not pause and (deed, did) != (lose, Effect.UNCHANGED)
     assert (await stage.tokens_by_loop())[TASK] == has_token
     if deed is lose and not has_token:
         stage.expects_none(TASK)
@@ -345,7 +347,7 @@ async def test_a_seed_repairs_what_is_overdue(stage: Stage) -> None:
         await asyncio.sleep(HOUR + 10)
         (planned,) = await stage.seeding.plan()
         (report,) = await stage.seeding.seed()
-        assert planned.did is report.did is Did.REPAIRED
+        assert planned.did is report.did is Effect.REPAIRED
         await asyncio.sleep(5)
     assert len(stage.starts()) == 1
 
@@ -353,7 +355,7 @@ async def test_a_seed_repairs_what_is_overdue(stage: Stage) -> None:
 async def test_a_loop_that_is_seeded_paused_waits_until_it_is_resumed(stage: Stage) -> None:
     await stage.seed(looping("other", every="1m"))
     reports = await stage.seed(looping("task", "other", every="1m"), paused=True)
-    assert [report.did for report in reports] == [Did.CREATED, Did.UNCHANGED]
+    assert [report.did for report in reports] == [Effect.CREATED, Effect.UNCHANGED]
     await stage.seeding.seed()
     assert of(LoopSeeded, stage.events)[-2].due_at is None
     async with stage.supervised():
@@ -374,12 +376,12 @@ async def test_a_plan_says_what_a_seed_would_do_and_does_nothing(stage: Stage) -
         await program_of(looping(every=every), stage.broker, stage.clock).seeding.plan()
         for every in ("1h", "2h")
     ]
-    assert [report.did for (report,) in plans] == [Did.UNCHANGED, Did.RESCHEDULED]
+    assert [report.did for (report,) in plans] == [Effect.UNCHANGED, Effect.RESCHEDULED]
     assert (await stage.token(TASK)).schedule == Every("1h")
     await wait(stage)
     newer = program_of(looping("task", "new"), stage.broker, stage.clock)
     (_, report) = await newer.seeding.plan(paused=True)
-    assert (report.did, report.is_paused) == (Did.CREATED, True)
+    assert (report.did, report.is_paused) == (Effect.CREATED, True)
     assert LoopId("new") not in await stage.listing()
 
 
@@ -395,13 +397,13 @@ async def remove(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("happens", "did"),
     [
-        (delete_roster, Did.REPAIRED),
-        (delete_all, Did.CREATED),
-        (remove, Did.CREATED),
+        (delete_roster, Effect.REPAIRED),
+        (delete_all, Effect.CREATED),
+        (remove, Effect.CREATED),
     ],
 )
 async def test_a_seed_does_what_was_planned(
-    stage: Stage, happens: Callable[[Stage], Awaitable[None]], did: Did
+    stage: Stage, happens: Callable[[Stage], Awaitable[None]], did: Effect
 ) -> None:
     await stage.seed(looping())
     await happens(stage)
@@ -429,11 +431,11 @@ async def test_a_loop_that_the_code_does_not_have_is_removed_with_its_queues(sta
     await stage.seed(looping("task", "gone"))
     program, names = newer(stage), stage.app.names
     orphan = await program.loops.find("gone")
-    assert (await program.removal.remove(orphan)).did is Did.REMOVED
+    assert (await program.removal.remove(orphan)).did is Effect.REMOVED
     for queue in (names.processor_queue("gone"), names.failed_queue("gone")):
         assert await stage.broker.depth(queue) is None
     assert await stage.history("gone") == ["seeded", "removed"]
-    assert (await program.removal.remove(orphan)).did is Did.NOT_THERE
+    assert (await program.removal.remove(orphan)).did is Effect.NOT_THERE
     with pytest.raises(UnknownLoop):
         await program.loops.find("gone")
 
@@ -486,11 +488,11 @@ async def test_of_two_operators_at_once_one_learns_that_the_other_was_first_and_
     async with FaultyBroker(stage.server) as slower:
 
         async def be_overtaken(_: Call) -> None:
-            assert (await stage.verbs.pause(the_loop(stage), "first")).did is Did.PAUSED
+            assert (await stage.verbs.pause(the_loop(stage), "first")).did is Effect.PAUSED
 
         appending = slower.on("publish", where=is_entry, times=1).first(be_overtaken)
         program = program_of(stage.app, slower, stage.clock)
-        assert (await program.verbs.pause(the_loop(stage), "second")).did is Did.UNCHANGED
+        assert (await program.verbs.pause(the_loop(stage), "second")).did is Effect.UNCHANGED
         assert len(appending.met) == 1
     assert (await stage.listing())[TASK].reason == "first"
 
@@ -520,7 +522,7 @@ async def test_many_loops_are_paused_and_resumed_in_bulk(stage: Stage) -> None:
         await asyncio.sleep(1)
         program = program_of(app, broker, stage.clock)
         paused = await program.verbs.pause_all(loops, "stocktaking")
-        assert {(report.did, report.is_paused) for report in paused} == {(Did.PAUSED, True)}
+        assert {(report.did, report.is_paused) for report in paused} == {(Effect.PAUSED, True)}
         assert [report.loop.id for report in paused] == [loop.id for loop in loops]
         types = Counter(call.message.type for call in broker.calls if call.operation == "publish")
         assert types[QUESTION] == 1
@@ -528,7 +530,7 @@ async def test_many_loops_are_paused_and_resumed_in_bulk(stage: Stage) -> None:
         await asyncio.sleep(100)
         assert {run.loop.task for run in of(RunStarted, stage.events)} == {SUPERVISION.task}
         resumed = await program.verbs.resume_all(loops, at_once=True)
-        assert {report.did for report in resumed} == {Did.RESUMED}
+        assert {report.did for report in resumed} == {Effect.RESUMED}
         await asyncio.sleep(10)
     assert {str(run.loop) for run in of(RunStarted, stage.events)} >= set(names)
 

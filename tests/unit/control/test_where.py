@@ -10,7 +10,7 @@ from scheduler.brokers.contract import Depth
 from scheduler.control.where import TOLERANCE, Where, due_at_of, put_of, where
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import WHOLE, Act, LoopId, State, Token
-from scheduler.queues.listing import Listed
+from scheduler.queues.listing import RosterEntry
 from scheduler.timing.durations import SECOND
 from scheduler.timing.schedules import Every
 from tests.stage import START
@@ -21,12 +21,12 @@ PAUSED, GONE = (ACTIVE._replace(state=state) for state in (LoopState.PAUSED, Loo
 TOKEN = Token(LoopId("task"), Every(SECOND), START, START, epoch=2, life=1, seq=7)
 EMPTY, FULL, ALONE = Depth(0, 1), Depth(3, 1), Depth(0, 0)
 LATE = TOLERANCE + SECOND
-TASK = Listed(LoopId("task", WHOLE), TOKEN.schedule, {}, PAUSED, at=START)
+TASK = RosterEntry(LoopId("task", WHOLE), TOKEN.schedule, {}, PAUSED, at=START)
 RESUMED = replace(TASK, entry=GONE, at=START + LATE)
 
 
-def listed(entry: Entry) -> Listed:
-    return Listed(TOKEN.loop, TOKEN.schedule, {}, entry, at=START - SECOND)
+def listed(entry: Entry) -> RosterEntry:
+    return RosterEntry(TOKEN.loop, TOKEN.schedule, {}, entry, at=START - SECOND)
 
 
 def place(

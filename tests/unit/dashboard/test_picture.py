@@ -16,7 +16,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token, encode
 from scheduler.protocol.topology import token_key
 from scheduler.queues.failed import Reason, parked, record_of
-from scheduler.queues.listing import Listed
+from scheduler.queues.listing import RosterEntry
 from scheduler.tasks.tasks import SUPERVISION
 from tests.stage import START
 
@@ -113,9 +113,9 @@ def test_a_pause_is_told_with_who_and_why_and_a_resume_ends_it() -> None:
 
 def test_a_later_entry_of_the_roster_overrules_an_older_token() -> None:
     picture = picture_of(ran(0))
-    picture.list([Listed(POLL, Every("10s"), {}, Entry(5, LoopState.ACTIVE, 5))])
+    picture.list([RosterEntry(POLL, Every("10s"), {}, Entry(5, LoopState.ACTIVE, 5))])
     assert not picture.loops[POLL].is_paused
-    picture.list([Listed(POLL, Every("10s"), {}, Entry(9, LoopState.PAUSED, 5, 5), "by hand")])
+    picture.list([RosterEntry(POLL, Every("10s"), {}, Entry(9, LoopState.PAUSED, 5, 5), "by hand")])
     assert (picture.loops[POLL].is_paused, picture.loops[POLL].reason) == (True, "by hand")
 
 

@@ -9,7 +9,7 @@ from scheduler import Every
 from scheduler.brokers.contract import Depth
 from scheduler.control.where import Where
 from scheduler.dashboard.forms import PAGE, Filter
-from scheduler.dashboard.picture import RUNS_KEPT, LoopPicture, Picture, Run
+from scheduler.dashboard.picture import RUNS_KEPT, LoopPicture, PastRun, Picture
 from scheduler.dashboard.standing import (
     Standing,
     Workload,
@@ -23,7 +23,7 @@ from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.listing import Listed
+from scheduler.queues.listing import RosterEntry
 from tests.stage import START, new_app
 from tests.unit.dashboard.test_picture import POLL, at, message, picture_of, ran
 
@@ -31,8 +31,8 @@ TIMEOUT = timedelta(minutes=1)
 BUSY, IDLE, ALONE = Depth(3, 1), Depth(0, 1), Depth(1, 0)
 
 
-def listed(state: LoopState = LoopState.ACTIVE, loop: LoopId = POLL) -> Listed:
-    return Listed(loop, Every("10s"), {}, Entry(5, state, 5))
+def listed(state: LoopState = LoopState.ACTIVE, loop: LoopId = POLL) -> RosterEntry:
+    return RosterEntry(loop, Every("10s"), {}, Entry(5, state, 5))
 
 
 def waiting_until_10() -> LoopPicture:
@@ -64,7 +64,7 @@ def test_a_loop_stands_as_its_time_and_its_queue_tell(
 
 def test_a_paused_loop_is_not_late() -> None:
     loop = waiting_until_10()
-    loop.listed = Listed(POLL, Every("10s"), {}, Entry(6, LoopState.PAUSED, 5))
+    loop.listed = RosterEntry(POLL, Every("10s"), {}, Entry(6, LoopState.PAUSED, 5))
     assert state_of(loop, at(1000), ALONE, TIMEOUT) is Where.PAUSED
 
 
@@ -124,7 +124,7 @@ def test_loops_of_the_code_and_of_the_broker_are_told_apart() -> None:
     picture.list([listed(), listed(loop=user), listed(loop=old)])
     found = {each.name: each.in_code for each in standings_of(app, picture, at(1))}
     assert found == {"old": False, "poll": True, "poll.user-1": True}
-    picture.list([Listed(old, Every("1s"), {}, Entry(9, LoopState.GONE, 5, 5))])
+    picture.list([RosterEntry(old, Every("1s"), {}, Entry(9, LoopState.GONE, 5, 5))])
     assert "old" not in {each.name for each in standings_of(app, picture, at(1))}
 
 
@@ -179,7 +179,7 @@ def polling(
     loop.token = Token(loop.id, Every("10s"), START, START, attempt=attempt)
     for number in range(runs):
         at = START - number * apart * SECOND
-        loop.add(Run(at, number, LastRun(Ending.SUCCEEDED, at, at, SECOND)))
+        loop.add(PastRun(at, number, LastRun(Ending.SUCCEEDED, at, at, SECOND)))
     return Standing(str(loop.id), state, loop, Every("10s"), True, 0)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler import Cron, Every
 from scheduler.control.where import Where
-from scheduler.dashboard.picture import LoopPicture, Run
+from scheduler.dashboard.picture import LoopPicture, PastRun
 from scheduler.dashboard.standing import Standing
 from scheduler.dashboard.ticks import MOST_PAST, SLOT, PastTick, past_ticks, planned
 from scheduler.protocol.epochs import Verb
@@ -21,20 +21,20 @@ HOURLY = Cron("0 * * * *")
 NOON = START  # of 1 June
 
 
-def ran(at: datetime, ending: Ending = Ending.SUCCEEDED, **how: timedelta | str) -> Run:
+def ran(at: datetime, ending: Ending = Ending.SUCCEEDED, **how: timedelta | str) -> PastRun:
     """A run of the tick at this moment, that began so late and took so long."""
     late, took = how.get("late", SECOND), how.get("took", SECOND)
     assert isinstance(late, timedelta)
     assert isinstance(took, timedelta)
     error = str(how.get("error", ""))
-    return Run(at + late, 0, LastRun(ending, at, at + late, took, error or None))
+    return PastRun(at + late, 0, LastRun(ending, at, at + late, took, error or None))
 
 
 def did(verb: Verb, at: datetime, note: str = "", by: str = "maria") -> JournalEntry:
     return JournalEntry(at, "report", verb.value, 1, None, note=note, by=by)
 
 
-def a_loop(*runs: Run, acts: tuple[JournalEntry, ...] = ()) -> LoopPicture:
+def a_loop(*runs: PastRun, acts: tuple[JournalEntry, ...] = ()) -> LoopPicture:
     loop = LoopPicture(LoopId("report"), acts=list(acts))
     for run in runs:
         loop.add(run)
@@ -135,7 +135,7 @@ def test_of_what_is_before_the_journal_nothing_is_said() -> None:
 
 
 def test_of_what_was_before_it_was_there_nothing_is_said() -> None:
-    loop = a_loop(acts=(did(Verb.START, NOON - MINUTE),))
+    loop = a_loop(acts=(did(Verb.SEED, NOON - MINUTE),))
     assert [tick.at for tick in past(loop)] == [NOON]
 
 

@@ -18,7 +18,7 @@ from scheduler.importing.calendars import COLUMNS, DAY, HOUR, MINUTE, WEEKDAY, C
 from scheduler.importing.celery import read_celery
 from scheduler.importing.cronjob import read_cronjobs
 from scheduler.importing.crontab import read_crontab
-from scheduler.importing.findings import Job
+from scheduler.importing.findings import ImportedJob
 from scheduler.timing.crontab import pattern_of
 from scheduler.timing.schedules import Cron
 
@@ -72,7 +72,7 @@ crontab(minute=0)
 """
 
 
-def next_runs(job: Job, start: str, count: int) -> list[str]:
+def next_runs(job: ImportedJob, start: str, count: int) -> list[str]:
     """When it runs, in UTC."""
     assert isinstance(job.schedule, Cron)
     moment = datetime.fromisoformat(start).replace(tzinfo=UTC)

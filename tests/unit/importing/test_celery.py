@@ -7,7 +7,7 @@ import pytest
 from scheduler import Cron, Every, Retry
 from scheduler.errors import UsageError
 from scheduler.importing.celery import read_celery
-from scheduler.importing.findings import CeleryCall, Found, Job, Parameter, Unknown
+from scheduler.importing.findings import CeleryCall, Found, ImportedJob, Parameter, Unknown
 from tests.imported import KINDS, form, job_of, notes_of
 
 
@@ -21,7 +21,9 @@ def beat(schedule: str, **entry: str) -> Found:
     return read(f"{head}beat_schedule = {{'x': {{'task': 'a.b', 'schedule': {schedule}{more}}}}}\n")
 
 
-def task(decorator: str, signature: str = "()", body: str = "pass", kind: str = "def") -> Job:
+def task(
+    decorator: str, signature: str = "()", body: str = "pass", kind: str = "def"
+) -> ImportedJob:
     (job,) = read(f"{decorator}\n{kind} work{signature}:\n    {body}\n").jobs
     return job
 

@@ -13,7 +13,7 @@ import pytest
 from scheduler import Cron, Every
 from scheduler.errors import ScheduleError
 from scheduler.importing.celery import read_celery
-from scheduler.importing.findings import CeleryCall, Found, Job
+from scheduler.importing.findings import CeleryCall, Found, ImportedJob
 
 SCHEDULES = int(os.environ.get("SCHEDULER_TEST_IMPORTS", "200"))
 PER_FILE = 4
@@ -238,7 +238,7 @@ def moments_of_celery(entry: Any) -> Iterator[datetime]:
         yield moment.astimezone(UTC)
 
 
-def moments_of(job: Job) -> Iterator[datetime]:
+def moments_of(job: ImportedJob) -> Iterator[datetime]:
     assert isinstance(job.schedule, Cron)
     moment, zone = START, ZoneInfo(job.schedule.tz)
     while True:
@@ -266,7 +266,7 @@ def _is_told(found: Found, key: str) -> bool:
     return any(repr(key) in note.text or "`def later`" in note.text for note in found.left)
 
 
-def _difference(entry: Any, job: Job | None) -> str:
+def _difference(entry: Any, job: ImportedJob | None) -> str:
     if job is None:
         return "is missing"
     call = cast("CeleryCall", job.action)

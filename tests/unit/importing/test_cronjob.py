@@ -11,7 +11,7 @@ import yaml
 from scheduler import Cron, Every, Retry
 from scheduler.errors import UsageError
 from scheduler.importing.cronjob import read_cronjobs
-from scheduler.importing.findings import BY_HAND, Command, Found, Job, Unknown
+from scheduler.importing.findings import BY_HAND, Command, Found, ImportedJob, Unknown
 from tests.imported import KINDS, job_of, notes_of
 
 
@@ -30,7 +30,7 @@ def read(document: Any) -> Found:
     return read_cronjobs(yaml.safe_dump(document, sort_keys=False), "jobs.yaml")
 
 
-def of_container(**values: Any) -> tuple[Job, list[str]]:
+def of_container(**values: Any) -> tuple[ImportedJob, list[str]]:
     document = manifest()
     document["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0] |= values
     found = read(document)

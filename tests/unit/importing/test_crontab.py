@@ -5,16 +5,16 @@ import pytest
 from scheduler import Cron
 from scheduler.errors import UsageError
 from scheduler.importing.crontab import SIX, read_crontab
-from scheduler.importing.findings import BY_HAND, NO_LIMIT, Command, Job
+from scheduler.importing.findings import BY_HAND, NO_LIMIT, Command, ImportedJob
 from tests.imported import KINDS, notes_of
 
 
-def only_job(text: str) -> Job:
+def only_job(text: str) -> ImportedJob:
     (job,) = read_crontab(text, "crontab").jobs
     return job
 
 
-def command_of(job: Job) -> Command:
+def command_of(job: ImportedJob) -> Command:
     assert isinstance(job.action, Command)
     return job.action
 

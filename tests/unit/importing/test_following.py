@@ -4,7 +4,7 @@ import pytest
 
 from scheduler import Cron, Every
 from scheduler.importing.celery import read_celery
-from scheduler.importing.findings import CeleryCall, Found, Job, Unknown
+from scheduler.importing.findings import CeleryCall, Found, ImportedJob, Unknown
 from tests.imported import form, notes_of
 
 A = "{'task': 't.a', 'schedule': 60}"
@@ -24,7 +24,7 @@ def loops_of(found: Found) -> dict[str, str]:
     return {job.name: _schedule(job) for job in found.jobs if job.schedule is not None}
 
 
-def _schedule(job: Job) -> str:
+def _schedule(job: ImportedJob) -> str:
     if isinstance(job.schedule, Every):
         return f"{job.schedule.period.total_seconds():g}"
     assert isinstance(job.schedule, Cron)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler import Cron, Every, Retry
-from scheduler.importing.findings import CeleryCall, Command, Found, Job, Note, Place
+from scheduler.importing.findings import CeleryCall, Command, Found, ImportedJob, Note, SourceLine
 from scheduler.importing.writing import code_of, comment, literal, name_of
 from scheduler.testing import Kit, run_virtually
 from tests.imported import KINDS, app_of, module_of
@@ -107,11 +107,11 @@ def test_functions_are_named_as_in_the_file(text: str, name: str) -> None:
 
 
 def test_names_are_taken_once(tmp_path: Path) -> None:
-    place, call = Place("a.py", 1), CeleryCall("a.b")
+    place, call = SourceLine("a.py", 1), CeleryCall("a.b")
     jobs = [
-        Job(place, "send", "", call, Every("1m")),
-        Job(place, "send", "", call),
-        Job(place, "send", "", call, Cron("@daily")),
+        ImportedJob(place, "send", "", call, Every("1m")),
+        ImportedJob(place, "send", "", call),
+        ImportedJob(place, "send", "", call, Cron("@daily")),
     ]
     app = app_of(Found("celery", "shop", jobs), tmp_path)
     assert list(app.tasks) == ["send_loop", "send", "send_loop_2"]
@@ -119,7 +119,9 @@ def test_names_are_taken_once(tmp_path: Path) -> None:
 
 def test_a_secret_of_several_commands_is_written_once() -> None:
     jobs = [
-        Job(Place("crontab", 1), name, "", Command(["true"], environment={"TOKEN": "hush"}))
+        ImportedJob(
+            SourceLine("crontab", 1), name, "", Command(["true"], environment={"TOKEN": "hush"})
+        )
         for name in ("one", "two")
     ]
     assert code_of(Found("crontab", "shop", jobs)).count("hush") == 1
@@ -135,15 +137,17 @@ def test_a_retry_policy_is_written_whole(tmp_path: Path) -> None:
         retry_on=(ConnectionError, TimeoutError),
         give_up_on=(ConnectionResetError,),
     )
-    job = Job(Place("a.py", 1), "send", "", CeleryCall("a.b"), retry=retry, rate="10/m")
+    job = ImportedJob(
+        SourceLine("a.py", 1), "send", "", CeleryCall("a.b"), retry=retry, rate="10/m"
+    )
     (spec,) = app_of(Found("celery", "shop", [job]), tmp_path).tasks.values()
     assert spec.policy.retry == retry
     assert str(spec.rate) == "10/m"
 
 
 def test_what_is_not_carried_over_cannot_end_a_comment() -> None:
-    note = Note(Place("a\nimport os", 1), "x\n\rimport sys\x0cimport abc")
-    job = Job(note.place, "a", "b\nc", CeleryCall("a.b"), notes=[note])
+    note = Note(SourceLine("a\nimport os", 1), "x\n\rimport sys\x0cimport abc")
+    job = ImportedJob(note.place, "a", "b\nc", CeleryCall("a.b"), notes=[note])
     tree = ast.parse(code_of(Found("celery", "shop", [job], [note])))
     imported = {ast.unparse(node) for node in tree.body if isinstance(node, ast.Import)}
     assert imported == {"import pkgutil"}
@@ -157,14 +161,14 @@ def test_a_command_gets_its_words_its_input_and_its_environment(tmp_path: Path) 
         environment={"GREETING": "hello"},
         folder=str(tmp_path),
     )
-    job = Job(Place("crontab", 1), "greet", "", command, Cron("@daily"))
+    job = ImportedJob(SourceLine("crontab", 1), "greet", "", command, Cron("@daily"))
     module = module_of(Found("crontab", "shop", [job]), tmp_path)
     asyncio.run(module.greet())
     assert out.read_text() == f"one\ntwo\nhello it's {tmp_path}\n"
 
 
 def test_a_command_that_fails_is_a_failed_run(tmp_path: Path) -> None:
-    job = Job(Place("crontab", 1), "fail", "", Command(["/bin/sh", "-c", "exit 3"]))
+    job = ImportedJob(SourceLine("crontab", 1), "fail", "", Command(["/bin/sh", "-c", "exit 3"]))
     module = module_of(Found("crontab", "shop", [job]), tmp_path)
     with pytest.raises(RuntimeError, match="exit code 3"):
         asyncio.run(module.fail())
@@ -186,7 +190,7 @@ def test_a_command_ends_with_its_run_and_all_that_it_has_started(
     # All of them have it open, until they end.
     words = ["/bin/sh", "-c", f"exec 9> {alive}; {script}"]
     command = Command(words, grace=timedelta(seconds=grace))
-    job = Job(Place("crontab", 1), "wait", "", command)
+    job = ImportedJob(SourceLine("crontab", 1), "wait", "", command)
     module = module_of(Found("crontab", "shop", [job]), tmp_path)
 
     async def cancelled() -> None:

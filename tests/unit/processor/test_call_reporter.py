@@ -11,7 +11,7 @@ from scheduler.control.doctor import Finding
 from scheduler.dashboard.picture import Picture
 from scheduler.dashboard.standing import delays_in_words
 from scheduler.protocol.messages import Message
-from scheduler.queues.history import MOST_TOLD, Attempt, Summary, Totals, totals_of
+from scheduler.queues.history import MOST_TOLD, Attempt, CallTotals, Summary, totals_of
 from tests.stage import START, Stage, new_app, program_of
 
 DOWN = "ConnectionError: the mail server is down"
@@ -40,7 +40,7 @@ async def told(stage: Stage, **which: Any) -> list[Summary | Attempt]:
     return [each async for each in history.read(**which)]
 
 
-async def totals(stage: Stage) -> dict[str, Totals]:
+async def totals(stage: Stage) -> dict[str, CallTotals]:
     return totals_of([each for each in await told(stage) if isinstance(each, Summary)])
 
 

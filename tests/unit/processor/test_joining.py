@@ -9,7 +9,7 @@ import pytest
 from scheduler.control.first_tokens import joined
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
-from scheduler.queues.journal import Heard
+from scheduler.queues.journal import LoopRecord
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import Every
 from tests.stage import START
@@ -46,8 +46,8 @@ FIRST = Token(
 )
 
 
-def heard_of(*tokens: Token) -> Heard:
-    heard = Heard()
+def heard_of(*tokens: Token) -> LoopRecord:
+    heard = LoopRecord()
     for token in tokens:
         heard.note(token)
     return heard

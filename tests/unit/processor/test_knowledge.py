@@ -22,7 +22,7 @@ from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.listing import Checkpoint, Listed, Listing, checkpoint_of
+from scheduler.queues.listing import Checkpoint, Listing, RosterEntry, checkpoint_of
 from scheduler.queues.roll_call import RollCall
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.schedules import Every
@@ -96,9 +96,9 @@ async def test_a_processor_tells_how_far_it_is_behind_the_roster(stage: Stage) -
     slow_clock = LoopClock(START - timedelta(seconds=3))
     async with knowing(stage) as its:
         gone = LoopId("task", "gone")
-        listed = Listed(gone, Every("1m"), {}, Entry(7, LoopState.GONE, 1))
+        listed = RosterEntry(gone, Every("1m"), {}, Entry(7, LoopState.GONE, 1))
         (appended,) = await roster_of(NAMES, stage.broker, slow_clock).append([listed])
-        assert isinstance(appended, Listed)
+        assert isinstance(appended, RosterEntry)
         await roster_of(NAMES, stage.broker, stage.clock).note([appended])
         await asyncio.sleep(3)
         assert its.events == [EpochHeard(gone, 7, timedelta(seconds=3))]
@@ -211,7 +211,7 @@ async def test_it_knows_what_was_said_before_it_listened_and_what_is_said_then(
         seeded = known.listing.known(LOOP)
         assert seeded > 0
         paused = Entry(seeded + 1, LoopState.PAUSED, seeded, base=seeded)
-        listed = Listed(LOOP, Every("10s"), {}, paused)
+        listed = RosterEntry(LOOP, Every("10s"), {}, paused)
         await roster_of(NAMES, stage.broker, stage.clock).append([listed])
         await asyncio.sleep(0)
         assert known.listing.known(LOOP) == seeded + 1
@@ -266,13 +266,13 @@ async def test_a_cut_during_the_reading_has_it_begin_anew(stage: Stage) -> None:
 # What was noted
 
 
-def noted_in(epoch: int) -> Listed:
+def noted_in(epoch: int) -> RosterEntry:
     """The entry of an epoch that goes on from a token that was noted in the one before."""
     tick = START + timedelta(hours=1)
     token = Token(LOOP, Every("1h"), tick, tick, epoch=epoch - 1, life=1, seq=5)
     checkpoint = checkpoint_of(token, "test", tick)
     entry = Entry(epoch, LoopState.PAUSED, 1, base=epoch - 1)
-    return Listed(LOOP, Every("1h"), {}, entry, checkpoint=checkpoint)
+    return RosterEntry(LOOP, Every("1h"), {}, entry, checkpoint=checkpoint)
 
 
 def first_of(epoch: int) -> Token:

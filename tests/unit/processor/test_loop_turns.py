@@ -11,7 +11,7 @@ from scheduler.processor import recognition
 from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState, Position
 from scheduler.protocol.tokens import LoopId, State, Token
-from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.listing import Listing, RosterEntry
 from scheduler.queues.roll_call import InHand
 from scheduler.timing.schedules import Every
 from tests.stage import START
@@ -68,7 +68,7 @@ async def test_a_replay_runs_beside_its_loop_and_is_not_told() -> None:
 
 def test_a_token_is_void_once_a_later_epoch_is_known_of_whoever_told_it() -> None:
     by_roster, by_roll_call = Listing(), LoopTurns(Listing())
-    by_roster.enter(Listed(LOOP, Every("1h"), {}, Entry(5, LoopState.ACTIVE, 1)))
+    by_roster.enter(RosterEntry(LOOP, Every("1h"), {}, Entry(5, LoopState.ACTIVE, 1)))
     by_roll_call.learn(LOOP, 5)
     for turns in LoopTurns(by_roster), by_roll_call:
         assert turns.known(LOOP) == 5

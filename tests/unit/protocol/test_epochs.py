@@ -50,7 +50,7 @@ def test_a_later_epoch_is_ahead_and_within_an_epoch_the_greater_progress(
 @pytest.mark.parametrize(
     ("state", "verb", "after"),
     [
-        (GONE, Verb.START, ACTIVE),
+        (GONE, Verb.SEED, ACTIVE),
         (ACTIVE, Verb.PAUSE, PAUSED),
         (PAUSED, Verb.PAUSE, PAUSED),
         (PAUSED, Verb.RESUME, ACTIVE),
@@ -60,16 +60,16 @@ def test_a_later_epoch_is_ahead_and_within_an_epoch_the_greater_progress(
         (ACTIVE, Verb.RENAME, ACTIVE),
         (PAUSED, Verb.RENAME, PAUSED),
         (ACTIVE, Verb.REPAIR, ACTIVE),
-        (ACTIVE, Verb.GONE, GONE),
-        (PAUSED, Verb.GONE, GONE),
-        (GONE, Verb.GONE, GONE),
+        (ACTIVE, Verb.REMOVE, GONE),
+        (PAUSED, Verb.REMOVE, GONE),
+        (GONE, Verb.REMOVE, GONE),
     ],
 )
 def test_a_creator_begins_the_next_epoch(state: LoopState, verb: Verb, after: LoopState):
     beginning = begun(verb, entry(state))
     assert beginning is not None
     base = 0 if state is GONE else 4
-    life = 5 if verb is Verb.START else 2
+    life = 5 if verb is Verb.SEED else 2
     asked = 3 if verb in (Verb.REPAIR, Verb.RESCHEDULE, Verb.RENAME) else 5
     assert beginning.entry == Entry(5, after, life, base, asked)
     assert beginning.token == (Position(5, 0, joined=False) if after is ACTIVE else None)
@@ -77,7 +77,7 @@ def test_a_creator_begins_the_next_epoch(state: LoopState, verb: Verb, after: Lo
 
 @pytest.mark.parametrize("latest", [None, entry(GONE)])
 def test_a_loop_may_be_started_paused(latest: Entry | None):
-    beginning = begun(Verb.START, latest, paused=True)
+    beginning = begun(Verb.SEED, latest, paused=True)
     assert beginning is not None
     assert (beginning.entry.state, beginning.token) == (PAUSED, None)
 
@@ -85,12 +85,12 @@ def test_a_loop_may_be_started_paused(latest: Entry | None):
 @pytest.mark.parametrize(
     ("state", "verb"),
     [
-        (ACTIVE, Verb.START),
-        (PAUSED, Verb.START),
+        (ACTIVE, Verb.SEED),
+        (PAUSED, Verb.SEED),
         (ACTIVE, Verb.RESUME),
         (PAUSED, Verb.TRIGGER),
         (PAUSED, Verb.REPAIR),
-        *((GONE, verb) for verb in Verb if verb not in (Verb.START, Verb.GONE)),
+        *((GONE, verb) for verb in Verb if verb not in (Verb.SEED, Verb.REMOVE)),
     ],
 )
 def test_a_creator_that_has_nothing_to_do_begins_no_epoch(state: LoopState, verb: Verb):
@@ -98,10 +98,10 @@ def test_a_creator_that_has_nothing_to_do_begins_no_epoch(state: LoopState, verb
 
 
 def test_a_loop_that_was_never_there_is_started():
-    assert begun(Verb.START, None) == Beginning(
+    assert begun(Verb.SEED, None) == Beginning(
         Entry(1, ACTIVE, life=1, asked=1), Position(1, 0, joined=False)
     )
-    assert not any(begun(verb, None) for verb in Verb if verb is not Verb.START)
+    assert not any(begun(verb, None) for verb in Verb if verb is not Verb.SEED)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_epochs_are_numbered_by_the_time_but_always_onwards(
     latest: int | None, at_ms: int, epoch: int
 ):
     last = None if latest is None else entry(GONE, latest)
-    beginning = begun(Verb.START, last, at_ms=at_ms)
+    beginning = begun(Verb.SEED, last, at_ms=at_ms)
     assert beginning is not None
     assert beginning.entry == Entry(epoch, ACTIVE, life=epoch, asked=epoch)
     assert beginning.token is not None
@@ -131,7 +131,7 @@ def test_epochs_are_numbered_by_the_time_but_always_onwards(
 def test_a_creator_appends_before_it_puts_before_it_calls(verb: Verb, token: Position | None):
     puts = () if token is None else (Step.PUT,)
     puts = (Step.EXCHANGE, *puts) if token == FIRST else puts
-    calls = (Step.CALL,) if verb in (Verb.PAUSE, Verb.GONE) else ()
+    calls = (Step.CALL,) if verb in (Verb.PAUSE, Verb.REMOVE) else ()
     assert steps(verb, token) == (Step.APPEND, *puts, *calls)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.protocol.policies import Policy, advice, harms, shield
+from scheduler.protocol.policies import BrokerPolicy, advice, harms, shield
 from scheduler.protocol.topology import Queue, topology
 
 SHOP = topology("shop", ["report"], called=["report"])
@@ -14,11 +14,13 @@ TIMER, PARKED, CALLS = "shop.v1.hatchery.5m", "shop.v1.failed.report", "shop.v1.
 LOOKED_AT = {TIMER, PARKED, CALLS, "shop.v1.journal", "shop.v1.delayed"}
 
 
-def blanket(pattern: str = ".*", **settings: Any) -> Policy:
-    return Policy("all", pattern, {name.replace("_", "-"): of for name, of in settings.items()})
+def blanket(pattern: str = ".*", **settings: Any) -> BrokerPolicy:
+    return BrokerPolicy(
+        "all", pattern, {name.replace("_", "-"): of for name, of in settings.items()}
+    )
 
 
-def changed(*policies: Policy) -> set[str]:
+def changed(*policies: BrokerPolicy) -> set[str]:
     return {name for harm in harms(DECLARED, policies) for name in harm.changed}
 
 
@@ -54,14 +56,14 @@ def test_of_several_that_match_the_highest_priority_applies_and_operators_come_o
     for each in ttl, alternate:
         assert changed(each)
         assert not changed(each, shield("shop"))
-    operators = Policy("limits", ".", {"message-ttl": 1}, is_operator=True)
+    operators = BrokerPolicy("limits", ".", {"message-ttl": 1}, is_operator=True)
     (harm,) = harms(DECLARED, [ttl, shield("shop"), operators])
     assert (harm.about, harm.settings) == ("operator policy 'limits'", {"message-ttl": 1})
     assert "change its pattern" in advice(harm, "shop", "/")
 
 
 def test_the_advice_is_the_shield_above_the_policy_that_harms() -> None:
-    (harm,) = harms(DECLARED, [Policy("all", ".", {"expires": 1}, "queues", 5000)])
+    (harm,) = harms(DECLARED, [BrokerPolicy("all", ".", {"expires": 1}, "queues", 5000)])
     assert harm.detail.startswith("changes shop.v1.")
     words = shlex.split(advice(harm, "shop", "my vhost"))
     assert words[:6] == [

@@ -19,7 +19,7 @@ from scheduler.queues.failed import (
     ROUND,
     TRACEBACK_LENGTH,
     FailedQueues,
-    Parked,
+    ParkedMessage,
     Reason,
     Selection,
     lightened,
@@ -413,7 +413,7 @@ async def test_parked_messages_are_chosen_by_all_that_is_given(
     assert [each.id for each in await failed.browse(TASKS, selection, limit=1)] == [
         each.id for each in found[:1]
     ]
-    purged: list[Parked] = []
+    purged: list[ParkedMessage] = []
     assert await failed.purge(TASKS, selection, tell=purged.append) == len(chosen)
     assert {each.id for each in purged} == {each.id for each in found}
     assert len(await failed.browse(TASKS)) == 4 - len(chosen)
@@ -479,9 +479,9 @@ async def test_nothing_is_held_for_long_however_slow_the_replay(
 
 async def test_what_fails_again_meanwhile_is_not_replayed_twice(stage: Stage, slow: FailedQueues):
     """Each of them is parked again at once."""
-    again: list[Parked] = []
+    again: list[ParkedMessage] = []
 
-    def fail(parked: Parked) -> None:
+    def fail(parked: ParkedMessage) -> None:
         again.append(parked)
         stage.server.publish(parked.message, NAMES.failed, parked.routing_key)
 
@@ -491,7 +491,7 @@ async def test_what_fails_again_meanwhile_is_not_replayed_twice(stage: Stage, sl
 
 
 async def test_what_is_parked_meanwhile_is_not_purged(stage: Stage, slow: FailedQueues):
-    def park_another(parked: Parked) -> None:
+    def park_another(parked: ParkedMessage) -> None:
         stage.server.publish(parked.message, NAMES.failed, parked.routing_key)
 
     assert await slow.purge(TASKS, EVERYTHING, tell=park_another) == 4
@@ -499,7 +499,7 @@ async def test_what_is_parked_meanwhile_is_not_purged(stage: Stage, slow: Failed
 
 
 async def test_a_verb_says_how_many_somebody_else_has_taken(stage: Stage, slow: FailedQueues):
-    def take_the_last(_: Parked) -> None:
+    def take_the_last(_: ParkedMessage) -> None:
         stage.server.queue(NAMES.failed).take()
 
     with pytest.raises(NotAllSeen, match="^1 of the parked messages .* Another reader") as told:
@@ -539,7 +539,7 @@ async def test_whether_several_ids_begin_so_is_known_only_when_all_were_seen(
 ):
     first = (await slow.browse(TASKS))[0]
 
-    async def half(_: object) -> AsyncIterator[Parked]:
+    async def half(_: object) -> AsyncIterator[ParkedMessage]:
         yield first
         raise NotAllSeen(left=3)
 

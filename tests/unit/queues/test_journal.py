@@ -17,8 +17,8 @@ from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, Token, encod
 from scheduler.protocol.topology import UNROUTED_CALL_FOR
 from scheduler.queues.journal import (
     MARGIN,
-    Heard,
     JournalEntry,
+    LoopRecord,
     Put,
     look_backs,
     put_in,
@@ -242,8 +242,8 @@ def token(epoch: int = 5, seq: int = 0, attempt: int = 0, *, first: bool = False
     return replace(made, first=first, carry=list(made.position))
 
 
-def heard_of(*tokens: Token) -> Heard:
-    heard = Heard()
+def heard_of(*tokens: Token) -> LoopRecord:
+    heard = LoopRecord()
     for each in tokens:
         heard.note(each)
     return heard
@@ -294,7 +294,9 @@ async def write(stage: Stage, *tokens: Token, **members: Any) -> None:
         await stage.broker.publish(message, exchange="", routing_key=stage.app.names.journal)
 
 
-async def heard(stage: Stage, *loops: LoopId, since: datetime | None = None) -> dict[LoopId, Heard]:
+async def heard(
+    stage: Stage, *loops: LoopId, since: datetime | None = None
+) -> dict[LoopId, LoopRecord]:
     return await stage.journal.heard(loops or [TASK], since=since)
 
 

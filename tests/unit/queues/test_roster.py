@@ -22,8 +22,8 @@ from scheduler.queues.listing import (
     DONE,
     ENTRY_TYPE,
     Checkpoint,
-    Listed,
     Listing,
+    RosterEntry,
     checkpoint_of,
 )
 from scheduler.queues.roster import REMEMBERED, Roster
@@ -36,11 +36,11 @@ from tests.stage import START, roster_of
 
 NAMES = Names("test")
 ACTIVE, PAUSED, GONE = LoopState.ACTIVE, LoopState.PAUSED, LoopState.GONE
-A = Listed(LoopId("a"), Every("1m"), {}, Entry(7, ACTIVE, 7), by="me", at=START)
+A = RosterEntry(LoopId("a"), Every("1m"), {}, Entry(7, ACTIVE, 7), by="me", at=START)
 A_PAUSED = replace(A, entry=Entry(8, PAUSED, 7, base=7), reason="stocktaking")
 A_GONE = replace(A, entry=Entry(9, GONE, 7, base=7))
 A_AGAIN = replace(A, entry=Entry(10, ACTIVE, 10))
-B = Listed(
+B = RosterEntry(
     LoopId("b", "bonn"),
     Cron("0 9 * * MON-FRI", tz="Europe/Berlin"),
     {"city": "Bonn", "n": 1},
@@ -91,7 +91,7 @@ async def test_of_what_follows_the_same_entry_the_first_is_accepted(
     roster: Roster,
     broker: FaultyBroker,
     clock: LoopClock,
-    entries: list[Listed],
+    entries: list[RosterEntry],
     accepted: list[bool],
 ) -> None:
     answers = list[bool]()
@@ -138,8 +138,8 @@ async def test_many_entries_are_appended_in_messages_of_bounded_size(
     entries = [*many, *[with_key(big, n) for n in range(3)], beyond, huge]
     *_, before, refused, last = await roster.append(entries)
     assert isinstance(refused, TooLarge)
-    assert isinstance(before, Listed)
-    assert isinstance(last, Listed)
+    assert isinstance(before, RosterEntry)
+    assert isinstance(last, RosterEntry)
     sizes = [entries_in(each) async for each in broker.read(NAMES.roster)]
     assert sorted(sizes) == [1, 1, 1, 1, 50, 100, 100]
     assert len(await roster.read()) == 254
@@ -158,7 +158,7 @@ def entries_in(message: Message) -> int:
     return len(json.loads(message.body)["entries"])
 
 
-def with_key(listed: Listed, number: int) -> Listed:
+def with_key(listed: RosterEntry, number: int) -> RosterEntry:
     return replace(listed, loop=LoopId("big", str(number)))
 
 
@@ -241,7 +241,9 @@ def test_what_a_checkpoint_covers(token: Token, is_covered: bool) -> None:
         "a later epoch",
     ],
 )
-def test_a_checkpoint_holds_for_the_epoch_of_its_entry(entries: list[Listed], holds: Listed):
+def test_a_checkpoint_holds_for_the_epoch_of_its_entry(
+    entries: list[RosterEntry], holds: RosterEntry
+):
     listing = Listing()
     for listed in entries:
         listing.enter(listed)
@@ -261,7 +263,7 @@ def test_a_checkpoint_holds_for_the_epoch_of_its_entry(entries: list[Listed], ho
     ],
 )
 def test_the_greatest_epoch_that_was_seen_anywhere_is_known(
-    entered: list[Listed], learned: list[int], known: int
+    entered: list[RosterEntry], learned: list[int], known: int
 ) -> None:
     listing = Listing()
     for epoch in learned:
@@ -289,7 +291,7 @@ T_RESUMED = replace(T_PAUSED, entry=Entry(9, GONE, 8, base=8))
     ],
 )
 async def test_a_task_is_held_while_it_is_paused_or_may_be(
-    broker: FaultyBroker, roster: Roster, entered: list[Listed], heard: int, is_held: bool
+    broker: FaultyBroker, roster: Roster, entered: list[RosterEntry], heard: int, is_held: bool
 ) -> None:
     await roster.append([A, *entered])
     listing = await roster.read()
@@ -390,7 +392,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.queues.roster.FEW", MANY - 1)
 
 
-def loop_number(number: int, epoch: int) -> Listed:
+def loop_number(number: int, epoch: int) -> RosterEntry:
     entry = Entry(epoch, ACTIVE, 1, base=epoch - 1)
     return replace(A, loop=LoopId("loop", str(number)), entry=entry)
 
