@@ -49,6 +49,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from scheduler import Context, Every, Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.cli.processing import fastest_loop
+from scheduler.control.memory import last_memory
 from scheduler.protocol.hatchery import timers
 from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
 from tests.benchmarks.costs import cpu_of
@@ -146,6 +147,7 @@ class Million:
     async def run(self) -> str:
         with self._processors(PROCESSORS) as pids:
             await self._caught_up()
+            await self._supervised()
             began, own, brokers = now(), cpu_of(set(pids)), self._broker()
             await asyncio.sleep(self._seconds)
             own, brokers = cpu_of(set(pids)) - own, self._broker() - brokers
@@ -278,6 +280,16 @@ class Million:
             return len(late) > self._loops / self._period.total_seconds() and max(late) < 1000
 
         await self._until(is_in_time)
+
+    async def _supervised(self) -> None:
+        """Wait until supervision has read what was put before."""
+        began = now()
+        async with AmqpBroker(self._node.url) as broker:
+            program = program_of(app, broker)
+            while (await last_memory(program)).counted_at_ms < began * 1e3:
+                if now() - began > PATIENCE:
+                    raise TimeoutError
+                await asyncio.sleep(5)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + PATIENCE
