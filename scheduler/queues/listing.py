@@ -314,8 +314,9 @@ def _row_of(members: Mapping[str, Any], entry: str) -> Row:
         kept_ms = schedule.get("once_ms", 0) + schedule.get("kept_ms", 0)
         forget_ms = max(at_ms, kept_ms) if members.get("reason") == DONE else at_ms
     elif state == LoopState.ACTIVE and members["key"] != WHOLE:
-        # At a fixed rate, the first tick may be sooner than its period says.
-        waits_ms = 0 if "mode" in schedule else schedule.get("every_ms", 0)
+        waits_ms = schedule.get("every_ms", 0)
+        if waits_ms and "mode" in schedule:  # at a fixed rate, until the next tick of its grid
+            waits_ms -= (at_ms - schedule.get("offset_ms", 0)) % waits_ms
         due_ms = max(at_ms + waits_ms, members.get("checkpoint", {}).get("until_ms", 0))
     return Row(
         LoopId(members["task"], members["key"]),

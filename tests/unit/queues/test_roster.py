@@ -633,6 +633,22 @@ def test_the_name_of_a_one_off_that_has_run_is_remembered_for_as_long_as_it_is_k
     assert A.loop not in listing
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Every("1h"),
+        Every("1h", mode="fixed_rate"),
+        Every("1h", mode="fixed_rate", offset="7m"),
+    ],
+)
+def test_a_loop_is_not_overdue_before_its_first_tick(schedule: Every) -> None:
+    listing, at = Listing(), START + timedelta(minutes=10)
+    listing.enter(replace(A, schedule=schedule, at=at))
+    due_ms = milliseconds_since_epoch(schedule.next_after(at))
+    assert listing.table.overdue(due_ms, 1) == []
+    assert listing.table.overdue(due_ms + 1, 1) == [A.loop]
+
+
 def test_a_program_without_room_for_its_loops_says_where_to_make_some(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
