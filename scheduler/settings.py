@@ -242,11 +242,11 @@ def _message_of(error: ValidationError) -> str:
     for problem in problems:
         if problem["type"] == "extra_forbidden":
             return misnamed("Settings", str(problem["loc"][0]), Settings.model_fields)
-    told = (
+    problems = (
         ": ".join([*map(_variable, problem["loc"]), without_kind(problem["msg"])])
         for problem in problems
     )
-    return f"A setting cannot be used. {'; '.join(told)}."
+    return f"A setting cannot be used. {'; '.join(problems)}."
 
 
 def _variable(name: object) -> str:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeVar, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
 from scheduler.app import Scheduler
@@ -35,6 +35,21 @@ class Group(TyperGroup):
         if args[0] not in self.commands and not ctx.resilient_parsing:
             ctx.fail(no_such("command", args[0], self.commands))
         return super().resolve_command(ctx, args)
+
+
+class StrictCommand(TyperCommand):
+    """Say which arguments it takes, if there are more."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.ignore_unknown_options:
+            found = (each for each in self.params if isinstance(each, TyperArgument))
+            takes = [each.metavar or str(each.name).upper() for each in found]
+            ctx.fail(
+                f"`{ctx.command_path}` takes {' '.join(takes) or 'no argument'}, and got "
+                f"{' '.join(rest)} as well."
+            )
+        return rest
 
 
 def new_group(help: str | None = None) -> typer.Typer:
@@ -88,8 +103,8 @@ def command(
         parameters = [APP if name == "app" else each for name, each in shown.items()]
         parameters += [JSON] * (prints and "as_json" not in own) + [TIMEOUT] * asks
         vars(exiting)["__signature__"] = inspect.Signature(parameters)
-        unknown = dict.fromkeys(("allow_extra_args", "ignore_unknown_options"), more)
-        group.command(name, context_settings=unknown)(exiting)
+        unknown = {"allow_extra_args": True, "ignore_unknown_options": more}
+        group.command(name, cls=StrictCommand, context_settings=unknown)(exiting)
         return function
 
     return register

@@ -116,8 +116,8 @@ class Installation:
         for queue in self._app.topology().queues:
             known = imprint.queues.get(queue.name)
             if queue.name in of_tasks and known is not None and known != queue.arguments:
-                told = self._explained(queue.name, known, queue.arguments)
-                raise UsageError(f"{told} Nothing was started.")
+                explained = self._explained(queue.name, known, queue.arguments)
+                raise UsageError(f"{explained} Nothing was started.")
 
     async def other_tasks(self) -> set[str]:
         """Return the tasks that were seeded and have a queue, and that the code does not have."""
@@ -242,8 +242,8 @@ class Installation:
         declared: Arguments = imprint.queues.get(error.queue, {}) if imprint else {}
         wanted = {queue.name: queue.arguments for queue in self._app.topology().queues}
         known = declared or {**wanted[error.queue], error.argument: None}
-        told = self._explained(error.queue, known, wanted[error.queue])
-        return UsageError(f"{told} Nothing was changed.")
+        explained = self._explained(error.queue, known, wanted[error.queue])
+        return UsageError(f"{explained} Nothing was changed.")
 
     def _explained(self, queue: str, known: Arguments, wanted: Arguments) -> str:
         names = self._app.names

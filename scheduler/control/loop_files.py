@@ -138,13 +138,13 @@ def _loops(
     for key, values in cast("dict[str, object]", table).items():
         if not isinstance(values, dict):
             example = _table(task, "user-42")
-            told = f"expected tables of keyed loops, such as {example}; {key!r} is not one."
-            raise _wrong(file, told, task)
+            detail = f"expected tables of keyed loops, such as {example}; {key!r} is not one."
+            raise _wrong(file, detail, task)
         row = _row(file, task, key, cast("dict[str, object]", values))
         parameters = tasks[task].arguments.parameters
         if unknown := [name for name in row.args if name not in parameters]:
-            told = no_such("parameter", unknown[0], parameters)
-            raise _wrong(file, told, task, key, "args")
+            detail = no_such("parameter", unknown[0], parameters)
+            raise _wrong(file, detail, task, key, "args")
         try:
             loop = row.schedule, row.args
             wanted_loop(tasks[task], key, loop)

@@ -403,7 +403,7 @@ class Survey:
         try:
             since = self._clock.now() - RECENT
             reading = self._history.read(since=since, containing='"until_ms"')
-            return totals_of([told async for told in reading if isinstance(told, Summary)])
+            return totals_of([summary async for summary in reading if isinstance(summary, Summary)])
         except QueueNotFound:  # nothing was seeded
             return {}
 

@@ -81,7 +81,7 @@ class TimerWatch:
         after = await self._late_heads(list(before))
         stuck = {name: cause for name, cause in after.items() if cause == before[name]}
         return Lateness(
-            {name: cause.told for name, cause in stuck.items()},
+            {name: cause.finding for name, cause in stuck.items()},
             is_draining=len(stuck) < len(before),
         )
 
@@ -116,8 +116,10 @@ class TimerWatch:
         due_at = _due_at_of(delivery.message)
         if due_at is None:
             return None
-        told = f"Its first message, for {_target_of(delivery)}, was due at {due_at:%H:%M:%S} UTC."
-        return TimerHead(delivery.message.message_id, due_at, told)
+        finding = (
+            f"Its first message, for {_target_of(delivery)}, was due at {due_at:%H:%M:%S} UTC."
+        )
+        return TimerHead(delivery.message.message_id, due_at, finding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +128,12 @@ class TimerHead:
 
     Attributes:
         id: None: the timer does not respond.
-        told: the finding about it, in a sentence.
+        finding: its state, in a sentence.
     """
 
     id: str | None
     due_at: datetime | None
-    told: str
+    finding: str
 
 
 def _target_of(delivery: Delivery) -> str:

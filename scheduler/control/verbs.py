@@ -69,9 +69,9 @@ class Verbs:
         def decide(loop: Loop, listed: RosterEntry) -> Intent:
             paused = listed.entry.state is LoopState.PAUSED
             if loop.id.is_whole and not paused:
-                told = _told_as(Verb.PAUSE)
+                change = _as_operation(Verb.PAUSE)
                 return Intent(
-                    Verb.SEED, loop, listed, told, reason=reason, paused=True, did=Effect.PAUSED
+                    Verb.SEED, loop, listed, change, reason=reason, paused=True, did=Effect.PAUSED
                 )
             because = listed.reason if paused else reason
             token = tokens.get(loop.id)
@@ -119,8 +119,8 @@ class Verbs:
             if listed.entry.state is not LoopState.PAUSED:
                 return Report(loop, Effect.NOT_PAUSED)
             if loop.id.is_whole:
-                told = _told_as(Verb.RESUME)
-                return Intent(Verb.REMOVE, loop, listed, told, did=Effect.RESUMED)
+                change = _as_operation(Verb.RESUME)
+                return Intent(Verb.REMOVE, loop, listed, change, did=Effect.RESUMED)
             return Intent(
                 Verb.RESUME,
                 loop,
@@ -269,6 +269,6 @@ class Verbs:
         )
 
 
-def _told_as(verb: Verb) -> Change:
+def _as_operation(verb: Verb) -> Change:
     """Return the record of a pause or resume of a whole task, for the journal."""
     return lambda token: replace(token, act=token.act and replace(token.act, verb=verb))

@@ -125,16 +125,18 @@ class _App:
                     if is_same(seen[key].value, own[key].value):
                         del own[key]
                     else:
-                        told = f"{key!r} is in two tables: {seen[key].place} has it, too"
-                        yield Note(own[key].place, told)
+                        detail = f"{key!r} is in two tables: {seen[key].place} has it, too"
+                        yield Note(own[key].place, detail)
                 apart = own.keys() - seen.keys()
                 if seen and len(apart) == len(table.value.entries) and apart:
                     first = next(iter(seen.values())).place
-                    told = f"beat_schedule: {first} is in another table: Celery reads one of them"
-                    yield Note(table.place, told)
+                    detail = f"beat_schedule: {first} is in another table: Celery reads one of them"
+                    yield Note(table.place, detail)
                 if seen and not table.value.entries and table.value.is_whole:
-                    told = "beat_schedule: it is empty here, and entries of other tables are taken"
-                    yield Note(table.place, told)
+                    detail = (
+                        "beat_schedule: it is empty here, and entries of other tables are taken"
+                    )
+                    yield Note(table.place, detail)
                 seen |= own
                 table = Bound(TableValue(own, table.value.missing), table.place, table.notes)
             yield from entries_of(table)
@@ -247,8 +249,8 @@ class CelerySettings:
         timeout = self._span("task_soft_time_limit"), self._span("task_time_limit")
         self.limits = Limits(next(filter(None, timeout), None), self._rate())
 
-    def _note(self, place: SourceLine, told: str) -> None:
-        self._project.state.notes.append(Note(place, told))
+    def _note(self, place: SourceLine, detail: str) -> None:
+        self._project.state.notes.append(Note(place, detail))
 
     def _take(self) -> None:
         others: dict[str, dict[str, int]] = {}
@@ -270,14 +272,14 @@ class CelerySettings:
                 others.setdefault(bound.place.file, {})[name] = bound.place.line
         for file, lines in others.items():
             names = ", ".join(f"{name} (line {line})" for name, line in sorted(lines.items()))
-            told = f"Celery settings without effect here: {names}"
-            self._note(SourceLine(file, min(lines.values())), told)
+            detail = f"Celery settings without effect here: {names}"
+            self._note(SourceLine(file, min(lines.values())), detail)
         for _, made in self._project.state.classes:
             if {named(str(name)) for name in made.attributes} & READ:
                 for base in made.bases:
                     if isinstance(base, Ref) and base.hint:
-                        told = f"the settings that {made.name} has of {base.text} are not known"
-                        self._note(base.place, f"{told}{base.hint}")
+                        detail = f"the settings that {made.name} has of {base.text} are not known"
+                        self._note(base.place, f"{detail}{base.hint}")
         values = [bound.value for bound in self.tables]
         if not any(each.entries or each.missing for each in values if isinstance(each, TableValue)):
             self._project.state.notes += self._project.state.asked
@@ -287,8 +289,8 @@ class CelerySettings:
     def _set(self, name: str, bound: Bound) -> None:
         old = self._settings.get(name)
         if old is not None and not is_same(old.value, bound.value):
-            told = f"{name}: `{shown_value(old.value)}` is left out: {bound.place} is used"
-            self._note(old.place, told)
+            detail = f"{name}: `{shown_value(old.value)}` is left out: {bound.place} is used"
+            self._note(old.place, detail)
         self._settings[name] = bound
 
     def _setting(self, name: str, guess: str = "") -> Any:
@@ -305,22 +307,24 @@ class CelerySettings:
 
     def _zone(self, tz: str | None) -> str:
         taken = tz or "UTC"
-        told = f"{taken} is taken (--tz)"
-        zone = self._setting("timezone", f": {told}")
+        detail = f"{taken} is taken (--tz)"
+        zone = self._setting("timezone", f": {detail}")
         if isinstance(zone, str):
             return zone
         of_django = self._settings.get("TIME_ZONE")
         if of_django is not None and (self._is_configured(of_django) or tz is None):
-            if isinstance(zone := self._setting("TIME_ZONE", f": {told}"), str):
+            if isinstance(zone := self._setting("TIME_ZONE", f": {detail}"), str):
                 if not self._is_configured(of_django):
                     said = "beat goes by TIME_ZONE if its app is configured by this module (--tz)"
                     self._note(of_django.place, said)
                 return zone
         elif of_django is None and self._is_django and tz is None:
-            said = f"timezone: beat goes by Django's TIME_ZONE, which is not in these files: {told}"
+            said = (
+                f"timezone: beat goes by Django's TIME_ZONE, which is not in these files: {detail}"
+            )
             self._note(SourceLine(self._project.sources[0].file, 1), said)
-        elif self._setting("enable_utc", f": {told}") is False and tz is None:
-            said = f"beat goes by the zone of its machine, which is not in the file: {told}"
+        elif self._setting("enable_utc", f": {detail}") is False and tz is None:
+            said = f"beat goes by the zone of its machine, which is not in the file: {detail}"
             self._note(self._settings["enable_utc"].place, said)
         return taken
 

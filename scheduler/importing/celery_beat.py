@@ -155,9 +155,9 @@ class Options:
         for name, bound in self.given.items():
             if name not in taken:
                 is_made = isinstance(bound.value, Made) or not isinstance(bound.value, Unread)
-                told = why.get(name, "" if is_made else str(bound.value))
+                detail = why.get(name, "" if is_made else str(bound.value))
                 value = shown_value(bound.value)
-                self.note(bound.place, f"{name}={value} of {self.of}{told and f': {told}'}")
+                self.note(bound.place, f"{name}={value} of {self.of}{detail and f': {detail}'}")
 
 
 ENTRY = ("task", "schedule", "args", "kwargs", "options", "relative", "enabled")
@@ -327,8 +327,8 @@ class _Reading(Options):
         self.add(notes)
 
     def add(self, notes: Iterable[Note], what: str = "") -> None:
-        told = (Note(each.place, f"{what}{self.of}: {each.text}") for each in notes)
-        self.notes.extend(told)
+        detail = (Note(each.place, f"{what}{self.of}: {each.text}") for each in notes)
+        self.notes.extend(detail)
 
     def is_off(self) -> bool:
         """Return whether `enabled` is not true, and note similar options."""

@@ -122,8 +122,8 @@ def _scheduling(source: Source, function: Function) -> Iterator[Note]:
     for each in function.decorator_list:
         name = last(dotted(each))
         if name not in DECORATORS and SCHEDULING.search(shown_source(each)):
-            told = f"`@{shown_source(each)}` may say when it runs, and is not followed"
-            yield Note(source.place(each), f"{function.name}: {told}")
+            detail = f"`@{shown_source(each)}` may say when it runs, and is not followed"
+            yield Note(source.place(each), f"{function.name}: {detail}")
 
 
 class _Decorated:
@@ -138,12 +138,12 @@ class _Decorated:
         table = TableValue({}, [])
         if isinstance(decorator, ast.Call):
             _, table = evaluator.arguments(decorator)
-        told = f"options of {function.name}: "
-        notes = [Note(each.place, told + each.text) for each in table.missing]
+        detail = f"options of {function.name}: "
+        notes = [Note(each.place, detail + each.text) for each in table.missing]
         maker = decorator.func if isinstance(decorator, ast.Call) else decorator
         if isinstance(evaluator.value(maker), Made):
             unknown = f"those that `{shown_source(maker)}` gives it are not read"
-            notes.append(Note(self._source.place(maker), told + unknown))
+            notes.append(Note(self._source.place(maker), detail + unknown))
         self._given = table.entries
         self._options = Options(function.name, self._given, notes)
 

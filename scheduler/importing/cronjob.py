@@ -73,11 +73,11 @@ def documents_in(text: str, file: str) -> list[Value]:
         nodes = list(_nodes(loader))
         return [reader.value(node, node.start_mark.line + 1) for node in nodes]
     except (yaml.YAMLError, RecursionError) as error:
-        told, line = str(error), ""
+        detail, line = str(error), ""
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-            told, line = error.problem or "", f", line {error.problem_mark.line + 1},"
+            detail, line = error.problem or "", f", line {error.problem_mark.line + 1},"
         hint = " A template is rendered first: helm template." if "{{" in text else ""
-        raise UsageError(f"{file}{line} is not YAML: {told}.{hint}") from None
+        raise UsageError(f"{file}{line} is not YAML: {detail}.{hint}") from None
 
 
 def _nodes(loader: "yaml.SafeLoader") -> Iterator["yaml.Node"]:

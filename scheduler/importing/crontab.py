@@ -188,7 +188,7 @@ def _job(line: _Line, setting: _Setting, with_user: bool) -> ImportedJob:
         raise ScheduleError("there is no command after the user")
     if with_user:
         user, command = [*command.split(None, 1), ""][:2]
-    notes = [Note(line.place, told) for told in _misread(line, setting, user, command)]
+    notes = [Note(line.place, detail) for detail in _misread(line, setting, user, command)]
     command, stdin = _split(command)
     if stdin:
         said = "what follows a `%` is read by the command, as cronie has it; others pass it on"

@@ -101,16 +101,16 @@ class Evaluator:
     def unread(self, node: ast.AST, hint: str = "") -> Unread:
         return Unread(self.source.place(node), shown_source(node), hint)
 
-    def note(self, node: ast.AST, told: str) -> None:
-        self.state.notes.append(Note(self.source.place(node), told))
+    def note(self, node: ast.AST, detail: str) -> None:
+        self.state.notes.append(Note(self.source.place(node), detail))
 
     def take(self, bound: Bound) -> Any:
         self.touched += bound.notes
         return bound.value
 
     def guess(self, node: ast.AST) -> None:
-        told = f"the default is taken of `{shown_source(node)}`"
-        self.touched.append(Note(self.source.place(node), told))
+        detail = f"the default is taken of `{shown_source(node)}`"
+        self.touched.append(Note(self.source.place(node), detail))
 
     def unfollowed(self, node: ast.AST) -> None:
         self.note(
@@ -286,8 +286,8 @@ class Evaluator:
         """Note that unfollowed code may change a table."""
         if table.settings:
             return self.unfollowed(node)
-        told = f"`{shown_source(node)}` may change it, and is not followed"
-        table.missing.append(Note(self.source.place(node), told))
+        detail = f"`{shown_source(node)}` may change it, and is not followed"
+        table.missing.append(Note(self.source.place(node), detail))
         return None
 
     def _named(self, name: str, node: ast.expr) -> Any:
@@ -575,8 +575,8 @@ class Evaluator:
                 self.state.configured.append(path)
                 if not self.project.has_object(path):
                     place = self.source.place(node)
-                    told = f"the settings of {path} are not known{self.project.hint(path)}"
-                    self.state.notes.append(Note(place, told))
+                    detail = f"the settings of {path} are not known{self.project.hint(path)}"
+                    self.state.notes.append(Note(place, detail))
             case TableValue():
                 self.update(self.state.conf, bound)
             case Module(source):
@@ -722,8 +722,8 @@ class Evaluator:
                 try:
                     return self._of_key(table, name, key, default, node)
                 except (Unreadable, *ERRORS):
-                    told = str(self.unread(node))
-                    table.missing.append(Note(self.source.place(node), told))
+                    detail = str(self.unread(node))
+                    table.missing.append(Note(self.source.place(node), detail))
                     return self.unread(node)
             case "clear", []:
                 table.entries.clear()

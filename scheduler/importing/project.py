@@ -80,8 +80,8 @@ class Project:
         try:
             return follow()
         except (TooLong, RecursionError):
-            told = "it computes for too long to be followed: the rest of it is left out"
-            self.state.notes.append(Note(place, told))
+            detail = "it computes for too long to be followed: the rest of it is left out"
+            self.state.notes.append(Note(place, detail))
             return None
 
     def _run(self, function: Function) -> None:
@@ -92,8 +92,8 @@ class Project:
         run = partial(self._execute, function, [], None, place)
         changed = self._follow(place, lambda: self.state.changes(run))
         if changed and not any(map(_is_at_start, function.node.decorator_list)):
-            told = f"no file here runs `def {function.node.name}`: it is followed as if one did"
-            self.state.notes.append(Note(place, told))
+            detail = f"no file here runs `def {function.node.name}`: it is followed as if one did"
+            self.state.notes.append(Note(place, detail))
         for name, old in before.items():
             replaced = isinstance(old.value, TableValue) and not old.value.entries
             if name in conf and not replaced:
@@ -172,8 +172,8 @@ class Project:
                     bound = names.get(name) or self._imported(ast.alias(name), origin, place)
                     scope[name] = self._taken(bound, name)
             elif origin.partition(".")[0] not in KNOWN:
-                told = f"the names of {origin} are not known{hint_of(origin)}"
-                self.state.notes.append(Note(place, told))
+                detail = f"the names of {origin} are not known{hint_of(origin)}"
+                self.state.notes.append(Note(place, detail))
 
     def _exported(self, names: Scope, origin: str, place: SourceLine) -> list[str]:
         """Return the names that `import *` brings, and note the settings that it does not."""
@@ -183,13 +183,13 @@ class Project:
         try:
             exported = [str(each) for each in plain(names["__all__"].value, place)]
         except (Unreadable, TypeError) as error:
-            told = f"the names that {origin} exports are not known: {error}"
-            self.state.notes.append(Note(place, told))
+            detail = f"the names that {origin} exports are not known: {error}"
+            self.state.notes.append(Note(place, detail))
             return public
         for name in filter(is_setting, public):
             if name not in exported:
-                told = f"`import *` does not bring {name}: it is not in `__all__` of {origin}"
-                self.state.notes.append(Note(place, told))
+                detail = f"`import *` does not bring {name}: it is not in `__all__` of {origin}"
+                self.state.notes.append(Note(place, detail))
         return exported
 
     def _taken(self, bound: Bound, name: str) -> Bound:
@@ -261,8 +261,8 @@ class Project:
                 ):
                     yield name, self._execute(function, [], None, bound.place)
                 case Function(node) if name == "__getattr__" and is_relevant(node):
-                    told = "`__getattr__` may return settings of Celery's, and is not followed"
-                    self.state.notes.append(Note(bound.place, told))
+                    detail = "`__getattr__` may return settings of Celery's, and is not followed"
+                    self.state.notes.append(Note(bound.place, detail))
                 case Function() | Class() | Module():
                     pass
                 case Ref(path) if path in OF_TIME:
@@ -272,14 +272,14 @@ class Project:
                 case _:
                     pass
 
-    def leave(self, source: Source, nodes: Iterable[ast.AST], told: str) -> None:
+    def leave(self, source: Source, nodes: Iterable[ast.AST], detail: str) -> None:
         """Note the unfollowed statements with relevant names."""
         for node in (each for top in nodes for each in ast.walk(top)):
             if not isinstance(node, ast.stmt) or node in self.executed:
                 continue
             nested = any(isinstance(each, BLOCKS) for each in ast.iter_child_nodes(node))
             if not nested and is_relevant(node):
-                self.state.notes.append(Note(source.place(node), told))
+                self.state.notes.append(Note(source.place(node), detail))
             self.executed.add(node)
 
 
@@ -289,8 +289,8 @@ def _is_at_start(decorator: ast.expr) -> bool:
 
 
 def _unused(bound: Bound, of: str) -> Bound:
-    told = f"it is taken, and no app in these files is configured by its {of}"
-    return bound.under(Note(bound.place, told))
+    detail = f"it is taken, and no app in these files is configured by its {of}"
+    return bound.under(Note(bound.place, detail))
 
 
 def hint_of_origin(origin: str) -> str:

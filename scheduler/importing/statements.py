@@ -190,8 +190,8 @@ class ModuleState:
             return Bound(self.table(entries, [*mine.missing, *theirs.missing]), one.place)
         where = f", under `{second}`" if second else ""
         used = f"under `{first}`" if first else "of the other branch"
-        told = f"`{shown_value(theirs)}` is left out{where}: the value {used} is taken"
-        return one.under(Note(other.place, told))
+        detail = f"`{shown_value(theirs)}` is left out{where}: the value {used} is taken"
+        return one.under(Note(other.place, detail))
 
 
 def _restore(contents: list[tuple[Any, Any]]) -> None:
@@ -204,8 +204,8 @@ def _restore(contents: list[tuple[Any, Any]]) -> None:
 
 
 def _only(place: SourceLine, condition: str) -> list[Note]:
-    told = f"it is under `{condition}` there, and always applies here"
-    return [Note(place, told)] if condition else []
+    detail = f"it is under `{condition}` there, and always applies here"
+    return [Note(place, detail)] if condition else []
 
 
 Block = Sequence[ast.stmt]
@@ -320,8 +320,8 @@ class Follower(Evaluator):
                 (names[1], lambda: self.block([*other, *later])),
             )
         taken, skipped = (body, other) if known else (other, body)
-        told = f"left out, under `{names[2 if known else 0]}`, which does not hold here"
-        self.project.leave(self.source, skipped, told)
+        detail = f"left out, under `{names[2 if known else 0]}`, which does not hold here"
+        self.project.leave(self.source, skipped, detail)
         return self.block([*taken, *later])
 
     def _perhaps(self, condition: str, body: Block) -> Left | None:
@@ -419,8 +419,8 @@ class Follower(Evaluator):
                 try:
                     table.entries.pop(table.key(self.plain(key)), None)
                 except (Unreadable, *ERRORS):
-                    told = f"`del {shown_source(target)}` is not followed"
-                    table.missing.append(Note(self.source.place(target), told))
+                    detail = f"`del {shown_source(target)}` is not followed"
+                    table.missing.append(Note(self.source.place(target), detail))
             case ast.Attribute(owner, name) if isinstance(table := self.value(owner), TableValue):
                 table.entries.pop(table.key(name), None)
             case ast.Subscript(owner) if isinstance(items := self.value(owner), list):

@@ -70,10 +70,10 @@ def source_of(text: str, file: str) -> Source:
     try:
         return Source(file, ast.parse(text))
     except (SyntaxError, ValueError, RecursionError) as error:
-        told, line = str(error), ""
+        detail, line = str(error), ""
         if isinstance(error, SyntaxError):
-            told, line = error.msg, f", line {error.lineno},"
-        raise UsageError(f"{file}{line} is not Python: {told.rstrip('.?')}.") from None
+            detail, line = error.msg, f", line {error.lineno},"
+        raise UsageError(f"{file}{line} is not Python: {detail.rstrip('.?')}.") from None
 
 
 PLAIN = (str, bytes, int, float, bool, timedelta, range, type(None))

@@ -24,7 +24,7 @@ class Insight:
         self._executions = executions
         self._events = events
 
-    async def told(self, processor: str, stack_of: str | None) -> Sequence[RunningRun]:
+    async def describe(self, processor: str, stack_of: str | None) -> Sequence[RunningRun]:
         """Return the runs of a processor of this name, and the stack of one of them."""
         return await asyncio.gather(
             *(_told(each, processor, each.id == stack_of) for each in self._going_on())

@@ -262,12 +262,12 @@ class Recognition:
         for since in self._look_backs(first, noted):
             heard = LoopRecord()
             for loop in first.names:
-                told = await self._unless_interrupted(
+                past = await self._unless_interrupted(
                     delivery, partial(self._heard_since, delivery, loop, since)
                 )
                 # Old code may have started a loop of an old name again, in another life. If the
                 # roster was lost, the life is unknown: it is 0.
-                for token in told.furthest.values():
+                for token in past.furthest.values():
                     if first.life in (0, token.life):
                         heard.note(replace(token, loop=first.loop))
             if noted is not None:

@@ -186,10 +186,10 @@ class History:
         async with aclosing(self._broker.read(self._names.history, since=since)) as messages:
             async for message in messages:
                 if text in message.body:
-                    for told in decoded_batch(message, self._aliases):
+                    for record in decoded_batch(message, self._aliases):
                         # A stream is read from the beginning of a chunk, which may be earlier.
-                        if since is None or _ended_at(told) >= since:
-                            yield told
+                        if since is None or _ended_at(record) >= since:
+                            yield record
 
 
 def decoded_batch(message: Message, aliases: Mapping[str, str]) -> Iterator[Summary | Attempt]:
@@ -204,8 +204,8 @@ def decoded_batch(message: Message, aliases: Mapping[str, str]) -> Iterator[Summ
             yield replace(each, by=batch.by, task=aliases.get(each.task, each.task))
 
 
-def _ended_at(told: Summary | Attempt) -> datetime:
-    return told.until if isinstance(told, Summary) else told.ended_at
+def _ended_at(record: Summary | Attempt) -> datetime:
+    return record.until if isinstance(record, Summary) else record.ended_at
 
 
 @dataclass(slots=True)

@@ -401,11 +401,11 @@ class Listing(Mapping[LoopId, RosterEntry]):
         if (listed := self._decoded.get(key)) is not None:
             return listed
         if (entry := self.table.entry(key)) is None or (
-            told := entry_of(parsed_json(entry))
+            listed := entry_of(parsed_json(entry))
         ) is None:
             return default
-        self._decoded[key] = told
-        return told
+        self._decoded[key] = listed
+        return listed
 
     def __contains__(self, loop: object) -> bool:
         return isinstance(loop, LoopId) and self.get(loop) is not None

@@ -325,8 +325,8 @@ class Outbox:
         await asyncio.gather(*(send_some() for _ in range(min(AT_ONCE, len(calls)))))
         sent = [id for id in ids if id is not None]
         if errors and sent:
-            told = f"{len(sent)} of {len(ids)} messages for {task!r} were sent: {errors[0]}"
-            raise NotAllSent(told, ids=[*ids]) from errors[0]
+            detail = f"{len(sent)} of {len(ids)} messages for {task!r} were sent: {errors[0]}"
+            raise NotAllSent(detail, ids=[*ids]) from errors[0]
         if errors:
             raise errors[0]
         return sent

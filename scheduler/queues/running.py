@@ -146,7 +146,7 @@ class Reply:
 class Runs(Protocol):
     """Report and cancel the runs of a processor."""
 
-    async def told(self, processor: str, stack_of: str | None) -> Sequence[RunningRun]:
+    async def describe(self, processor: str, stack_of: str | None) -> Sequence[RunningRun]:
         """Return the running runs.
 
         Args:
@@ -251,8 +251,8 @@ class Inquiry:
     def _hear_question(self, runs: Runs, message: Message) -> None:
         asked = parsed(_ASKED, message.body, "question")
 
-        async def told() -> Mapping[str, Any]:
-            found = await runs.told(self._roll_call.processor, asked.stack_of)
+        async def described() -> Mapping[str, Any]:
+            found = await runs.describe(self._roll_call.processor, asked.stack_of)
             # The requested run is always included, however many there are.
             first = sorted(found, key=lambda run: run.id != asked.stack_of)[:MOST_TOLD]
             known = [replace(run, deadline=min(run.deadline, LATEST)) for run in first]
@@ -260,7 +260,7 @@ class Inquiry:
             return _ACCOUNT.dump_python(account, by_alias=True, exclude_none=True)
 
         if self._roll_call.present:  # else the caller does not expect it
-            self._roll_call.answer(RUNNING_ANSWER, message.correlation_id or "", told())
+            self._roll_call.answer(RUNNING_ANSWER, message.correlation_id or "", described())
 
     def _hear_demand(self, runs: Runs, message: Message) -> None:
         asked = parsed(_DEMANDED, message.body, "question")

@@ -79,6 +79,12 @@ def test_a_command_that_a_group_has_not_is_answered_with_those_that_it_has(
     assert (done.code, told in done.err) == (2, True)
 
 
+def test_a_word_too_many_is_answered_with_the_arguments_that_there_are(here: CommandLine) -> None:
+    done = here("next", "shop.py", "poll")
+    told = "Error: `scheduler next` takes APP, and got poll as well."
+    assert (done.code, done.err.splitlines()[-1]) == (2, told)
+
+
 def test_a_file_that_there_is_not_is_no_loop(here: CommandLine) -> None:
     done = here("status", "nosuch.py", SCHEDULER_APP="shop.py")
     assert (done.code, "There is no file 'nosuch.py' in '/" in done.err) == (2, True)

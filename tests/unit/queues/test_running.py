@@ -38,7 +38,7 @@ class Runs:
     demands: list[tuple[str, Demand]] = field(default_factory=list[tuple[str, Demand]])
     ends: list[Callable[[str], None]] = field(default_factory=list[Callable[[str], None]])
 
-    async def told(self, processor: str, stack_of: str | None) -> Sequence[RunningRun]:
+    async def describe(self, processor: str, stack_of: str | None) -> Sequence[RunningRun]:
         return [replace(run, stack="here" if run.id == stack_of else None) for run in self.has]
 
     def cancel(self, run: str, demand: Demand, ended: Callable[[str], None]) -> bool:
