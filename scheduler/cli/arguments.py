@@ -42,7 +42,7 @@ class StrictCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
-        if rest and not ctx.ignore_unknown_options:
+        if rest and not (ctx.ignore_unknown_options or ctx.resilient_parsing):
             found = (each for each in self.params if isinstance(each, TyperArgument))
             takes = [each.metavar or str(each.name).upper() for each in found]
             ctx.fail(
