@@ -35,9 +35,10 @@ from typing import Annotated, Any, ClassVar, TypeVar, overload
 
 from pydantic import ConfigDict, TypeAdapter
 
-from scheduler.errors import MessageError, ScheduleError
+from scheduler.errors import MessageError, ScheduleError, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState, Position, accepted, learned
 from scheduler.protocol.messages import (
+    MOST_COUNTED,
     WIRE,
     Flattened,
     Message,
@@ -59,6 +60,7 @@ from scheduler.protocol.tokens import (
 from scheduler.queues.loop_table import LoopTable, Row, share_of
 from scheduler.queues.snapshots import Bookmark, batches
 from scheduler.tasks.loops import Override
+from scheduler.timing.durations import shown
 from scheduler.timing.moments import LATEST_MS, UNIX_EPOCH, milliseconds_since_epoch, moment_of
 from scheduler.timing.schedules import jittered
 
@@ -303,7 +305,10 @@ def entry_of(part: Any) -> RosterEntry | None:
     """Decode an entry; None, with a warning: it is unreadable."""
     with _left_out_if_bad():
         validated(_MINIMUM, part, "roster entry")
-        return validated(_LISTED, {**part, "loop": part, "entry": part}, "roster entry")
+        listed = validated(_LISTED, {**part, "loop": part, "entry": part}, "roster entry")
+        if not "".join((*listed.loop, *listed.before)).isprintable():
+            raise Undecodable(f"A loop's name must be printable, got {shown(listed.loop)}.")
+        return listed
     return None
 
 
@@ -325,6 +330,14 @@ def _row_of(members: Mapping[str, Any], entry: str) -> Row:
         state,
         forget_ms=forget_ms,
         due_ms=due_ms,
+    )
+
+
+def _is_storable(row: Row) -> bool:
+    """Return whether the table can store a row that was not decoded, and a snapshot can hold it."""
+    numbers = row.epoch, row.forget_ms or 0, row.due_ms or 0
+    return all(type(each) is str and each.isprintable() for each in row.loop) and all(
+        type(each) is int and 0 <= each <= MOST_COUNTED for each in numbers
     )
 
 
@@ -465,7 +478,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
         loop = row.loop
-        if loop.is_whole or "renames" in part or type(row.epoch) is not int:
+        if not _is_storable(row) or loop.is_whole or "renames" in part:
             return None
         if self.is_told(loop, offset) or self.table.known(loop) is not None:
             return None

@@ -349,7 +349,9 @@ async def read_with(broker: FaultyBroker, roster: Roster, *bodies: bytes) -> Lis
     + [entry(state=wrong) for wrong in ("", "ACTIVE", "armed", 1, None, "none")]
     + [entry(checkpoint=NOTED | {"until_ms": wrong}) for wrong in (-1, "1", None, 1e20)]
     + [entry(checkpoint=NOTED | {name: 1}) for name in ("headers", "body")]
-    + [entry(checkpoint={})],
+    + [entry(checkpoint={})]
+    + [entry(key=wrong) for wrong in ("a\tb", "a\nb", 5)]
+    + [entry(epoch=2**70), entry(at_ms=2**70), entry(schedule={"every_ms": 2**70})],
 )
 async def test_an_entry_that_cannot_be_read_is_left_out_and_told(
     broker: FaultyBroker, roster: Roster, body: bytes, caplog: pytest.LogCaptureFixture
