@@ -7,10 +7,13 @@ namespace.
 
 import asyncio
 import sys
+import tempfile
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiormq
 from aiormq.abc import AbstractChannel
@@ -21,6 +24,7 @@ from scheduler.cli.loading import load_app
 from scheduler.errors import QueueNotFound
 from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.concurrency import side_by_side
+from tests.rabbitmq import locked
 
 LANES = 8
 
@@ -106,6 +110,19 @@ clear = NAMESPACES.clear
 def new_namespace() -> str:
     """Make up a namespace that no test has used."""
     return f"t{uuid.uuid4().hex[:8]}"
+
+
+@contextmanager
+def alone_in(url: str, namespaces: Iterable[str]) -> Generator[None]:
+    """Wait for those who use these namespaces of a broker: pages and examples have them in common.
+
+    Whoever comes first keeps others out until the block ends, in other processes as well.
+    """
+    with ExitStack() as stack:
+        for name in sorted(set(namespaces)):
+            lock = f"scheduler-tests-{urlsplit(url).port}-{name}"
+            stack.enter_context(locked(Path(tempfile.gettempdir(), lock)))
+        yield
 
 
 async def _side_by_side(

@@ -24,6 +24,7 @@ from tests.reader import (
     is_as_expected,
     steps_of,
 )
+from tests.sweep import alone_in
 
 PATIENCE = 90  # seconds, for a command
 PAGES = {
@@ -102,25 +103,25 @@ def test_a_page_does_as_it_says(
             shutil.copytree(guide.shared or guide.project, folder, dirs_exist_ok=True)
             shutil.copy(ROOT / "tests/migrations/record.py", folder)
     reader = Reader(page, folder, environment, PATIENCE)
-    try:
-        for step in (*steps_of(given), *steps_of(text)):
-            match step:
-                case File(path):
-                    reader.write(step)
-                    stem, _, suffix = path.partition(".")
-                    if suffix == "py" and not re.search(rf"^\$ .*\b{stem}\b", text, re.MULTILINE):
-                        reader.type(0, Command(f"python -c 'import {stem}'", ""))
-                case Typed(line, command):
-                    reader.type(line, command)
-                case _:
-                    pytest.fail(f"a page that waits is one to be left out: {step}")
-    finally:
-        reader.end()
-        for app in seeded:
-            sweep = [sys.executable, "-m", "tests.sweep", url, app]
-            subprocess.run(
-                sweep, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
-            )
+    with alone_in(url, re.findall(r'Scheduler\("([\w-]+)"', given + text) if seeded else ()):
+        try:
+            for step in (*steps_of(given), *steps_of(text)):
+                match step:
+                    case File(path):
+                        reader.write(step)
+                        stem, _, suffix = path.partition(".")
+                        if suffix == "py" and not re.search(rf"^\$ .*\b{stem}\b", text, re.M):
+                            reader.type(0, Command(f"python -c 'import {stem}'", ""))
+                    case Typed(line, command):
+                        reader.type(line, command)
+                    case _:
+                        pytest.fail(f"a page that waits is one to be left out: {step}")
+        finally:
+            reader.end()
+            for app in seeded:
+                sweep = [sys.executable, "-m", "tests.sweep", url, app]
+                finds = {"PYTHONPATH": str(ROOT)}
+                subprocess.run(sweep, cwd=folder, env=os.environ | finds, check=True)
 
 
 def runnable(text: str, left_out: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from scheduler.events import Escalated, RunFinished
 from scheduler.protocol.tokens import Ending
 from scheduler.testing import simulate
 from tests.acceptance.conftest import CommandLine, Done
-from tests.sweep import clear
+from tests.sweep import alone_in, clear
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDERS = f"{EXAMPLES / 'poll_orders.py'}:app"
@@ -233,11 +233,12 @@ def test_digests_are_sent_as_a_file_says(broker_url: str, tmp_path: Path) -> Non
 @contextmanager
 def swept(url: str, app: str) -> Generator[None]:
     """Nothing of an app is in the broker before and after."""
-    asyncio.run(sweep(url, app))
-    try:
-        yield
-    finally:
+    with alone_in(url, [load_app(app).namespace]):
         asyncio.run(sweep(url, app))
+        try:
+            yield
+        finally:
+            asyncio.run(sweep(url, app))
 
 
 async def sweep(url: str, app: str) -> None:
