@@ -21,7 +21,6 @@ def begun(field_: Field) -> list[int]:
     [
         ("RunFinished", True),  # cancelled, and killed before what comes next was published
         ("SuccessorConfirmed", False),  # killed between publish and ack: the loop has gone on
-        ("RunSettled", False),  # killed before it could tell that the run has ended
     ],
 )
 async def test_a_run_whose_processor_is_killed_after_it_was_cancelled(
@@ -31,7 +30,7 @@ async def test_a_run_whose_processor_is_killed_after_it_was_cancelled(
     doomed = field_.start("run", KILL_AT=f"{moment}@0", **LONG)
     await field_.until(lambda: begun(field_) == [0])
     cancel = field_.start("cancel", "loop0", "--json")
-    assert doomed.wait(timeout=20) == -signal.SIGKILL
+    assert doomed.wait(timeout=30) == -signal.SIGKILL
     field_.start("run", **SHORT)
     await field_.until(lambda: any(note["seq"] >= 2 for note in field_.notes("end")))
     report = json.loads(field_.output_of(cancel))

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -68,10 +67,12 @@ MOMENTS = {
     "begun": ("child", "grandchild", "server", "processor", "group"),
     "reporting": ("processor",),
     "after": ("processor",),
-    "reported": ("processor", "group"),
-    "confirmed": ("processor",),
+    "reported": ("group",),
 }
-"""Where the others are killed, it does not matter how far a run is; of a child, units show it."""
+"""Where the others are killed, it does not matter how far a run is; of a child, units show it.
+
+What becomes of a reported run does not depend on where it ran: `test_kill_points.py` shows it.
+"""
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ async def test_whatever_is_killed_at_whatever_moment(
     forking: Field, broker: Broker, moment: str, victim: str
 ) -> None:
     async def until_all_are_gone() -> None:
-        await forking.until(lambda: not any(map(is_there, processes_of(forking))), seconds=5)
+        await forking.until(lambda: not any(map(is_there, processes_of(forking))))
 
     forking.call("seed")
     strike = {"STRIKE": f"{moment} {victim}", "OWN_GROUP": "1", "SCHEDULER_SHUTDOWN_GRACE": "8s"}
@@ -90,20 +91,18 @@ async def test_whatever_is_killed_at_whatever_moment(
     struck = forking.start("run", **strike)
     await forking.until(lambda: bool(forking.notes("struck")))
     if victim == "processor":
-        assert struck.wait(timeout=5) == -signal.SIGKILL
+        assert struck.wait(timeout=30) == -signal.SIGKILL
         await until_all_are_gone()
         forking.start("run", **strike)
         seen = len(forking.notes("end"))
         await forking.until(lambda: len(forking.notes("end")) >= seen + 3)
         forking.stop()
     elif victim == "group":
-        assert struck.wait(timeout=20) == 0
+        assert struck.wait(timeout=30) == 0
     else:
         seen = len(forking.notes("end"))
         await forking.until(lambda: len(forking.notes("end")) >= seen + 2)
-        began = time.monotonic()
         forking.stop()
-        assert time.monotonic() - began < 8 + 5
         assert struck.returncode == 0
     await until_all_are_gone()
 
@@ -113,14 +112,14 @@ async def test_whatever_is_killed_at_whatever_moment(
     # A run whose process, or processor, did not live to report it is run again.
     is_lost = victim in ("child", "processor")
     assert len(starts) - len(ends) == (is_lost and moment in ("begun", "reporting"))
-    is_unsettled = victim == "processor" and moment in ("after", "reported")
+    is_unsettled = victim == "processor" and moment == "after"
     assert len(ends) - len(set(ends)) == is_unsettled
     assert await forking.tokens(broker, 1) == {"loop0": 1}
 
 
 async def test_a_fork_server_that_stands_still_keeps_nobody_from_asking(forking: Field) -> None:
     forking.call("seed")
-    forking.start("run", TIMEOUT="1s")
+    forking.start("run")
     await forking.until(lambda: len(forking.notes("end")) > 2)
     server = forking.notes("start")[0]["server"]
     os.kill(server, signal.SIGSTOP)

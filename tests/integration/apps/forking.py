@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler import Context, Retry, Scheduler
-from scheduler.events import Event, MessageConfirmed, RunFinished
+from scheduler.events import Event, RunFinished
 
 RECORD = Path(os.environ["RECORD"])
 STRUCK = RECORD.with_name("struck")
@@ -47,7 +47,8 @@ def strike(moment: str, seq: int, forked: int = 0) -> None:
             os.kill(os.getppid(), signal.SIGKILL)
         case "processor":
             os.kill(processor, signal.SIGKILL)
-            time.sleep(1)  # this process is killed meanwhile, unless it has just been forked
+            if moment != "forked":
+                time.sleep(600)  # this process ends with its processor
         case _:
             os.killpg(processor, signal.SIGTERM)
 
@@ -82,7 +83,7 @@ class Result:
 @app.periodic(
     every="200ms",
     name="loop0",
-    timeout="5s",
+    timeout="1m",
     retry=Retry(5, initial="10ms", maximum="10ms"),
     executor="process",
 )
@@ -95,25 +96,23 @@ def work(ctx: Context) -> Result:
     return Result(ctx, forked)
 
 
-finished = list[int]()
-
-
 @app.listen
 def strike_the_settlement(event: Event) -> None:
-    """Strike in the processor, before its successor is published, and when it is confirmed."""
+    """Strike in the processor, before the successor is published."""
     if isinstance(event, RunFinished) and str(event.loop) == "loop0":
-        finished.append(event.seq or 0)
-        strike("reported", finished[-1])
-    elif isinstance(event, MessageConfirmed) and finished:
-        strike("confirmed", finished.pop())
+        strike("reported", event.seq or 0)
 
 
-# In the fork server, as it forks off the process of a run, which has no name for itself yet.
+# In the fork server, which has not told the processor of the process that it forks off.
 if MOMENT == "forked" and "PROCESSOR" in os.environ and os.getpid() != int(os.environ["PROCESSOR"]):
     server = os.getpid()
 
     def strike_at_birth() -> None:
-        if os.getppid() == server and RECORD.exists() and sum(1 for _ in RECORD.open()) > 3:
+        if os.getpid() == server and RECORD.exists() and sum(1 for _ in RECORD.open()) > 3:
             strike("forked", 1)
 
-    os.register_at_fork(after_in_child=strike_at_birth)
+    def note_birth() -> None:
+        if os.getppid() == server:
+            note("there")
+
+    os.register_at_fork(before=strike_at_birth, after_in_child=note_birth)
