@@ -152,10 +152,13 @@ async def test_a_message_put_back_keeps_its_expiry(wire: Wire, broker: Broker) -
     target = await wire.declare_queue()
     queue = await wire.declare_queue(into(target))
     clock = await wire.declare_queue(into(target))
+    holder = await Inbox.open(broker, queue)
     await send(broker, queue, b"first", expires_in_ms=BRIEF)
     await send(broker, clock, b"second", expires_in_ms=BRIEF + SHORT)
+    held = await holder.next()
+    await holder.consumer.cancel()
     await asyncio.sleep(BRIEF / 2000)
-    await (await take(broker, queue)).requeue()
+    await held.requeue()
     # Had its wait begun anew, it would be the second.
     assert await (await Inbox.open(broker, target)).bodies(2) == [b"first", b"second"]
 
@@ -163,21 +166,22 @@ async def test_a_message_put_back_keeps_its_expiry(wire: Wire, broker: Broker) -
 async def test_what_is_put_back_after_its_expiry_leaves_at_once(wire: Wire, broker: Broker) -> None:
     target = await wire.declare_queue()
     queue = await wire.declare_queue(into(target))
-    await send(broker, queue, b"x", expires_in_ms=BRIEF)
-    held = await take(broker, queue)
-    waiting = await Inbox.open(broker, queue)
-    await asyncio.sleep((BRIEF + SHORT) / 1000)
+    holder = await Inbox.open(broker, queue, prefetch=1)
+    await send(broker, queue, b"x", expires_in_ms=SHORT)
+    held = await holder.next()
+    await asyncio.sleep(2 * SHORT / 1000)
     await held.requeue()
     assert await (await Inbox.open(broker, target)).bodies(1) == [b"x"]
-    assert waiting.is_empty
+    assert holder.is_empty
 
 
 async def test_nothing_expires_in_somebodys_hands(wire: Wire, broker: Broker) -> None:
     target = await wire.declare_queue()
     queue = await wire.declare_queue(into(target))
-    await send(broker, queue, b"x", expires_in_ms=BRIEF)
-    held = await take(broker, queue)
-    await asyncio.sleep((BRIEF + SHORT) / 1000)
+    holder = await Inbox.open(broker, queue)
+    await send(broker, queue, b"x", expires_in_ms=SHORT)
+    held = await holder.next()
+    await asyncio.sleep(2 * SHORT / 1000)
     await held.ack()
     assert await broker.get(target) is None
 

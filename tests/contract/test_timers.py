@@ -17,7 +17,7 @@ from scheduler.timing.lead import Lead
 from scheduler.timing.schedules import Every
 from tests.contract.wire import Inbox, Reader, Wire
 
-SLACK = timedelta(seconds=2)
+SLACK = timedelta(seconds=10)  # on a busy machine
 DELAYS = ["0s", "120ms", "440ms", "1s", "1.44s", "2s", "2.26s", "3.1s"]
 # A key may have dots, and look like the digits of a delay.
 KEYS = [f"{delay}.5.0" for delay in DELAYS]

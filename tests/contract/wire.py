@@ -31,7 +31,7 @@ from tests.stage import START
 
 T = TypeVar("T")
 
-PATIENCE = 15.0
+PATIENCE = 40.0
 POLL = 0.005
 
 Arguments = Mapping[str, Any]

@@ -189,7 +189,7 @@ async def test_what_is_acked_while_its_channel_is_closed_ends_no_connection(
 async def test_a_connection_over_which_no_answer_comes_is_given_up(
     broker_url: str, waits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=3))
     url, events = urlsplit(broker_url), list[Event]()
     async with Proxy(url.hostname or "", url.port or 5672) as proxy:
         through = f"amqp://{url.username}:{url.password}@127.0.0.1:{proxy.port}{url.path}"
@@ -217,7 +217,7 @@ async def test_a_connection_over_which_no_answer_comes_is_given_up(
             await has_depth(wire.broker, queue, ready=len(bodies))
             assert sorted(await take_all(wire.broker, queue, len(bodies))) == bodies
     (lost,) = [event for event in events if isinstance(event, ConnectionLost)]
-    assert lost.reason == "the broker did not respond for 0.5 s, and no alarm blocks it"
+    assert lost.reason == "the broker did not respond for 3 s, and no alarm blocks it"
 
 
 def test_it_is_given_up_before_whoever_waits_for_the_answer_gives_up() -> None:
@@ -305,7 +305,7 @@ async def test_nothing_is_written_to_a_channel_that_the_broker_has_closed(broker
 
         channel.close = slowly
         got = asyncio.ensure_future(channel.get("there-is-no-such-queue"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while _takes_more(channel):  # noqa: ASYNC110 - the broker is to close it meanwhile
                 await asyncio.sleep(0)
         over.set()

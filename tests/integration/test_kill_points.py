@@ -27,7 +27,7 @@ async def test_a_loop_survives_its_processor(
     field_.call("seed", **every)
     doomed = field_.start("run", KILL_AT=f"{moment}@{VICTIM}", **every)
     await field_.until(lambda: bool(field_.notes("killed")))
-    assert doomed.wait(timeout=10) == -signal.SIGKILL
+    assert doomed.wait(timeout=30) == -signal.SIGKILL
     field_.start("run", **every)
     await field_.until(lambda: any(note["seq"] >= VICTIM + 3 for note in field_.notes("end")))
     field_.stop()
@@ -48,7 +48,7 @@ async def test_another_processor_goes_on_before_supervision_could_help(
     await field_.until(lambda: bool(field_.notes("start")))
     doomed = field_.start("run", KILL_AT="RunFinished", **every)  # of the first that it is given
     await field_.until(lambda: bool(field_.notes("killed")))
-    assert doomed.wait(timeout=10) == -signal.SIGKILL
+    assert doomed.wait(timeout=30) == -signal.SIGKILL
     (killed,) = field_.notes("killed")
 
     def since() -> list[dict[str, Any]]:
@@ -56,8 +56,7 @@ async def test_another_processor_goes_on_before_supervision_could_help(
 
     await field_.until(lambda: bool(since()))
     again = since()[0]
+    # A token that supervision puts is not redelivered.
     assert (again["seq"], again["redelivered"]) == (killed["seq"], True)
-    # It takes less than a second; supervision repairs what is overdue by 5 s at the earliest.
-    assert again["at"] - killed["at"] < 5
     field_.stop()
     assert await field_.tokens(broker, 1) == {"loop0": 1}

@@ -50,7 +50,7 @@ async def test_one_survives_its_processor_and_is_done_once(
         assert await task.once("order-7", at=at) is Effect.CREATED
         doomed = field_.start("run", KILL_AT=moment, **SLOW)
         await field_.until(lambda: bool(field_.notes("killed")))
-        assert doomed.wait(timeout=10) == -signal.SIGKILL
+        assert doomed.wait(timeout=30) == -signal.SIGKILL
         assert await task.once("order-7", at=at) is Effect.UNCHANGED
         field_.start("run", **SLOW)
 

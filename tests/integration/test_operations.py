@@ -1,6 +1,5 @@
 """What a common run costs, counted in the frames between a processor and RabbitMQ."""
 
-import asyncio
 from collections import Counter, defaultdict
 from urllib.parse import urlsplit
 
@@ -12,12 +11,11 @@ from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import RunStarted
 from tests.contract.proxy import Proxy, Way
+from tests.integration.shop import eventually
 from tests.integration.test_outages import Witness
 from tests.stage import at_work, processor_of, program_of
 
 SHORTEST_FRAME = 8  # bytes
-# A run that ends before the broker knows that its token has left the slot puts twice. In seconds.
-SLOT_FREED = 0.2
 UNCOMMON, RUNS = 3, 10  # the first ones come after a roll call
 
 
@@ -45,9 +43,14 @@ async def test_a_common_run_is_a_publish_its_confirm_a_delivery_and_an_ack(
     witness, meter, place = Witness(app), Meter(), urlsplit(broker_url)
     counted: list[Counter[tuple[Way, str]]] = []
 
+    async def is_acked() -> bool:
+        """Whether the ack of the run before is on record, too."""
+        ack = Way.UP, "Basic.Ack"
+        return not counted or meter.methods[ack] > counted[-1][ack]
+
     @app.periodic(every="200ms")
     async def beat() -> None:
-        await asyncio.sleep(SLOT_FREED)  # by then the ack of the run before is on record, too
+        await eventually(is_acked)
         counted.append(meter.methods.copy())
 
     async with AmqpBroker(broker_url) as broker:

@@ -73,7 +73,7 @@ class Watched:
 
 
 def ask(port: int, path: str) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

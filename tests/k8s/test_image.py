@@ -18,7 +18,7 @@ from tests.k8s.builds import BUILDS, ROOT, environment, pods
 from tests.k8s.dockerfile import Image, in_context, instructions
 from tests.rabbitmq import free_ports
 
-TIME_LIMIT = 20
+TIME_LIMIT = 60
 
 # A user's own app, on top of the image.
 BILLING = """\

@@ -313,7 +313,7 @@ async def running(child: Child) -> AsyncGenerator[asyncio.Future[Any]]:
         yield run
     finally:
         child.kill()
-        await asyncio.wait([run], timeout=10)
+        await asyncio.wait([run], timeout=60)
         assert run.done()
 
 

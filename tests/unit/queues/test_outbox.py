@@ -426,7 +426,7 @@ def test_a_process_that_is_forked_gets_a_thread_of_its_own() -> None:
 
 def run_python(program: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=20
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60
     )
     assert done.stderr == ""
     return done.stdout
