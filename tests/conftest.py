@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from scheduler.protocol.topology import QueueType
 from scheduler.testing import VirtualTimeLoop
@@ -26,6 +27,15 @@ RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
 # again after three minutes, unless the broker is told otherwise.
 TRIES_AGAIN = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 3000}]}]."
 PROVISIONED = pytest.StashKey[str | NoBroker]()
+# Every run tries the same examples, for as long as that takes on a busy machine.
+settings.register_profile(
+    "lawful",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("lawful")
 
 
 def pytest_asyncio_loop_factories(

@@ -10,8 +10,6 @@ from scheduler.protocol.messages import LONGEST_LEAD_MS
 from scheduler.timing.durations import MICROSECOND, MILLISECOND, ZERO
 from tests.stage import hatched
 
-lawful = settings(derandomize=True, max_examples=300, deadline=None, database=None)
-
 THREE_YEARS = timedelta(days=3 * 365)
 LONGEST_LEAD = timedelta(milliseconds=200)
 LONGEST_REST = LONGEST_LEAD_MS * MILLISECOND - LONGEST_LEAD
@@ -36,7 +34,6 @@ hatchable = st.one_of(
 )
 
 
-@lawful
 @given(delays)
 def test_the_timers_and_the_rest_add_up_to_the_delay_and_none_is_late(delay: timedelta):
     way = route(delay)
@@ -47,14 +44,13 @@ def test_the_timers_and_the_rest_add_up_to_the_delay_and_none_is_late(delay: tim
     assert all(0 <= count <= unit.most for unit, count in zip(UNITS, way.digits, strict=True))
 
 
-@lawful
 @given(delays, delays)
 def test_the_longer_of_two_delays_never_takes_the_lesser_timers(a: timedelta, b: timedelta):
     shorter, longer = sorted([a, b])
     assert route(shorter).digits <= route(longer).digits
 
 
-@settings(lawful, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(hatchable, min_size=1, max_size=20), st.sampled_from(["quorum", "classic"]))
 def test_every_message_arrives_once_and_so_early_that_its_processor_holds_it(
     sent: list[timedelta], queue_type: str

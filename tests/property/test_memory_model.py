@@ -149,7 +149,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@settings(max_examples=400)
 @given(
     queue_type=st.sampled_from(["classic", "quorum"]),
     ttl_ms=st.sampled_from([None, 150]),

@@ -182,13 +182,13 @@ UNTIMELY = [
 
 @given(streams, st.sets(st.integers(0, 7)))
 @example(UNTIMELY, {1})
-@settings(max_examples=80, deadline=timedelta(seconds=5))
+@settings(max_examples=80)
 def test_all_readers_judge_alike(stream: list[list[RosterEntry]], merging: set[int]) -> None:
     run_virtually(judged(stream, merging, -1))
 
 
 @given(streams, st.integers(0, 7))
-@settings(max_examples=40, deadline=timedelta(seconds=5))
+@settings(max_examples=40)
 def test_all_readers_judge_a_recreated_roster_alike(
     stream: list[list[RosterEntry]], recreated: int
 ) -> None:

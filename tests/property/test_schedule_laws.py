@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scheduler.errors import ScheduleError
@@ -21,14 +21,6 @@ from scheduler.timing.schedules import (
     jittered,
     plan_next,
     to_wire,
-)
-
-lawful = settings(
-    derandomize=True,
-    max_examples=200,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -108,7 +100,6 @@ moments = st.datetimes(
 delays = spans(0, 10**9) | spans(0, 10**5)
 
 
-@lawful
 @given(schedules, moments)
 def test_ticks_strictly_increase_and_are_never_in_the_past(schedule: Recurring, moment: datetime):
     for _ in range(5):
@@ -118,14 +109,12 @@ def test_ticks_strictly_increase_and_are_never_in_the_past(schedule: Recurring, 
         moment = following
 
 
-@lawful
 @given(schedules, moments)
 def test_the_same_question_has_the_same_answer(schedule: Recurring, moment: datetime):
     twin = from_wire(to_wire(schedule))
     assert twin.next_after(moment.astimezone(UTC)) == schedule.next_after(moment)
 
 
-@lawful
 @given(grids, moments, delays)
 def test_a_later_question_has_no_earlier_answer(
     schedule: Recurring, moment: datetime, delay: timedelta
@@ -137,7 +126,6 @@ def test_a_later_question_has_no_earlier_answer(
         assert schedule.next_after(later) == following
 
 
-@lawful
 @given(grids, moments)
 def test_the_latest_tick_and_the_next_are_neighbours(schedule: Recurring, moment: datetime):
     latest, following = schedule.latest_until(moment), schedule.next_after(moment)
@@ -148,7 +136,6 @@ def test_the_latest_tick_and_the_next_are_neighbours(schedule: Recurring, moment
     assert schedule.latest_until(following - timedelta(microseconds=1)) == latest
 
 
-@lawful
 @given(grids, moments, st.integers(0, 20))
 def test_ticks_are_counted_as_they_come(schedule: Recurring, moment: datetime, count: int):
     until = moment.astimezone(UTC)
@@ -157,7 +144,6 @@ def test_ticks_are_counted_as_they_come(schedule: Recurring, moment: datetime, c
     assert schedule.count_between(moment, until) == count
 
 
-@lawful
 @given(schedules, moments, delays)
 def test_a_token_is_worth_at_most_one_run_of_a_tick_that_is_due(
     schedule: Recurring, moment: datetime, delay: timedelta
@@ -177,7 +163,6 @@ def test_a_token_is_worth_at_most_one_run_of_a_tick_that_is_due(
         assert (admission.tick, admission.missed) == (tick, 0)
 
 
-@lawful
 @given(schedules, moments, delays)
 def test_a_tick_in_the_future_is_run(schedule: Recurring, moment: datetime, delay: timedelta):
     tick = schedule.next_after(moment)
@@ -185,7 +170,6 @@ def test_a_tick_in_the_future_is_run(schedule: Recurring, moment: datetime, dela
     assert admit(schedule, tick, tick - delay).run
 
 
-@lawful
 @given(schedules, moments, delays)
 def test_the_plan_goes_on_after_the_tick_and_only_all_goes_back(
     schedule: Recurring, moment: datetime, delay: timedelta
@@ -199,7 +183,6 @@ def test_the_plan_goes_on_after_the_tick_and_only_all_goes_back(
         assert plan == plan_next(schedule, tick, tick)
 
 
-@lawful
 @given(grids, moments, delays, delays)
 def test_every_tick_is_either_run_or_counted_as_missed(
     schedule: Recurring, moment: datetime, late: timedelta, long: timedelta
@@ -214,7 +197,6 @@ def test_every_tick_is_either_run_or_counted_as_missed(
     assert admission.run + admission.missed + plan.missed == total
 
 
-@lawful
 @given(schedules, moments, st.text(max_size=20))
 def test_jitter_stays_within_bounds_and_before_the_next_tick(
     schedule: Recurring, moment: datetime, loop: str
@@ -228,7 +210,6 @@ def test_jitter_stays_within_bounds_and_before_the_next_tick(
         assert start < schedule.next_after(tick)
 
 
-@lawful
 @given(schedules)
 def test_a_schedule_survives_the_wire(schedule: Recurring):
     wire = json.loads(json.dumps(to_wire(schedule)))
@@ -264,7 +245,6 @@ single_expressions = st.fixed_dictionaries(
 )
 
 
-@lawful
 @given(anything | near_misses | single_expressions, moments)
 def test_whatever_comes_over_the_wire_is_a_schedule_or_refused(wire: object, moment: datetime):
     try:
@@ -275,14 +255,12 @@ def test_whatever_comes_over_the_wire_is_a_schedule_or_refused(wire: object, mom
     assert from_wire(to_wire(schedule)) == schedule
 
 
-@lawful
 @given(st.timedeltas(timedelta(0), timedelta(days=36525)))
 def test_a_duration_survives_being_written(span: timedelta):
     assert parse_duration(format_duration(span)) == span
     assert timedelta(0) <= milliseconds(span) * MILLISECOND - span < MILLISECOND
 
 
-@lawful
 @given(st.text() | st.text("0123456789.wdhms", max_size=12))
 def test_whatever_is_written_is_a_duration_or_refused(text: str):
     try:

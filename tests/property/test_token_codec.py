@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import Undecodable
@@ -24,14 +24,6 @@ from scheduler.protocol.tokens import (
     encode,
 )
 from scheduler.timing.schedules import Cron, Every, Schedule
-
-lawful = settings(
-    derandomize=True,
-    max_examples=150,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
 
 MS = timedelta(milliseconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -85,7 +77,7 @@ tokens |= st.builds(replace, tokens, first=st.just(True))
 
 @pytest.mark.parametrize("field", fields(Token), ids=lambda field: field.name)
 def test_tokens_of_every_kind_are_made(field: Field[Any]):
-    any_will_do = settings(lawful, phases=[Phase.generate])
+    any_will_do = settings(phases=[Phase.generate])
     assert find(tokens, lambda token: differs(token, field), settings=any_will_do)
 
 
@@ -95,7 +87,6 @@ def differs(token: Token, field: Field[Any]) -> bool:
     return bool(getattr(token, field.name) != default)
 
 
-@lawful
 @given(tokens, names)
 def test_every_token_comes_back_as_it_was_sent(token: Token, namespace: str):
     message = encode(token, namespace)
@@ -104,7 +95,6 @@ def test_every_token_comes_back_as_it_was_sent(token: Token, namespace: str):
     assert message.headers == token.trace
 
 
-@lawful
 @given(tokens)
 def test_encoding_is_a_function_of_the_token(token: Token):
     once = encode(token, "shop")
@@ -132,13 +122,11 @@ def read(message: Message) -> Token | None:
         return None
 
 
-@lawful
 @given(st.binary(max_size=100))
 def test_no_message_breaks_the_decoder(body: bytes):
     assert read(Message(body, type=TOKEN_TYPE)) is None
 
 
-@lawful
 @given(tokens, st.dictionaries(st.sampled_from(MEMBERS), jsons, min_size=1, max_size=2))
 def test_no_member_breaks_the_decoder(token: Token, changed: dict[str, Any]):
     message = encode(token, "shop")
@@ -150,7 +138,6 @@ def test_no_member_breaks_the_decoder(token: Token, changed: dict[str, Any]):
         assert all(read_back[name] == plain[name] for name in plain.keys() & read_back.keys())
 
 
-@lawful
 @given(tokens, jsons, st.sampled_from([*MEMBERS, ""]))
 def test_no_body_breaks_the_decoder(token: Token, value: Any, member: str):
     message = encode(token, "shop")
@@ -159,7 +146,6 @@ def test_no_body_breaks_the_decoder(token: Token, value: Any, member: str):
     assert decoded is None or isinstance(decoded, Token)
 
 
-@lawful
 @given(tokens, st.data())
 def test_no_cut_or_flipped_body_breaks_the_decoder(token: Token, data: st.DataObject):
     message = encode(token, "shop")
