@@ -91,17 +91,15 @@ class Diary:
 
 
 class Mortal:
-    """A connection whose process dies, or is slow; all else is as over the one that it wraps.
+    """A connection whose process dies; all else is as over the one that it wraps.
 
     Args:
         unacked: it dies instead of acking what came from this queue.
-        pace: how long each publish takes more than it needs, in seconds.
     """
 
-    def __init__(self, broker: Broker, *, unacked: str = "", pace: float = 0) -> None:
+    def __init__(self, broker: Broker, *, unacked: str = "") -> None:
         self._broker = broker
         self._unacked = unacked
-        self._pace = pace
         self.dead = asyncio.Event()
         self._dies = False
 
@@ -127,7 +125,6 @@ class Mortal:
     ) -> None:
         if self._dies:
             raise BrokerUnavailable
-        await asyncio.sleep(self._pace)
         await self._broker.publish(
             message, exchange=exchange, routing_key=routing_key, timeout=timeout, lane=lane
         )
@@ -210,18 +207,16 @@ class Scene(ABC):
         concurrency: int = 10,
         grace: float = 0,
         unacked: str = "",
-        pace: float = 0,
     ) -> AsyncGenerator[Pod]:
         """A whole processor, until the block ends or it dies.
 
         Args:
             grace: how long its runs may take when it is stopped, in seconds.
             unacked: the task whose first message it dies of, when that is to be acked.
-            pace: how much longer each publish takes, in seconds.
         """
         async with self.connect() as broker:
             queue = app.names.processor_queue(unacked) if unacked else ""
-            connection = Mortal(broker, unacked=queue, pace=pace)
+            connection = Mortal(broker, unacked=queue)
             process = processor_of(
                 app,
                 cast(Broker, connection),

@@ -76,21 +76,6 @@ async def test_a_tick_whose_pod_died_before_its_ack_is_not_run_again_behind_othe
     assert twice(scene, A) == []
 
 
-async def test_a_tick_whose_pod_died_before_its_ack_is_not_run_again_after_a_seed(
-    scene: Scene,
-) -> None:
-    app = beating(scene)
-    await scene.operator(app).seeding.seed()
-    async with scene.pod(app, unacked="beat") as pod:
-        await pod.connection.dead.wait()
-        await pod.die()
-    await scene.until_ready(app, "beat", 2)
-    await scene.operator(app).seeding.seed()
-    await work_with_two_pods(scene, app, "beat")
-    assert scene.diary.overlaps("beat") == []
-    assert twice(scene, "beat") == []
-
-
 @pytest.mark.parametrize("queue_type", ["quorum"])
 async def test_a_replay_of_what_the_broker_parked_begins_no_second_line(scene: Scene) -> None:
     app = beating(scene, delivery_limit=1)
@@ -105,22 +90,3 @@ async def test_a_replay_of_what_the_broker_parked_begins_no_second_line(scene: S
     assert await operator.failed.replay(app.tasks, which) == 1
     await work_with_two_pods(scene, app, "beat")
     assert [seq for seq in twice(scene, "beat") if seq != 0] == []
-
-
-async def test_a_run_that_a_stopping_pod_lets_finish_is_not_run_beside_by_another_one(
-    scene: Scene,
-) -> None:
-    app = scene.release()
-
-    @app.periodic(every=EVERY)
-    async def beat(ctx: Context) -> None:
-        await scene.diary.write(ctx, takes=8)
-
-    await scene.operator(app).seeding.seed()
-    # Its answers to others are slow.
-    async with scene.pod(app, grace=30, pace=0.3) as stopping:
-        await scene.diary.until(lambda: bool(scene.diary.runs))
-        async with scene.pod(app):
-            stopping.worker.stop()
-            await scene.diary.until(lambda: len(scene.diary.runs) > 1)
-            assert scene.diary.overlaps("beat") == []

@@ -5,12 +5,10 @@ from typing import Literal
 
 import pytest
 
-from scheduler import Context, Reject, Scheduler
+from scheduler import Context, Scheduler
 from scheduler.control.where import Where
 from scheduler.protocol.epochs import Verb
-from scheduler.queues.failed import EVERYTHING
 from tests.integration.lines.scene import Pod, Scene
-from tests.sweep import empty
 
 DEADLY = 1  # the tick whose run kills its pod
 LIMIT = 2
@@ -106,32 +104,3 @@ async def test_a_tick_that_kills_its_pods_is_parked_once_and_never_run_again(
         finally:
             working.cancel()
             await asyncio.wait([working])
-
-
-@pytest.mark.embedded
-async def test_a_tick_that_comes_back_is_run_though_a_replay_waits_behind_it(scene: Scene) -> None:
-    app = scene.release(supervision_interval="1m")
-
-    @app.task(concurrency=1)
-    async def report(ctx: Context, city: str) -> None:
-        await scene.diary.write(ctx, city)
-        if city == "Bonn" and ctx.seq == 1:
-            raise Reject("not this one")
-
-    operator = scene.operator(app)
-    await operator.seeding.seed()
-    await report.start("a", every="300ms", args={"city": "Bonn"})
-    async with scene.pod(app):
-        await scene.until_parked(app, "report")
-    await report.stop("a")
-    await empty(scene.broker, app.names.processor_queue("report"))  # the tick that was due
-    await report.start("a", every="300ms", args={"city": "Ulm"})
-    await scene.until_ready(app, "report")
-    await scene.kill_whoever_takes(app, "report")
-    await scene.until_ready(app, "report")
-    await operator.failed.replay(app.tasks, EVERYTHING)
-    await scene.until_ready(app, "report", 2)
-    async with scene.pod(app):
-        await scene.diary.until(
-            lambda: any(run.facts == ("Ulm",) for run in scene.diary.runs), seconds=10
-        )

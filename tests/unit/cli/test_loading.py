@@ -147,10 +147,19 @@ def test_a_key_of_pyproject_that_there_is_not_is_answered_with_the_one_that_ther
         load_app(None)
 
 
-@pytest.mark.parametrize("pyproject", [b"[tool", b"\xff\xfe"])
-def test_a_pyproject_that_cannot_be_read_is_told(pyproject: bytes):
+@pytest.mark.parametrize(
+    ("pyproject", "told"),
+    [
+        (b"[tool", r"pyproject\.toml cannot be read: "),
+        (b"\xff\xfe", r"pyproject\.toml cannot be read: "),
+        (b"[tool.scheduler]\napp = 5\n", r"write `app = .*, not 5"),
+        (b"tool = 5\n", r"No app was named"),
+        (b"[tool]\nscheduler = 5\n", r"No app was named"),
+    ],
+)
+def test_a_pyproject_that_cannot_be_read_is_told(pyproject: bytes, told: str):
     Path("pyproject.toml").write_bytes(pyproject)
-    with pytest.raises(AppNotFound, match=r"pyproject\.toml cannot be read: "):
+    with pytest.raises(AppNotFound, match=told):
         load_app(None)
 
 
@@ -169,6 +178,8 @@ def test_a_broken_pyproject_does_not_matter_where_an_app_is_named():
     ("reference", "told"),
     [
         ("no_such_module", "There is no module 'no_such_module'.*and a loop after its app"),
+        *((name, "is not the name of a module") for name in (".jobs:app", "..:app", "a-b:app")),
+        ("scheduler.py:app", "would hide the package `scheduler`"),
         ("empty", "'app' is no such attribute"),
         ("nowhere.py", r"There is no file 'nowhere\.py' in '/"),
         (":app", "An app is named as .*, got ':app'"),
@@ -189,6 +200,7 @@ def test_a_broken_pyproject_does_not_matter_where_an_app_is_named():
 def test_what_is_wrong_with_a_reference_is_told(reference: str, told: str):
     write("jobs.py", APP.format(name="app", namespace="a") + "other = app\ntext = 'app'\n")
     write("empty.py", "")
+    write("scheduler.py", "")
     Path("directory.py").mkdir()
     with pytest.raises(AppNotFound, match=told):
         load_app(reference)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.errors import ScheduleError
@@ -25,11 +25,9 @@ from scheduler.timing.schedules import Cron
 SETS = st.tuples(*(st.frozensets(st.integers(each.low, each.high), min_size=1) for each in COLUMNS))
 
 
-# Each crontab of Celery's with its zone, a start, and the next moments at which Celery runs it.
+# Each crontab of Celery's with its zone, a start, and the next moments at which Celery runs it. In
+# zones without summer time, `test_celery_fuzz.py` asks Celery itself.
 RUNS = """
-crontab(minute=0, hour=9, day_of_month=13, day_of_week='fri')
-    UTC 2026-01-01T00:00 2026-02-13T09:00 2026-03-13T09:00
-    2026-11-13T09:00 2027-08-13T09:00 2028-10-13T09:00 2029-04-13T09:00
 crontab(minute=15, hour=6, day_of_month='1-7', day_of_week='monday')
     Europe/Berlin 2026-01-01T00:00 2026-01-05T05:15 2026-02-02T05:15
     2026-03-02T05:15 2026-04-06T04:15 2026-05-04T04:15 2026-06-01T04:15
@@ -39,27 +37,6 @@ crontab(minute='*/20', hour='22-4/2', month_of_year='11-2')
 crontab(minute='0', hour='7-19/3', day_of_week='mon-fri')
     Europe/Berlin 2026-03-27T16:30 2026-03-27T18:00 2026-03-30T05:00
     2026-03-30T08:00 2026-03-30T11:00 2026-03-30T14:00 2026-03-30T17:00
-crontab(minute='0,30', hour='*/5', day_of_month='*/10', day_of_week='*/3')
-    UTC 2026-05-01T00:00 2026-05-31T00:00 2026-05-31T00:30
-    2026-05-31T05:00 2026-05-31T05:30 2026-05-31T10:00 2026-05-31T10:30
-crontab(minute=0, hour=0, day_of_month='29-31', day_of_week='sat,sun')
-    UTC 2026-02-01T00:00 2026-03-29T00:00 2026-05-30T00:00
-    2026-05-31T00:00 2026-08-29T00:00 2026-08-30T00:00 2026-10-31T00:00
-crontab(minute=0, hour=12, day_of_week='fri-mon')
-    UTC 2026-04-01T00:00 2026-04-03T12:00 2026-04-04T12:00
-    2026-04-05T12:00 2026-04-06T12:00 2026-04-10T12:00 2026-04-11T12:00
-crontab(minute='58-2', hour=23)
-    UTC 2026-04-01T00:00 2026-04-01T23:00 2026-04-01T23:01
-    2026-04-01T23:02 2026-04-01T23:58 2026-04-01T23:59 2026-04-02T23:00
-crontab(minute=0, hour=12, day_of_month='20-10/7')
-    UTC 2026-04-01T00:00 2026-04-03T12:00 2026-04-10T12:00
-    2026-04-20T12:00 2026-04-27T12:00 2026-05-03T12:00 2026-05-10T12:00
-crontab(minute='1-5,50-55/2', hour='3')
-    Asia/Kolkata 2026-04-01T00:00 2026-04-01T21:31 2026-04-01T21:32
-    2026-04-01T21:33 2026-04-01T21:34 2026-04-01T21:35 2026-04-01T22:20
-crontab(minute=0, hour=0, day_of_month=29, month_of_year='feb')
-    UTC 2026-01-01T00:00 2028-02-29T00:00 2032-02-29T00:00
-    2036-02-29T00:00 2040-02-29T00:00 2044-02-29T00:00 2048-02-29T00:00
 crontab(minute=30, hour=4, day_of_month='8-14,22-28', day_of_week='wed')
     America/New_York 2026-06-01T00:00 2026-06-10T08:30 2026-06-24T08:30
     2026-07-08T08:30 2026-07-22T08:30 2026-08-12T08:30 2026-08-26T08:30
@@ -132,7 +109,6 @@ def test_a_cronjob_runs_when_kubernetes_runs_it(when: str, start: str, moments: 
     assert next_runs(job, start, len(moments)) == [f"{each}T09:00" for each in moments]
 
 
-@settings(deadline=None)
 @given(SETS, st.booleans())
 def test_whatever_it_is_there_is_an_expression_for_it(
     sets: tuple[frozenset[int], ...], both: bool

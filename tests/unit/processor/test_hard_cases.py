@@ -4,16 +4,13 @@ import asyncio
 import concurrent.futures
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import pytest
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator
 
 from scheduler import (
-    AppNotFound,
     Context,
     Cron,
     Every,
@@ -21,16 +18,12 @@ from scheduler import (
     Retry,
     Scheduler,
     Settings,
-    StopLoop,
-    Undecodable,
 )
-from scheduler.cli.loading import load_app
 from scheduler.errors import LifespanError
 from scheduler.events import MessageParked, RunFinished, RunStarted
 from scheduler.middleware import CallNext
 from scheduler.processor.settlement import Finished, Returned, settle
-from scheduler.protocol.messages import summary_of
-from scheduler.protocol.tokens import LoopId, Token, decode, encode
+from scheduler.protocol.tokens import LoopId, Token
 from scheduler.tasks.retries import Policy
 from scheduler.testing import simulate
 from tests.stage import Stage
@@ -92,66 +85,6 @@ def test_a_loop_survives_a_lone_surrogate_in_what_it_carries() -> None:
         ctx.carry("\udcff")
 
     assert len([event for event in simulate(app, "1h") if isinstance(event, RunStarted)]) > 50
-
-
-def test_an_error_with_a_lone_surrogate_or_an_escape_fits_a_header() -> None:
-    summary = summary_of(ValueError("\udcff \x1b[31m"))
-    assert summary.encode()
-    assert summary.isprintable()
-
-
-def test_a_retry_that_is_no_retry_is_refused() -> None:
-    async def report() -> None: ...
-
-    with pytest.raises(RegistrationError, match="Retry"):
-        new_app().periodic(every="1m", retry=cast(Any, 3))(report)
-
-
-class Order(BaseModel):
-    number: int = Field(alias="No")
-
-
-def test_arguments_with_an_alias_arrive() -> None:
-    app = new_app()
-    got: list[int] = []
-
-    @app.periodic(every="1m", args={"order": Order(No=1)})
-    async def ship(order: Order) -> None:
-        got.append(order.number)
-
-    events = simulate(app, "3m30s")
-    assert not [event for event in events if isinstance(event, MessageParked)]
-    assert got == [1, 1, 1]
-
-
-@pytest.mark.parametrize("reference", [".jobs:app", "..:app", "a-b:app", "scheduler.py:app"])
-def test_what_cannot_be_a_module_is_no_app(
-    reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("scheduler.py").write_text("")
-    with pytest.raises(AppNotFound):
-        load_app(reference)
-
-
-@pytest.mark.parametrize(
-    "text", ["[tool.scheduler]\napp = 5\n", "tool = 5\n", "[tool]\nscheduler = 5\n"]
-)
-def test_a_pyproject_of_other_types_is_told(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SCHEDULER_APP", raising=False)
-    Path("pyproject.toml").write_text(text)
-    with pytest.raises(AppNotFound):
-        load_app(None)
-
-
-def test_version_true_is_not_version_one() -> None:
-    message = encode(token(), "shop")
-    hostile = replace(message, body=message.body.replace(b'"version":1', b'"version":true'))
-    with pytest.raises(Undecodable, match="version"):
-        decode(hostile, "shop")
 
 
 @pytest.mark.parametrize("annotation", ["datetime.Foo", "int["])
@@ -287,36 +220,6 @@ def test_whatever_a_lifespan_raises_is_told_as_its_error(
 
 
 async def sleep() -> None: ...
-
-
-def test_a_reason_that_is_no_text_is_made_one() -> None:
-    assert StopLoop(5).reason == "5"
-
-
-async def test_no_verb_during_a_run_makes_it_overlap_with_another(stage: Stage) -> None:
-    app = new_app()
-    going: list[int] = []
-    most: list[int] = []
-
-    @app.periodic(every="1s", timeout="1m")
-    async def slow() -> None:
-        going.append(1)
-        most.append(len(going))
-        await asyncio.sleep(10)
-        going.pop()
-
-    await stage.seed(app)
-    async with stage.processor(), stage.processor():
-        await asyncio.sleep(2)
-        loop = app.loop("slow")
-        await stage.seeding.seed()
-        await stage.verbs.pause(loop)
-        await stage.seeding.seed()
-        await stage.verbs.resume(loop, at_once=True)
-        await asyncio.sleep(60)
-    assert max(most) == 1
-    assert len(most) > 3
-    assert await stage.tokens() == 1
 
 
 async def test_a_task_that_swallows_its_cancellation_does_not_hold_up_the_shutdown(

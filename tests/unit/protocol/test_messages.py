@@ -50,6 +50,9 @@ class Unspeakable(Exception):
 
 def test_an_exception_that_cannot_be_shown_has_a_summary_all_the_same():
     assert summary_of(Unspeakable()) == ("Unspeakable: (its message cannot be shown: RuntimeError)")
+    summary = summary_of(ValueError("\udcff \x1b[31m"))
+    assert summary.encode()
+    assert summary.isprintable()
 
 
 HEADERS: dict[str, Any] = {

@@ -11,6 +11,7 @@ from scheduler.tasks.retries import NamedOutcome, Reject, RetryLater, StopLoop
 def test_a_task_says_why_its_run_ends(kind: type[NamedOutcome]):
     assert str(kind("bad order")) == kind("bad order").reason == "bad order"
     assert kind(ValueError("bad order")).reason == "bad order"
+    assert kind(5).reason == "5"
 
 
 REJECTED = "The task rejected its input: no retry can help, so it is parked at once."

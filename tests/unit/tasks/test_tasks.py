@@ -232,6 +232,7 @@ def test_a_namespace_that_a_queue_cannot_have_is_refused(namespace: str):
         ({"every": "1h", "timeout": "long"}, RegistrationError, "timeout of nothing: .*'long'"),
         ({"every": "1h", "concurrency": 0}, RegistrationError, "concurrency of nothing .*got 0"),
         ({"every": "1h", "concurrency": -1}, RegistrationError, "at least 1"),
+        ({"every": "1h", "retry": 3}, RegistrationError, "Retry"),
         ({"every": "1h", "args": {"a": 1}}, RegistrationError, "a: Extra inputs"),
         (
             {"every": "1h", "after_failure": "paus"},

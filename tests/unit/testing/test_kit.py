@@ -263,18 +263,6 @@ async def test_records_are_asked_for_by_task_or_loop_and_no_name_is_misspelt() -
             kit.runs.of("pol")
 
 
-async def test_keyed_loops_are_started_and_stopped() -> None:
-    app = new_app()
-    poll = app.task(name="poll")(nothing)
-    async with Kit(app, start=START) as kit:
-        await poll.start("berlin", every="1m", mode="fixed_rate")
-        await kit.advance("3m")
-        assert [run.started_at for run in kit.runs] == [after(60), after(120), after(180)]
-        await poll.stop("berlin")
-        await kit.advance("1h")
-        kit.assert_ran("poll.berlin", times=3)
-
-
 async def test_threads_are_waited_for_and_the_clock_stands_still_meanwhile() -> None:
     app, may_end = new_app(), threading.Event()
 

@@ -194,7 +194,7 @@ def test_a_year_of_sundays_in_real_time_is_right(name: str):
     assert ticks(Cron("*/30 * * * SUN", tz=name), *YEAR) == within(sundays, *YEAR)
 
 
-# Cases by hand
+# Cases by hand, most of them of other years
 
 
 @pytest.mark.parametrize(
@@ -206,39 +206,9 @@ def test_a_year_of_sundays_in_real_time_is_right(name: str):
             id="a time that does not exist runs right after the gap",
         ),
         pytest.param(
-            *("*/20 2 * * *", "Europe/Berlin", "2026-03-28T12:00Z"),
-            ["29 03:00 +0200", "30 02:00 +0200", "30 02:20 +0200"],
-            id="several times that do not exist are one run",
-        ),
-        pytest.param(
-            *("0,30 2,3 * * *", "Europe/Berlin", "2026-03-29T00:00Z"),
-            ["29 03:00 +0200", "29 03:30 +0200", "30 02:00 +0200"],
-            id="one that falls on a regular tick is one run",
-        ),
-        pytest.param(
             *("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00Z"),
             ["25 02:30 +0200", "26 02:30 +0100"],
             id="a time that exists twice runs at the first",
-        ),
-        pytest.param(
-            *("30 * * * *", "Europe/Berlin", "2026-10-24T23:00Z"),
-            ["25 01:30 +0200", "25 02:30 +0200", "25 02:30 +0100", "25 03:30 +0100"],
-            id="an hourly expression runs in both passes",
-        ),
-        pytest.param(
-            *("30 * * * *", "Europe/Berlin", "2026-03-29T00:00Z"),
-            ["29 01:30 +0100", "29 03:30 +0200"],
-            id="an hourly expression invents nothing in a gap",
-        ),
-        pytest.param(
-            *("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T00:00Z"),
-            ["04 02:30 +1100", "05 02:15 +1100"],
-            id="a gap of half an hour",
-        ),
-        pytest.param(
-            *("*/15 * * * *", "Australia/Lord_Howe", "2026-04-04T14:35Z"),
-            ["05 01:45 +1100", "05 01:30 +1030", "05 01:45 +1030", "05 02:00 +1030"],
-            id="a repeated half hour",
         ),
         pytest.param(
             *("0 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00Z"),
@@ -246,24 +216,9 @@ def test_a_year_of_sundays_in_real_time_is_right(name: str):
             id="a day without its midnight, in Brazil",
         ),
         pytest.param(
-            *("0 0 * * *", "Africa/Cairo", "2026-04-23T12:00Z"),
-            ["24 01:00 +0300", "25 00:00 +0300"],
-            id="a day without its midnight, in Egypt",
-        ),
-        pytest.param(
             *("30 0 29 3 *", "Asia/Beirut", "2026-03-01T00:00Z"),
             ["29 01:00 +0300"],
             id="a day without its midnight, in Lebanon",
-        ),
-        pytest.param(
-            *("30 23 * * *", "Africa/Cairo", "2026-10-28T22:00Z"),
-            ["29 23:30 +0300", "30 23:30 +0200"],
-            id="a day with two last hours",
-        ),
-        pytest.param(
-            *("10 * 29 10 *", "Africa/Cairo", "2026-10-29T19:30Z"),
-            ["29 23:10 +0300", "29 23:10 +0200"],
-            id="a day with two last hours, hourly on this day only",
         ),
         pytest.param(
             *("0 9 * * *", "Pacific/Apia", "2011-12-29T00:00Z"),

@@ -60,10 +60,6 @@ def test_durations_are_stored_as_timedeltas():
     assert every.grace == 2 * MINUTE
 
 
-def test_a_fixed_delay_counts_from_the_end_of_the_run():
-    assert Every("30s").next_after(at("06-15 12:00:07.25")) == at("06-15 12:00:37.25")
-
-
 @pytest.mark.parametrize(
     ("period", "offset", "moment", "following", "latest"),
     [
@@ -138,15 +134,6 @@ def test_an_every_that_cannot_be_meant_is_refused(arguments: dict[str, Any], mes
 )
 def test_an_expression_matches(expression: str, found: list[str]):
     assert ticks(Cron(expression), NOON, len(found)) == [at(text) for text in found]
-
-
-def test_day_of_month_and_day_of_week_are_alternatives_as_in_cron():
-    start = at("01-01 00:00") - SECOND
-    either = {tick.day for tick in ticks(Cron("0 0 13 * FRI"), start, 60)}
-    assert 13 in either
-    assert len(either) > 20
-    both = ticks(Cron("0 0 */2 * FRI"), start, 20)
-    assert all(tick.day % 2 == 1 and tick.isoweekday() == 5 for tick in both)
 
 
 def test_the_zone_decides_what_nine_oclock_is():
