@@ -22,6 +22,7 @@ from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.journal import MARGIN, LoopRecord, born_at, look_backs
 from scheduler.queues.listing import Checkpoint, Listing, RosterEntry
 from scheduler.queues.namespace import Namespace
+from scheduler.queues.timers import LANE_HOLDS, LANES
 from scheduler.tasks.loops import Loop
 
 # A processor that hangs loses its connection within minutes; operators wait less.
@@ -30,6 +31,7 @@ CALLED_AT_ONCE = 2_000
 """Loops in one question of a roll call: some 100 kB."""
 
 BEGUN_AT_ONCE = 10_000
+PUT_AT_ONCE = LANES * LANE_HOLDS // 2  # of two creators that take turns, both find a lane
 REPAIRED = {
     "lost": "its token was put again",
     "doubled": "a node of the broker delivered its token twice: one token replaces both",
@@ -161,8 +163,12 @@ class Beginnings:
         tokens = {each.loop.id: _first(each, entries[each.loop.id]) for each in accepted}
         tokens |= await self._exchanged(tokens, entries)
         await side_by_side(
-            lambda each: self._put(each, entries[each.loop.id], tokens[each.loop.id]), accepted
+            lambda each: self._put(each, entries[each.loop.id], tokens[each.loop.id]),
+            accepted,
+            at_once=PUT_AT_ONCE,
         )
+        untold = [each.loop.id for each in accepted if _is_untold(each, entries[each.loop.id])]
+        await self._journal.record([tokens[loop] for loop in untold])
         silent = await self._call(accepted, entries)
         for refusal in answers:
             if isinstance(refusal, TooLarge):  # the others have begun
@@ -170,7 +176,7 @@ class Beginnings:
         return {
             loop: Epoch(
                 listed,
-                tokens[loop] if listed.entry.state is LoopState.ACTIVE else None,
+                tokens[loop] if listed.is_active else None,
                 silent.get(loop, ()),
             )
             for loop, listed in entries.items()
@@ -244,7 +250,7 @@ class Beginnings:
             loop: since
             for loop, first in tokens.items()
             if first.first
-            and entries[loop].entry.state is LoopState.ACTIVE
+            and entries[loop].is_active
             and (since := self._heard_since(first, entries[loop]))
         }
         if not sinces:
@@ -302,11 +308,13 @@ class Beginnings:
         return free
 
     async def _put(self, wanted: Intent, listed: RosterEntry, token: Token) -> None:
-        if listed.entry.state is not LoopState.ACTIVE:
+        if not listed.is_active:
             if wanted.is_told:  # it has no token: the journal gets a record of the operation
                 await self._timers.tell(replace(token, state=State.PAUSED))
             return
         put = self._timers.put_now if token.first else self._timers.put
+        if _is_untold(wanted, listed):
+            put = self._timers.start
         with suppress(Rejected):  # its task's queue is full: supervision finds the token lost
             await put(token)
 
@@ -351,6 +359,11 @@ def in_parts(epochs: Mapping[LoopId, int]) -> Iterator[Mapping[LoopId, int]]:
 def _first(wanted: Intent, listed: RosterEntry) -> Token:
     token = wanted.change(first_token(listed, wanted.verb))
     return replace(token, first=not wanted.brand_new, former=listed.former)
+
+
+def _is_untold(wanted: Intent, listed: RosterEntry) -> bool:
+    """Return whether the journal need not hear a token: its entry in the roster is its note."""
+    return wanted.brand_new and listed.is_active and listed.is_own_note
 
 
 def _is_start(first: Token) -> bool:

@@ -30,10 +30,8 @@ from scheduler.tasks.loops import Loop
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 
-LOOK_BACK = timedelta(minutes=5)
+LOOK_BACK = timedelta(minutes=2)
 """A token that waits longer than `LONG` is in the roster, so no more is read at first."""
-RECENT = timedelta(minutes=2)
-"""The span of the journal that a count reads: longer waits are in the roster."""
 CLOCKS_DIFFER = timedelta(seconds=5)
 LONG_MS = LONG // timedelta(milliseconds=1)
 MOST_PUTS = 20_000
@@ -83,7 +81,6 @@ class Census:
         self,
         noted_until: datetime | None = None,
         *,
-        look_back: timedelta = LOOK_BACK,
         is_exact: bool = True,
     ) -> bool:
         """Read the puts since the last reading; return whether it was read to its end.
@@ -93,11 +90,10 @@ class Census:
 
         Args:
             noted_until: the roster has the progress that was put before; None: unknown.
-            look_back: the first reading begins there, and at least so far back.
             is_exact: whether to read up to the last put that was confirmed before. Otherwise
                 nothing is written, and in a cluster, the newest puts may be missing.
         """
-        begin = self._clock.now() - look_back
+        begin = self._clock.now() - LOOK_BACK
         if noted_until is not None:
             begin = min(begin, noted_until - CLOCKS_DIFFER)
         since = begin if self._reached is None else self._reached
@@ -109,7 +105,7 @@ class Census:
         while True:
             self.long.clear()
             with suppress(StreamTooLong):  # the next reading continues
-                if await self.read_on(look_back=RECENT, is_exact=False):
+                if await self.read_on(is_exact=False):
                     return
 
     def put_of(self, loop: LoopId) -> Put | None:

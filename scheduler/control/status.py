@@ -214,7 +214,7 @@ class Survey:
         if place is Where.PAUSED:
             due_at = None
             reason = (latest.reason if latest and latest.rests else "") or listed.reason
-            if listed.entry.state is LoopState.ACTIVE and not (latest and latest.rests):
+            if listed.is_active and not (latest and latest.rests):
                 task_pause = pause_of(listing, loop.id.task)
                 reason = f"its task is paused: {task_pause.reason if task_pause else ''}"
         if not reason and held is None and answers is not None:

@@ -77,7 +77,7 @@ def due_at_of(
         put: its last put; None: none was heard. Then it is due at the first tick of its epoch.
         of_task: the last entry that paused or resumed its task, if any.
     """
-    if listed.entry.state is not LoopState.ACTIVE or is_held_by(of_task):
+    if not listed.is_active or is_held_by(of_task):
         return None
     if put is None or put.epoch < listed.epoch:
         due_at = listed.first_due_at

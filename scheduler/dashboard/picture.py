@@ -22,7 +22,14 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token, decode
 from scheduler.queues.failed import ParkedMessage, is_record, read_parked
 from scheduler.queues.history import CallTotals, Summary, decoded_batch, totals_of
-from scheduler.queues.journal import JournalEntry, entry_of_record, entry_of_token, with_progress_of
+from scheduler.queues.journal import (
+    STARTS_TYPE,
+    JournalEntry,
+    entries_of_starts,
+    entry_of_record,
+    entry_of_token,
+    with_progress_of,
+)
 from scheduler.queues.listing import Checkpoint, Listing, RosterEntry
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import MILLISECOND
@@ -224,6 +231,8 @@ class Picture:
             self._note(entry, self.loops.get(_named(entry.loop)))
             self._count(read_parked(message, queue="", routing_key=""))
             return entry.at
+        if message.type == STARTS_TYPE:
+            return self._hear_of_starts(message)
         try:
             token = decode(message, self._namespace)
         except MessageError:
@@ -240,6 +249,13 @@ class Picture:
             loop.see(token, len(message.body))
             self._hear_of(loop, token, entry)
         return entry.at if entry else None
+
+    def _hear_of_starts(self, record: Message) -> datetime | None:
+        at = None
+        for entry in entries_of_starts(record):
+            self._note(entry, self.loops.get(_named(entry.loop)))
+            at = entry.at
+        return at
 
     def _hear_of(self, loop: LoopPicture, token: Token, entry: JournalEntry | None) -> None:
         self.version += 1

@@ -10,7 +10,9 @@ E = TypeVar("E")
 R = TypeVar("R")
 
 
-async def side_by_side(act: Callable[[E], Awaitable[R]], subjects: Collection[E]) -> list[R]:
+async def side_by_side(
+    act: Callable[[E], Awaitable[R]], subjects: Collection[E], *, at_once: int = AT_ONCE
+) -> list[R]:
     """Run an operation on each item, a few at once; return the results in their order."""
     results, waiting = dict[int, R](), iter(enumerate(subjects))
 
@@ -18,7 +20,7 @@ async def side_by_side(act: Callable[[E], Awaitable[R]], subjects: Collection[E]
         for number, subject in waiting:
             results[number] = await act(subject)
 
-    doing = [asyncio.create_task(take_turns()) for _ in range(min(AT_ONCE, len(subjects)))]
+    doing = [asyncio.create_task(take_turns()) for _ in range(min(at_once, len(subjects)))]
     try:
         await asyncio.gather(*doing)
         return [results[number] for number in range(len(subjects))]

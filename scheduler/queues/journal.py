@@ -1,21 +1,23 @@
 """Read the journal: the outcomes of loops' ticks, operations on loops, parked messages.
 
 The stream is bound to the exchange that tokens pass anyway. So a settlement costs no further
-message, and the journal can be read while no processor is running. Parked messages have a record of
-their own.
+message, and the journal can be read while no processor is running. Parked messages, and the new
+loops of a program, have records of their own.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import ConfigDict, TypeAdapter
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import MessageError, StreamTooLong
+from scheduler.errors import MessageError, StreamTooLong, Undecodable
 from scheduler.protocol.epochs import Position, Verb, adopted
-from scheduler.protocol.messages import MOST_COUNTED, Message
+from scheduler.protocol.messages import MOST_COUNTED, WIRE, Message, Moment, parsed
 from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, claims_of, decode
 from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import Gathering
@@ -25,6 +27,9 @@ from scheduler.timing.moments import LATEST_MS, moment_of
 from scheduler.timing.schedules import Schedule
 
 PARKED = "parked"
+STARTS_TYPE = "scheduler.starts"
+STARTS_KEY = "scheduler.starts"
+STARTS_AT_ONCE = 500  # in a record: the broker may accept no more
 MARK_KEY = "scheduler.mark"
 NEAR, FAR = 2, 30  # periods
 MARGIN = timedelta(minutes=2)
@@ -58,6 +63,19 @@ class JournalEntry:
     due_at: datetime | None = None
     note: str = ""
     by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """Record new loops that one creator started together, each with its first due time."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
+    act: Act
+    loops: tuple[tuple[LoopId, Moment], ...]
+
+
+_STARTS = TypeAdapter(Starts)
 
 
 class LoopRecord:
@@ -150,6 +168,19 @@ class Journal:
         self._shared = Gathering(self._heard_of_all)
         self._shared_for_long = Gathering(self._heard_however_long)
 
+    async def record(self, started: Sequence[Token]) -> None:
+        """Record the starts of new loops, whose tokens do not come here, confirmed.
+
+        Raises:
+            BrokerError: some may not have been recorded.
+        """
+        for begin in range(0, len(started), STARTS_AT_ONCE):
+            await self._broker.publish(
+                record_of_starts(started[begin : begin + STARTS_AT_ONCE]),
+                exchange=self._names.scheduler,
+                routing_key=STARTS_KEY,
+            )
+
     async def entries(
         self, *, since: datetime | None = None, loop: str | None = None
     ) -> AsyncGenerator[JournalEntry]:
@@ -165,14 +196,14 @@ class Journal:
         seen = set[JournalEntry]()
         async with aclosing(self._broker.read(self._names.journal, since=since)) as messages:
             async for message in messages:
-                entry = entry_of(message, self._names.namespace)
-                if entry is None or not _is_meant(entry, since, loop):
-                    continue
-                # Exchanged or republished puts appear twice.
-                bare = replace(entry, due_at=None, note="")
-                if entry.what == PARKED or bare not in seen:
-                    seen.add(bare)
-                    yield entry
+                for entry in entries_of(message, self._names.namespace):
+                    if not _is_meant(entry, since, loop):
+                        continue
+                    # Exchanged or republished puts appear twice.
+                    bare = replace(entry, due_at=None, note="")
+                    if entry.what == PARKED or bare not in seen:
+                        seen.add(bare)
+                        yield entry
 
     async def heard_of(self, loop: LoopId, *, since: datetime) -> LoopRecord:
         """Return the puts of a loop, as `heard` does; concurrent callers share a reading."""
@@ -394,12 +425,35 @@ def _is_count(value: object, most: int) -> bool:
     return isinstance(value, int) and 0 <= value <= most
 
 
-def entry_of(message: Message, namespace: str) -> JournalEntry | None:
-    """Return the history entry of a message of the stream; None: it has none."""
+def entries_of(message: Message, namespace: str) -> Iterator[JournalEntry]:
+    """Yield the history entries of a message of the stream."""
     if is_record(message):
-        return entry_of_record(message)
-    token = _token_of(message, namespace)
-    return None if token is None else entry_of_token(token)
+        yield entry_of_record(message)
+    elif message.type == STARTS_TYPE:
+        yield from entries_of_starts(message)
+    else:
+        token = _token_of(message, namespace)
+        entry = None if token is None else entry_of_token(token)
+        if entry is not None:
+            yield entry
+
+
+def record_of_starts(tokens: Sequence[Token]) -> Message:
+    """Return the journal's record of new loops that were started together."""
+    act = tokens[0].act
+    assert act is not None
+    starts = Starts(act, tuple((token.loop, token.due_at) for token in tokens))
+    body = _STARTS.dump_json(starts, by_alias=True)
+    return Message(body, content_type="application/json", type=STARTS_TYPE)
+
+
+def entries_of_starts(record: Message) -> Iterator[JournalEntry]:
+    """Yield the history entries of the record of starts; none if it is unreadable."""
+    with suppress(Undecodable):
+        starts = parsed(_STARTS, record.body, "record")
+        at, verb, by = starts.act.at, starts.act.verb.value, starts.act.by
+        for loop, due_at in starts.loops:
+            yield JournalEntry(at, str(loop), verb, 0, None, due_at=due_at, by=by)
 
 
 def entry_of_token(token: Token) -> JournalEntry | None:

@@ -14,6 +14,7 @@ A message of the roster is a JSON object that holds many: ``{"entries": [...]}``
 ``schedule, args``    the schedule and the arguments from now on
 ``reason``            why it is paused, or gone
 ``by``, ``at_ms``     who began the epoch, and when
+``tick_ms``           the first tick after that; of an active loop
 ``checkpoint``        the loop's progress, if known: its last token, as its message had it
                       (``headers``, ``body``); nothing after it was put before ``until_ms``
 ``override``          who overrode the code's schedule (``by``), and when (``at_ms``)
@@ -204,22 +205,32 @@ class RosterEntry:
             args=self.args,
         )
 
-    def noted(self, namespace: str) -> Checkpoint | None:
-        """Return the loop's progress, if the roster has it.
+    @property
+    def is_own_note(self) -> bool:
+        """Return whether it is a start that waits for long, or is paused.
 
-        A start that waits for long needs no note: until its first tick, nothing follows its token.
+        Until its first tick, nothing follows its token.
         """
         if self.checkpoint is not None or not 0 < self.epoch == self.entry.life:
+            return False
+        return not self.is_active or self.schedule.next_after(self.at) - self.at >= LONG
+
+    def noted(self, namespace: str) -> Checkpoint | None:
+        """Return the loop's progress, if the roster has it."""
+        if not self.is_own_note:
             return self.checkpoint
-        token, until = self.token, moment_of(LATEST_MS)
-        if self.entry.state is LoopState.ACTIVE:
-            until = token.scheduled_at
-        return checkpoint_of(token, namespace, until) if until - self.at >= LONG else None
+        token = self.token
+        until = token.scheduled_at if self.is_active else moment_of(LATEST_MS)
+        return checkpoint_of(token, namespace, until)
 
     @property
     def first_due_at(self) -> datetime:
         """Return the latest time of the first tick after its epoch began."""
         return self.schedule.next_after(self.at) + self.schedule.jitter
+
+    @property
+    def is_active(self) -> bool:
+        return self.entry.state is LoopState.ACTIVE
 
     @property
     def is_gone(self) -> bool:
@@ -278,6 +289,8 @@ def _json(part: Any) -> str:
 
 def _members_of(listed: RosterEntry) -> dict[str, Any]:
     members = _LISTED.dump_python(listed, by_alias=True, exclude_none=True)
+    if listed.is_active and not listed.is_of_task:
+        members["tick_ms"] = milliseconds_since_epoch(listed.schedule.next_after(listed.at))
     return {**members.pop("loop"), **members.pop("entry"), **members}
 
 
@@ -319,10 +332,8 @@ def _row_of(members: Mapping[str, Any], entry: str) -> Row:
         kept_ms = schedule.get("once_ms", 0) + schedule.get("kept_ms", 0)
         forget_ms = max(at_ms, kept_ms) if members.get("reason") == DONE else at_ms
     elif state == LoopState.ACTIVE and members["key"] != WHOLE:
-        waits_ms = schedule.get("every_ms", 0)
-        if waits_ms and "mode" in schedule:  # at a fixed rate, until the next tick of its grid
-            waits_ms -= (at_ms - schedule.get("offset_ms", 0)) % waits_ms
-        due_ms = max(at_ms + waits_ms, members.get("checkpoint", {}).get("until_ms", 0))
+        first_ms = members.get("tick_ms", at_ms)
+        due_ms = max(first_ms, members.get("checkpoint", {}).get("until_ms", 0))
     return Row(
         LoopId(members["task"], members["key"]),
         entry,

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker
 from scheduler.protocol.calls import retry_key, task_key
-from scheduler.protocol.hatchery import AT, LONGEST, NO_WAIT, STEP, route
+from scheduler.protocol.hatchery import AT, LONGEST, NO_WAIT, STEP, Route, route
 from scheduler.protocol.messages import LEAD, Message
 from scheduler.protocol.tokens import Token, encode
 from scheduler.protocol.topology import Names, rest_key, token_key
@@ -46,15 +46,33 @@ class Timers:
             Unroutable: the namespace was not seeded.
             BrokerError: the token may not have been put.
         """
+        way, held = self._way(token)
+        await self._publish(token, token_key(token.loop, way.key), held, timeout)
+
+    async def start(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
+        """Publish the token of a new loop as `put` does, but not to the journal.
+
+        Its entry in the roster is its note. And a million starts would drop all else from the
+        journal.
+
+        Raises:
+            Unroutable: the namespace was not seeded.
+            BrokerError: the token may not have been put.
+        """
+        way, held = self._way(token)
+        # The exchange of the longest unit is that of the journal too.
+        unit, key = 0 if way.digits[0] else 1, token_key(token.loop, way.key)
+        await self._publish(token, key, held, timeout, unit)
+
+    def _way(self, token: Token) -> tuple[Route, timedelta]:
+        """Return the timers for a token, and how long its processor holds it after them."""
         now = self._clock.now()
         due_in, longest = max(token.due_at - now, ZERO), longest_leg(token, now)
         if due_in > longest:  # it arrives too early, and is put again
-            way, held = route(longest), ZERO
-        else:
-            lead = min(self._lead.length, due_in)
-            way = route(due_in - lead)
-            held = way.rest + lead
-        await self._publish(token, token_key(token.loop, way.key), held, timeout)
+            return route(longest), ZERO
+        lead = min(self._lead.length, due_in)
+        way = route(due_in - lead)
+        return way, way.rest + lead
 
     async def put_now(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
         """Publish a token so that it arrives at once, whenever it is due, confirmed.
@@ -75,14 +93,14 @@ class Timers:
         await self._publish(token, rest_key(token.loop), ZERO, timeout)
 
     async def _publish(
-        self, token: Token, key: str, held: timedelta, timeout: timedelta | None
+        self, token: Token, key: str, held: timedelta, timeout: timedelta | None, unit: int = 0
     ) -> None:
         lane = self._free_lane()
         self._unconfirmed[lane] += 1
         try:
             await self._broker.publish(
                 encode(token, self._names.namespace, lead=held),
-                exchange=self._names.scheduler,
+                exchange=self._names.hatchery_exchange(unit),
                 routing_key=key,
                 timeout=timeout,
                 lane=lane,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from scheduler.queues.listing import ENTRY_TYPE
 from scheduler.queues.roll_call import QUESTION
 from scheduler.sending import CallTask
 from tests.faulty import FaultyBroker
-from tests.stage import Stage, new_app, of, seconds_of
+from tests.stage import START, Stage, new_app, of, seconds_of
 
 BONN = LoopId("report", "bonn")
 TWO_MINUTES = Every("2m")
@@ -230,6 +231,24 @@ async def test_of_many_loops_one_that_cannot_be_used_is_named(
     with pytest.raises(UsageError, match=told):
         await office.report.start_many(pairs)
     assert await office.report.list() == []
+
+
+async def test_many_starts_are_a_few_messages_of_the_journal_and_each_is_in_the_history(
+    stage: Stage,
+) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    hourly = {f"town-{n}": Every("1h") for n in range(600)}
+    await office.report.start_many(hourly)
+    told = [each async for each in stage.broker.read(office.app.names.journal)]
+    assert [each.type for each in told if b"report" in each.body] == ["scheduler.starts"] * 2
+    started = [
+        each async for each in stage.journal.entries() if each.loop.startswith("report.town-")
+    ]
+    assert {each.loop for each in started} == {f"report.{key}" for key in hourly}
+    assert {(each.what, each.seq) for each in started} == {("seeded", 0)}
+    assert all(each.by for each in started)
+    assert {each.due_at for each in started} == {START + timedelta(hours=1)}
 
 
 async def test_a_keyed_loop_that_is_stopped_is_gone_from_the_broker_and_its_end_is_told(

@@ -74,7 +74,7 @@ async def test_what_could_not_be_done_is_done_by_the_next_call(stage: Stage) -> 
     await digest.sync({"old": Every("1m")})
     wanted = {"a": Every("1m"), "b": Every("1m")}
     async with FaultyBroker(stage.server) as broker:
-        broker.on("publish", app.names.scheduler).fails(BrokerUnavailable("It went."))
+        broker.on("publish", app.names.hatchery_exchange(1)).fails(BrokerUnavailable("It went."))
         app.outbox.release(stage.broker)
         app.outbox.use(broker, stage.clock)
         with pytest.raises(BrokerUnavailable, match="It went") as failed:

@@ -390,7 +390,7 @@ def test_a_token_has_the_progress_of_the_furthest_of_its_life(
 
 
 async def test_all_that_was_put_is_read_once_however_often_it_is_read_on(stage: Stage) -> None:
-    await stage.seed(looping())
+    await stage.seed(looping(schedule=Every("30s")))
     puts = list[tuple[LoopId, int]]()
 
     def hear(loop: LoopId, put: Put, message: Message) -> None:

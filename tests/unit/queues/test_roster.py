@@ -31,6 +31,7 @@ from scheduler.tasks.context import CARRY_LIMIT
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.once import Once
+from scheduler.timing.schedules import Schedule
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, roster_of
 
@@ -641,9 +642,11 @@ def test_the_name_of_a_one_off_that_has_run_is_remembered_for_as_long_as_it_is_k
         Every("1h"),
         Every("1h", mode="fixed_rate"),
         Every("1h", mode="fixed_rate", offset="7m"),
+        Cron("0 9 * * *"),
+        Once(START + timedelta(days=1)),
     ],
 )
-def test_a_loop_is_not_overdue_before_its_first_tick(schedule: Every) -> None:
+def test_a_loop_is_not_overdue_before_its_first_tick(schedule: Schedule) -> None:
     listing, at = Listing(), START + timedelta(minutes=10)
     listing.enter(replace(A, schedule=schedule, at=at))
     due_ms = milliseconds_since_epoch(schedule.next_after(at))
