@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.control.status import RECENT
-from scheduler.dashboard.picture import Picture
+from scheduler.dashboard.picture import MOST_LOOPS, Picture
 from scheduler.errors import BrokerError, QueueNotFound
 from scheduler.protocol.messages import Message
 from scheduler.queues.concurrency import side_by_side
@@ -103,7 +103,7 @@ class Feed:
 
     async def _read_roster(self) -> None:
         listing = await self._roster.look()
-        self._picture.list(listing.values())
+        self._picture.list(listing.some(MOST_LOOPS))
 
     def _hear(self, message: Message) -> None:
         if self._first_live is None:

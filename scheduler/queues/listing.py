@@ -620,6 +620,13 @@ class Listing(Mapping[LoopId, RosterEntry]):
         there = [each for each in self.values() if not (each.is_gone or each.is_of_task)]
         return sorted(there, key=lambda listed: (listed.entry.life, listed.loop))
 
+    def some(self, most: int) -> Iterator[RosterEntry]:
+        """Yield loops that are not gone, at most so many; those of the code first."""
+        tasks = list(self.counts)
+        loops = self.table.others(tasks)[:most]
+        loops += self.table.keyed(tasks, "*", None, most=most - len(loops))
+        return filter(None, map(self.get, loops))
+
     @property
     def pauses(self) -> list[RosterEntry]:
         """Return the entries that pause whole tasks."""

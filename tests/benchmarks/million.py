@@ -14,6 +14,7 @@ On a private RabbitMQ, of the root in SCHEDULER_TEST_RABBITMQ_ROOT if that is se
 - calls: 100,000 with a time each, over a minute, sent by `send_many`
 - status: of one loop, and of all
 - census: of all loops and timers
+- dashboard: from its command to the first page; then the slowest page of a minute, and its memory
 - lost: the tokens of one timer are purged, and the loops are repaired
 - kill: the broker is killed and started again. The first run after that, and the time until all
   that came due has run.
@@ -43,6 +44,8 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -55,7 +58,7 @@ from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
 from tests.benchmarks.costs import cpu_of
 from tests.benchmarks.fleets.record import Ran, ran, runs_in
 from tests.benchmarks.results import lateness
-from tests.rabbitmq import PrivateNode
+from tests.rabbitmq import PrivateNode, free_ports
 from tests.stage import program_of
 
 PROCESSORS = 2
@@ -107,6 +110,7 @@ class Million:
             "calls": self.send,
             "status": self.ask,
             "census": self.count,
+            "dashboard": self.show,
             "lost": self.lose,
             "kill": self.kill,
         }
@@ -187,6 +191,43 @@ class Million:
 
     async def count(self) -> str:
         return await self._command("census")
+
+    async def show(self) -> str:
+        return await asyncio.to_thread(self._show)
+
+    def _show(self) -> str:
+        (port,) = free_ports(1)
+        took = list[float]()
+
+        def get() -> bool:
+            began = time.perf_counter()
+            try:
+                with urlopen(f"http://127.0.0.1:{port}/", timeout=PATIENCE) as answer:
+                    answer.read()
+            except URLError:
+                return False
+            took.append(time.perf_counter() - began)
+            return True
+
+        began = time.perf_counter()
+        command = [sys.executable, "-m", "scheduler", "dashboard", f"{__file__}:app"]
+        showing = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL)
+        try:
+            while not get():
+                time.sleep(0.05)
+            first = time.perf_counter() - began
+            while time.perf_counter() - began < 60:
+                get()
+                time.sleep(0.2)
+            memory = memory_of(showing.pid)
+        finally:
+            showing.send_signal(signal.SIGTERM)
+            showing.wait(60)
+        typical = sorted(took)[len(took) // 2]
+        return (
+            f"first page after {first:.1f} s; then p50 {typical * 1e3:.0f} ms, at most "
+            f"{max(took) * 1e3:.0f} ms; {memory:.0f} MB"
+        )
 
     async def lose(self) -> str:
         """Purge the timer that loops come to last, and wait for its loops."""

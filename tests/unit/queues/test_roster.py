@@ -654,6 +654,17 @@ def test_a_loop_is_not_overdue_before_its_first_tick(schedule: Schedule) -> None
     assert listing.table.overdue(due_ms + 1, 1) == [A.loop]
 
 
+def test_some_of_many_loops_are_those_of_the_code_first() -> None:
+    listing = Listing()
+    keyed = [replace(A, loop=LoopId("keyed", str(n))) for n in range(5)]
+    for listed in (*keyed, A, replace(A, loop=LoopId("keyed", WHOLE))):
+        listing.enter(listed)
+    assert [each.loop for each in listing.some(1)] == [A.loop]
+    assert {each.loop for each in listing.some(9)} == {A.loop, *(each.loop for each in keyed)}
+    listing.enter(A_GONE)
+    assert {each.loop for each in listing.some(9)} == {each.loop for each in keyed}
+
+
 def test_a_program_without_room_for_its_loops_says_where_to_make_some(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
