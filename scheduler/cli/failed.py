@@ -38,7 +38,7 @@ from scheduler.cli.printing import (
 from scheduler.cli.tables import CellForms, Table, Work, shortened
 from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
 from scheduler.program import Program
-from scheduler.protocol.topology import LOOP_KEY
+from scheduler.protocol.tokens import LOOP_KEY
 from scheduler.queues.failed import EVERYTHING, FailedQueues, ParkedMessage, Selection
 from scheduler.spelling import no_such
 from scheduler.timing.moments import exact

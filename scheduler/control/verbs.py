@@ -21,7 +21,7 @@ from scheduler.control.status import Survey
 from scheduler.control.where import Where
 from scheduler.errors import QueueNotFound, UnknownLoop, UsageError
 from scheduler.protocol.epochs import Entry, LoopState, Verb
-from scheduler.protocol.tokens import State, Token
+from scheduler.protocol.tokens import Replay
 from scheduler.queues.listing import Listing, RosterEntry, checkpoint_of
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop, Override
@@ -164,7 +164,7 @@ class Verbs:
         loop = as_entered(loop, listed)
         wanted, last = {**listed.args, **args}, tokens.get(loop.id)
         loop.task.arguments.load(wanted)
-        token = Token(
+        replay = Replay(
             loop.id,
             loop.schedule,
             scheduled_at=now,
@@ -172,10 +172,9 @@ class Verbs:
             epoch=listed.epoch,
             life=listed.entry.life,
             seq=0 if last is None else last.seq,
-            state=State.REPLAY,
             args=wanted,
         )
-        await self._timers.put_now(token)
+        await self._timers.put_now(replay)
         return Report(loop, Effect.TRIGGERED, now)
 
     async def set_schedule(self, loop: Loop, schedule: Recurring, *, by: str) -> Report:

@@ -19,7 +19,7 @@ from scheduler.control.status import RECENT
 from scheduler.errors import MessageError
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token, decode
+from scheduler.protocol.tokens import Ending, LastRun, LoopId, Replay, Token, decode
 from scheduler.queues.failed import ParkedMessage, is_record, read_parked
 from scheduler.queues.history import CallTotals, Summary, decoded_batch, totals_of
 from scheduler.queues.journal import (
@@ -237,7 +237,7 @@ class Picture:
             token = decode(message, self._namespace)
         except MessageError:
             return None  # foreign
-        if token.state is State.REPLAY:
+        if isinstance(token, Replay):
             return None
         entry = entry_of_token(token)
         if token.loop == SUPERVISION:

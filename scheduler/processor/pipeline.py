@@ -57,8 +57,7 @@ from scheduler.processor.successors import Order, Successors
 from scheduler.protocol.calls import Call, decode_call, is_call, unclaimed
 from scheduler.protocol.hatchery import LONGEST
 from scheduler.protocol.messages import LONGEST_LEAD_MS, lead_of, one_line, taken_out_by
-from scheduler.protocol.tokens import State, Token, decode
-from scheduler.protocol.topology import loop_named_by
+from scheduler.protocol.tokens import Replay, Token, decode, loop_named_by
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again, waits_in_legs
 from scheduler.tasks.registry import App
@@ -404,7 +403,7 @@ def _arguments_of(call: Call, task: TaskSpec) -> Mapping[str, Any]:
 
 def _admit_token(run: Run, token: Token, now: datetime) -> int:
     """Return the tick of a run, or why it is skipped, and how many were missed."""
-    if token.attempt or token.state is State.REPLAY:
+    if token.attempt or isinstance(token, Replay):
         return 0
     if token.triggered:
         run.tick = token.due_at

@@ -18,7 +18,7 @@ from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER, PatientP
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.calls import Call
 from scheduler.protocol.epochs import Position, awaited, is_behind, is_void, was_settled
-from scheduler.protocol.tokens import LoopId, State, Token
+from scheduler.protocol.tokens import LoopId, Replay, Token
 from scheduler.queues.journal import MARGIN, LoopRecord, born_at, look_backs
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
@@ -64,7 +64,7 @@ class LoopTurns:
 
     def is_void(self, token: Token) -> bool:
         """Return whether a token is acked without a run (R1)."""
-        return token.state is not State.REPLAY and is_void(token.epoch, self.known(token.loop))
+        return not isinstance(token, Replay) and is_void(token.epoch, self.known(token.loop))
 
     async def take(self, token: Token) -> Callable[[], None]:
         """Wait for the loop's turn; return a function that ends it.
@@ -89,7 +89,7 @@ class LoopTurns:
 
     def settle(self, token: Token) -> None:
         """Note that the successor of a token was put."""
-        if token.state is State.REPLAY:
+        if isinstance(token, Replay):
             return
         self._settled.pop(token.loop, None)  # the loops settled last come last
         self._settled[token.loop] = token.position
@@ -116,7 +116,7 @@ class LoopTurns:
         return [
             InHand(token.position, token is turn.running)
             for token in turn.tokens
-            if token.state is not State.REPLAY
+            if not isinstance(token, Replay)
         ]
 
 
@@ -142,7 +142,7 @@ class Recognition:
             DeliveryLost: another processor has it.
             BrokerError: it could not be decided, and the processor stops.
         """
-        if token.state is State.REPLAY:
+        if isinstance(token, Replay):
             return None
         if not self.knowledge.is_current:
             await self._unless_interrupted(delivery, self.knowledge.current)

@@ -26,7 +26,7 @@ from enum import Enum
 from typing import Any, Literal, NamedTuple
 
 from scheduler.protocol.messages import one_line, summary_of
-from scheduler.protocol.tokens import Ending, LastRun, State, Token
+from scheduler.protocol.tokens import Ending, LastRun, Replay, State, Token
 from scheduler.tasks.retries import Policy, Reject, StopLoop
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import jittered, plan_next
@@ -199,9 +199,8 @@ def _reason_of(error: Exception) -> ParkedFor:
 
 
 def _go_on(run: Finished, ending: Ending, *, carry: Any, error: str | None = None) -> Settlement:
-    if run.token.state is State.REPLAY:
+    if isinstance(token := run.token, Replay):
         return Settlement(ending)
-    token = run.token
     plan = plan_next(token.schedule, run.tick, run.ended_at)
     successor = Token(
         loop=token.loop,
@@ -225,25 +224,25 @@ def _retry(
     run: Finished, error: Exception, policy: Policy, chance: Callable[[], float]
 ) -> Settlement | None:
     delay = policy.retry.delay_after(run.token.attempt, error, chance())
-    if delay is None or run.token.state is State.REPLAY:
+    if delay is None or isinstance(run.token, Replay):
         return None
-    again = _failed(run, State.ARMED, Ending.RETRIED, summary_of(error))
+    again = _failed(run, Ending.RETRIED, summary_of(error))
     return Settlement(Ending.RETRIED, put=replace(again, due_at=run.ended_at + delay))
 
 
 def _escalate(run: Finished, error: Exception, policy: Policy) -> Settlement:
     summary = summary_of(error)
-    parked = _failed(run, State.REPLAY, Ending.ESCALATED, summary)
+    parked = Replay.of(_failed(run, Ending.ESCALATED, summary))
     next_up = _go_on(run, Ending.ESCALATED, error=summary, carry=run.token.carry)
     if policy.after_failure == "pause":
         next_up = _paused(next_up, f"paused after a failure: {summary}")
     return next_up._replace(park=Parking(parked, _reason_of(error), error))
 
 
-def _failed(run: Finished, state: State, ending: Ending, summary: str) -> Token:
+def _failed(run: Finished, ending: Ending, summary: str) -> Token:
     return replace(
         run.token,
-        state=state,
+        state=State.ARMED,
         act=None,
         attempt=run.token.attempt + 1,
         scheduled_at=run.tick,

@@ -17,8 +17,17 @@ from scheduler.protocol.calls import Call, placed, retried, spent, task_key
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.hatchery import LONGEST
 from scheduler.protocol.messages import Message, failed_deliveries, one_line, summary_of
-from scheduler.protocol.tokens import Act, Ending, LoopId, State, Token, decode, encode
-from scheduler.protocol.topology import loop_named_by
+from scheduler.protocol.tokens import (
+    Act,
+    Ending,
+    LoopId,
+    Replay,
+    State,
+    Token,
+    decode,
+    encode,
+    loop_named_by,
+)
 from scheduler.queues.failed import Reason
 from scheduler.queues.heads import Head, Heads
 from scheduler.queues.namespace import Namespace
@@ -179,7 +188,7 @@ class Successors:
         if not self._names.bring_tokens(delivery.exchange):
             return False
         token = decode(delivery.message, self._names.namespace)
-        if token.state is State.REPLAY:
+        if isinstance(token, Replay):
             return False
         act = Act(Verb.PAUSE, self._clock.now())
         paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)

@@ -26,7 +26,8 @@ former                                of a first one: the former tasks of its lo
                                       renamed
 seq                                   how many ticks of the loop have been settled before this one
 attempt                               how many attempts of this tick have failed
-state                                 armed, paused, done or replay
+state                                 armed, paused or done; replay: a parked tick that runs once
+                                      more, apart from its loop
 scheduled_at_ms                       nominal time of the tick, milliseconds since the Unix epoch
 due_at_ms                             when it is due: the tick with its jitter, or a retry
 previous_at_ms                        nominal time of the tick before; none: this is the first
@@ -44,7 +45,7 @@ last                                  the run before, which the journal records:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, NamedTuple, cast
@@ -54,6 +55,7 @@ from pydantic_core import core_schema
 
 from scheduler.errors import ScheduleError, Undecodable
 from scheduler.protocol.epochs import Position, Verb
+from scheduler.protocol.hatchery import UNITS
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
     LEAD,
@@ -74,6 +76,8 @@ from scheduler.timing.durations import milliseconds, shown
 from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 TOKEN_TYPE = "scheduler.token"
+LOOP_KEY, REST_KEY = "loop.", "rest."
+"""The beginnings of the routing keys of tokens: of those that travel, and of those at rest."""
 Planned = Annotated[Schedule, travelling(from_wire, core_schema.dict_schema(), to_wire)]
 """A schedule on the wire."""
 
@@ -100,16 +104,17 @@ class LoopId(NamedTuple):
 class State(StrEnum):
     """Name the purposes of a token.
 
-    An armed one travels and is due at its time. The other two that runs make only go to the
-    journal: paused, when a run has stopped its loop, and done, after the run of a named one-off. A
-    replay is a parked tick that an operator runs once more, apart from its loop: it has no
-    successor, and its epoch means nothing.
+    An armed one travels and is due at its time. The other two only go to the journal: paused, when
+    a run has stopped its loop, and done, after the run of a named one-off.
     """
 
     ARMED = "armed"
     PAUSED = "paused"
     DONE = "done"
-    REPLAY = "replay"
+
+
+REPLAY = "replay"
+"""The state of a `Replay` on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,21 @@ class Token:
         return Position(self.epoch, self.seq, self.attempt, joined=not self.first)
 
 
-_TOKEN = TypeAdapter(Token)
+@dataclass(frozen=True, slots=True)
+class Replay(Token):
+    """Hold a parked tick that an operator runs once more, apart from its loop.
+
+    It has no successor, and its epoch means nothing.
+    """
+
+    @classmethod
+    def of(cls, token: Token) -> "Replay":
+        """Return the replay of a token's tick."""
+        return cls(**{each.name: getattr(token, each.name) for each in fields(token)})
+
+
+_TOKEN: TypeAdapter[Token] = TypeAdapter(Token)
+_REPLAY: TypeAdapter[Token] = TypeAdapter(Replay)
 _REQUIRED = "version", "namespace", "epoch", "life", "seq", "attempt", "state"
 """The fields that have a default in a token, and none on the wire."""
 
@@ -223,6 +242,8 @@ def encode(token: Token, namespace: str, *, lead: timedelta = timedelta(0)) -> M
         headers[LEAD] = milliseconds(lead)
     members = _TOKEN.dump_python(token, by_alias=True, exclude_none=True)
     body = {"version": FORMAT_VERSION, "namespace": namespace, **members.pop("loop"), **members}
+    if isinstance(token, Replay):
+        body["state"] = REPLAY
     return Message(
         body=compact_json(body),
         headers=headers,
@@ -254,7 +275,7 @@ def decode(message: Message, namespace: str) -> Token:
     """
     if not is_token(message):
         raise Undecodable(f"Not a token: its type is {message.type!r}, not {TOKEN_TYPE!r}.")
-    body = parsed_json(message.body)
+    body, kind = parsed_json(message.body), _TOKEN
     if isinstance(body, dict):
         claims = cast(dict[str, Any], body)
         if missing := [name for name in _REQUIRED if name not in claims]:
@@ -266,7 +287,28 @@ def decode(message: Message, namespace: str) -> Token:
                 f"The message belongs to namespace {shown(other)}, this is {namespace!r}."
             )
         body = {**claims, "loop": claims, "trace": trace_of(message.headers)}
+        if claims["state"] == REPLAY:
+            kind, body["state"] = _REPLAY, State.ARMED
     try:
-        return validated(_TOKEN, body, "token")
+        return validated(kind, body, "token")
     except ScheduleError as error:
         raise Undecodable(f"The message cannot be understood: {error}") from None
+
+
+def loop_named_by(key: str) -> LoopId | None:
+    """Return the loop whose tokens have this routing key, whatever their wait; None: no loop."""
+    prefix, *parts = key.split(".", len(UNITS) + 2)
+    if f"{prefix}." != LOOP_KEY or len(parts) <= len(UNITS):
+        return None
+    return LoopId(parts[0], ".".join(parts[len(UNITS) + 1 :]))
+
+
+def token_key(loop: LoopId, digits: str) -> str:
+    """Build the routing key of a token that waits for the time of these digits."""
+    key = f"{LOOP_KEY}{loop.task}.{digits}"
+    return f"{key}.{loop.key}" if loop.key else key
+
+
+def rest_key(loop: LoopId) -> str:
+    """Build the routing key of a token that only goes to the journal."""
+    return f"{REST_KEY}{loop}"

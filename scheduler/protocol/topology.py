@@ -68,7 +68,7 @@ from typing import Any, Literal, Self, overload
 
 from scheduler.protocol.calls import RETRY_KEY, retry_key, task_key
 from scheduler.protocol.hatchery import UNITS, Timer, end_pattern, header_at, timer_pattern, timers
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LOOP_KEY
 from scheduler.timing.durations import SECOND, milliseconds
 
 QueueType = Literal["quorum", "classic"]
@@ -204,10 +204,6 @@ class Subscription:
     exchange: str
     routing_key: str
     declare: ExchangeType | None = None
-
-
-LOOP_KEY = "loop."
-REST_KEY = "rest."
 
 
 class Named:
@@ -353,25 +349,6 @@ def is_of_task(queue: str) -> bool:
 def is_rerouted(exchange: str) -> bool:
     """Return whether this exchange brings messages that had no queue at the end of their way."""
     return exchange.partition(".")[2] == "v1.rerouted"
-
-
-def loop_named_by(key: str) -> LoopId | None:
-    """Return the loop whose tokens have this routing key, whatever their wait; None: no loop."""
-    prefix, *parts = key.split(".", len(UNITS) + 2)
-    if f"{prefix}." != LOOP_KEY or len(parts) <= len(UNITS):
-        return None
-    return LoopId(parts[0], ".".join(parts[len(UNITS) + 1 :]))
-
-
-def token_key(loop: LoopId, digits: str) -> str:
-    """Build the routing key of a token that waits for the time of these digits."""
-    key = f"{LOOP_KEY}{loop.task}.{digits}"
-    return f"{key}.{loop.key}" if loop.key else key
-
-
-def rest_key(loop: LoopId) -> str:
-    """Build the routing key of a token that only goes to the journal."""
-    return f"{REST_KEY}{loop}"
 
 
 def topology(

@@ -72,8 +72,8 @@ from scheduler.protocol.messages import (
     printable,
     summary_of,
 )
-from scheduler.protocol.tokens import State, claims_of, is_token
-from scheduler.protocol.topology import LOOP_KEY, Names, is_of_task, loop_named_by
+from scheduler.protocol.tokens import LOOP_KEY, REPLAY, claims_of, is_token, loop_named_by
+from scheduler.protocol.topology import Names, is_of_task
 from scheduler.spelling import no_such
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
@@ -614,7 +614,7 @@ def _edited(parked: ParkedMessage, args: Mapping[str, Any] | None) -> bytes:
     changes: dict[str, Any] = {} if args is None else {"args": args}
     message = parked.message
     if is_tick := parked.came_as_token and is_token(message):
-        changes |= {"state": State.REPLAY.value, "task": parked.task}
+        changes |= {"state": REPLAY, "task": parked.task}
     try:
         body = json.loads(message.body) if is_tick or is_call(message) else None
     except (ValueError, RecursionError):

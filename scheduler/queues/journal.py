@@ -18,7 +18,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.errors import MessageError, StreamTooLong, Undecodable
 from scheduler.protocol.epochs import Position, Verb, adopted
 from scheduler.protocol.messages import MOST_COUNTED, WIRE, Message, Moment, parsed
-from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, claims_of, decode
+from scheduler.protocol.tokens import REPLAY, Act, LastRun, LoopId, State, Token, claims_of, decode
 from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import Gathering
 from scheduler.queues.failed import PARKED_SEQ, is_record, read_parked
@@ -406,7 +406,7 @@ def put_in(message: Message) -> tuple[LoopId, Put] | None:
         )
     except (KeyError, TypeError):
         return None
-    if put.state == State.REPLAY or not (
+    if put.state == REPLAY or not (
         all(_is_count(each, MOST_COUNTED) for each in put[:4])
         and all(_is_count(each, LATEST_MS) for each in put[6:10])
     ):

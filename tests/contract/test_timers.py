@@ -9,8 +9,8 @@ import pytest
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.hatchery import NO_WAIT, UNITS
 from scheduler.protocol.messages import LONGEST_LEAD_MS, lead_of
-from scheduler.protocol.tokens import LoopId, Token, decode
-from scheduler.protocol.topology import Names, token_key, topology
+from scheduler.protocol.tokens import LoopId, Token, decode, token_key
+from scheduler.protocol.topology import Names, topology
 from scheduler.queues.timers import LANE_HOLDS, LANES, Timers
 from scheduler.timing.durations import MILLISECOND, ZERO, parse_duration
 from scheduler.timing.lead import Lead

@@ -18,6 +18,7 @@ from scheduler.protocol.tokens import (
     Ending,
     LastRun,
     LoopId,
+    Replay,
     State,
     Token,
     decode,
@@ -73,6 +74,7 @@ tokens = st.builds(
     trace=st.dictionaries(st.sampled_from(TRACE_HEADERS), texts),
 )
 tokens |= st.builds(replace, tokens, first=st.just(True))
+tokens |= st.builds(Replay.of, st.builds(replace, tokens, state=st.just(State.ARMED)))
 
 
 @pytest.mark.parametrize("field", fields(Token), ids=lambda field: field.name)

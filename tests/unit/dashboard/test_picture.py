@@ -13,8 +13,17 @@ from scheduler.dashboard.picture import ACTS_KEPT, RUNS_KEPT, Picture
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token, encode
-from scheduler.protocol.topology import token_key
+from scheduler.protocol.tokens import (
+    Act,
+    Ending,
+    LastRun,
+    LoopId,
+    Replay,
+    State,
+    Token,
+    encode,
+    token_key,
+)
 from scheduler.queues.failed import Reason, parked, record_of
 from scheduler.queues.listing import RosterEntry
 from scheduler.tasks.tasks import SUPERVISION
@@ -138,7 +147,7 @@ def test_supervision_other_apps_replays_and_what_is_no_token_leave_no_trace() ->
     picture = Picture("test")
     picture.hear(message(ran(0, loop=SUPERVISION)))
     picture.hear(message(ran(0), namespace="other"))
-    picture.hear(message(ran(0, state=State.REPLAY)))
+    picture.hear(message(Replay.of(ran(0))))
     picture.hear(Message(b"\xff", type="scheduler.token"))
     assert not picture.loops
     assert not picture.entries

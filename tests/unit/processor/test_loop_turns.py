@@ -10,7 +10,7 @@ import pytest
 from scheduler.processor import recognition
 from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState, Position
-from scheduler.protocol.tokens import LoopId, State, Token
+from scheduler.protocol.tokens import LoopId, Replay, Token
 from scheduler.queues.listing import Listing, RosterEntry
 from scheduler.queues.roll_call import InHand
 from scheduler.timing.schedules import Every
@@ -18,7 +18,7 @@ from tests.stage import START
 
 LOOP = LoopId("task")
 TOKEN = Token(LOOP, Every("1h"), START, START, epoch=4, seq=7, attempt=1)
-REPLAY = replace(TOKEN, epoch=0, state=State.REPLAY)
+REPLAY = Replay.of(replace(TOKEN, epoch=0))
 HERE = Position(4, 7, 1)
 
 

@@ -12,8 +12,8 @@ from scheduler.events import HatchedEarly, ProcessorStopping, RunStarted, TokenS
 from scheduler.processor.recognition import VOID
 from scheduler.protocol.calls import new_call, task_key
 from scheduler.protocol.hatchery import NO_WAIT, route, timers
-from scheduler.protocol.tokens import LoopId, encode
-from scheduler.protocol.topology import Queue, token_key
+from scheduler.protocol.tokens import LoopId, encode, token_key
+from scheduler.protocol.topology import Queue
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.lead import SHORTEST
 from tests.stage import START, Stage, at_work, new_app, of, processor_of

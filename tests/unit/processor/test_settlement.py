@@ -20,7 +20,7 @@ from scheduler.processor.settlement import (
     settle_call,
 )
 from scheduler.protocol.messages import LINE_LENGTH
-from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token
+from scheduler.protocol.tokens import Ending, LastRun, LoopId, Replay, State, Token
 from scheduler.tasks.retries import Policy, Reject, Retry, RetryLater, StopLoop
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import Cron, Every, Schedule
@@ -83,13 +83,9 @@ def paused(ending: Ending, error: str | None, reason: str, attempt: int = 1) -> 
 
 def parking(error: Exception, token: Token = TOKEN, *, reason: ParkedFor = "exhausted") -> Parking:
     told = f"{type(error).__name__}: {error}"
-    parked = replace(
-        token,
-        state=State.REPLAY,
-        attempt=token.attempt + 1,
-        last=record(Ending.ESCALATED, told, token.attempt + 1),
-    )
-    return Parking(parked, reason, error)
+    last = record(Ending.ESCALATED, told, token.attempt + 1)
+    parked = replace(token, attempt=token.attempt + 1, last=last)
+    return Parking(Replay.of(parked), reason, error)
 
 
 LAST_ATTEMPT = replace(TOKEN, attempt=2)
@@ -142,7 +138,7 @@ def test_a_token_of_a_loop_settles_so(token: Token, outcome: Outcome, expected: 
     assert settled(outcome, token) == expected
 
 
-REPLAY = replace(TOKEN, state=State.REPLAY, attempt=3)
+REPLAY = Replay.of(replace(TOKEN, attempt=3))
 
 
 def parked_again(error: Exception, reason: ParkedFor = "exhausted") -> Settlement:

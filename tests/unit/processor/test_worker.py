@@ -24,8 +24,8 @@ from scheduler.events import (
 )
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import Ending, LoopId
-from scheduler.protocol.topology import UNROUTED_FOR, token_key
+from scheduler.protocol.tokens import Ending, LoopId, token_key
+from scheduler.protocol.topology import UNROUTED_FOR
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.testing import simulate
 from tests.stage import START, Stage, an_app, at_work, new_app, of, processor_of

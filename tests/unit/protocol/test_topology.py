@@ -12,7 +12,7 @@ from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import SettingsError, Unroutable
 from scheduler.protocol.hatchery import route, timers
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LoopId, loop_named_by, rest_key, token_key
 from scheduler.protocol.topology import (
     DELIVERY_BACKSTOP,
     Binding,
@@ -23,9 +23,6 @@ from scheduler.protocol.topology import (
     Subscription,
     Topology,
     definitions,
-    loop_named_by,
-    rest_key,
-    token_key,
     topology,
 )
 from scheduler.settings import Settings
