@@ -26,11 +26,10 @@ from scheduler.queues.failed import FailedQueues, ParkedMessage
 from scheduler.queues.journal import Journal
 from scheduler.queues.listing import Listing
 from scheduler.queues.roster import Roster
-from scheduler.queues.timers import Timers, send_again
+from scheduler.queues.timers import Lead, Timers, send_again
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import run_virtually
 from scheduler.timing.clock import Clock, LoopClock, SystemClock
-from scheduler.timing.lead import Lead
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SYSTEM_CLOCK = SystemClock()

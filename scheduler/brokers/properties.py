@@ -18,7 +18,7 @@ under other names, and are renamed again when they are read.
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, cast
 
@@ -54,7 +54,6 @@ NAMES = (
 )
 FLAGS = {name: 0x8000 >> position for position, name in enumerate(NAMES)}
 NOT_OURS_TO_GIVE = "user_id", "cluster_id"
-WHAT = {name: f"The property {name}" for name in NAMES}
 PERSISTENT = b"\2"
 DISGUISED = {"CC": f"{PREFIX}cc", "BCC": f"{PREFIX}bcc"}
 UNREADABLE = f"{PREFIX}unreadable"
@@ -64,10 +63,10 @@ FRAME = 8 + 12  # bytes of a frame and its header besides the properties
 def encoded(message: Message) -> bytes:
     """Encode the properties of a message: flags and values."""
     flags, parts = 0, list[bytes]()
-    for name, of, write in _WRITERS:
+    for flag, of, write in _WRITERS:
         if (value := of(message)) is not None:
-            flags |= FLAGS[name]
-            parts.append(short_string(value, WHAT[name]) if write is None else write(value))
+            flags |= flag
+            parts.append(write(value))
     return flags.to_bytes(2) + b"".join(parts)
 
 
@@ -195,8 +194,12 @@ _OTHERS: dict[str, Callable[[Any], bytes]] = {
 }
 _GIVEN: dict[str, Callable[[Message], Any]] = {"delivery_mode": lambda _: PERSISTENT}
 _WRITERS = [
-    (name, _GIVEN.get(name, attrgetter(name)), _OTHERS.get(name))
+    (
+        FLAGS[name],
+        _GIVEN.get(name, attrgetter(name)),
+        _OTHERS.get(name) or partial(short_string, what=f"The property {name}"),
+    )
     for name in NAMES
     if name not in NOT_OURS_TO_GIVE
 ]
-"""The encoder of each property, in wire order; None: a short string."""
+"""The flag, the value and the encoder of each property, in wire order."""

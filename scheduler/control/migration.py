@@ -119,7 +119,7 @@ class Migration:
             async for delivery in waiting:
                 message = delivery.message
                 sent = replace(message, headers=own_headers(message.headers), expiration=None)
-                if self._names.bring_tokens(delivery.exchange):
+                if delivery.exchange in self._names.token_exchanges:
                     await self._broker.publish(
                         sent,
                         exchange=self._names.processor,

@@ -94,6 +94,7 @@ class Punctuality:
 
     def __post_init__(self) -> None:
         self._clock = self.space.clock
+        self._alarms: dict[datetime, asyncio.Event] = {}
         self._went_back: dict[tuple[str, str | None], float] = {}
         self._warned: dict[tuple[str, str], float] = {}
 
@@ -102,13 +103,26 @@ class Punctuality:
         lead = lead_of(run.delivery.message.headers)
         if lead and isinstance(run.subject, Token) and not run.delivery.redelivered:
             trip = run.received_at - (run.subject.due_at - lead)
-            self.space.lead.learn(trip, run.received_at)
-        while NO_TIME < (rest := run.may_begin_at - self._clock.now()) <= HELD_AT_MOST:
-            await _pass(rest)
+            self.space.timers.lead.learn(trip, run.received_at)
+        begins_at = run.may_begin_at
+        while NO_TIME < (rest := begins_at - self._clock.now()) <= HELD_AT_MOST:
+            await self._hold(begins_at, rest)
         if rest <= NO_TIME:
             return True
         await self._put_back(run, rest)
         return False
+
+    async def _hold(self, begins_at: datetime, rest: timedelta) -> None:
+        """Wait for a moment: one alarm rings for all messages that are due then."""
+        if (alarm := self._alarms.get(begins_at)) is None:
+            alarm = self._alarms[begins_at] = asyncio.Event()
+            # Event loops count in milliseconds, and may be early by a part of one.
+            seconds = math.ceil(rest / MILLISECOND) / 1000
+            asyncio.get_running_loop().call_later(seconds, self._ring, begins_at)
+        await alarm.wait()
+
+    def _ring(self, begins_at: datetime) -> None:
+        self._alarms.pop(begins_at).set()
 
     async def _put_back(self, run: Run, early: timedelta) -> None:
         if not (isinstance(run.subject, Token) and waits_in_legs(run.subject)):
@@ -184,6 +198,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self._app, self._now = self.space.app, self.space.clock.now
+        self._names, self._delivery_limit = self._app.names, self._app.settings.delivery_limit
         self._turns, self._knowledge = self.recognition.turns, self.recognition.knowledge
         self._emit, self._is_heard = self._app.events.emit, self._app.events.listeners_of
 
@@ -258,15 +273,15 @@ class Pipeline:
         return await self._settle(run)
 
     def _decode(self, delivery: Delivery, task: TaskSpec) -> Token | Call:
-        names, exchange, key = self._app.names, delivery.exchange, delivery.routing_key
-        is_token = names.bring_tokens(exchange)
+        names, exchange, key = self._names, delivery.exchange, delivery.routing_key
+        is_token = exchange in names.token_exchanges
         if not is_token and not names.bring_retries(exchange, key):
             delivery.message = unclaimed(delivery.message)
         message = delivery.message
         lead_of(message.headers)  # rejects an invalid carry
         if is_token:
-            token = decode(message, self._app.namespace)
-            if loop_named_by(key) != token.loop or token.loop.task not in task.names:
+            token = decode(message, names.namespace)
+            if loop_named_by(key) != token.loop or not task.is_named(token.loop.task):
                 came = f"by {key!r} to {task.name!r}"
                 raise Undecodable(f"The token of {token.loop} arrived {came}.")
             return token
@@ -274,7 +289,7 @@ class Pipeline:
             raise Undecodable("It is not a call, and did not arrive as a token.")
         return decode_call(
             message,
-            self._app.namespace,
+            names.namespace,
             task.name,
             exchange=exchange,
             routing_key=key,
@@ -283,11 +298,14 @@ class Pipeline:
 
     def _resolve(self, delivery: Delivery, task: TaskSpec, subject: Token | Call) -> Run:
         now = self._now()
-        with UserCode("a type of the arguments"):
+        try:
             if isinstance(subject, Call):
                 arguments, tick = _arguments_of(subject, task), subject.due_at or now
             else:
                 arguments, tick = _arguments_of_loop(subject, task, self._app), subject.scheduled_at
+        except BaseException as error:
+            with UserCode("a type of the arguments"):
+                raise error
         return Run(delivery, task, subject, arguments, tick, received_at=now)
 
     async def _decline(self, run: Run) -> Verdict | None:
@@ -308,7 +326,7 @@ class Pipeline:
 
     def _admit(self, run: Run) -> None:
         now = run.started_at = self._now()
-        if run.head.begun >= self._app.settings.delivery_limit:
+        if run.head.begun >= self._delivery_limit:
             run.outcome = Raised(DeliveredTooOften())
         elif isinstance(run.subject, Call):
             if (expires_at := run.subject.expires_at) is not None and now > expires_at:
@@ -454,8 +472,3 @@ def _finished(run: Run, settlement: Settlement, void: bool) -> RunFinished:
         void=void,
         call=run.subject if isinstance(run.subject, Call) else None,
     )
-
-
-async def _pass(time: timedelta) -> None:
-    # Event loops count in milliseconds, and may be early by a part of one.
-    await asyncio.sleep(math.ceil(time / MILLISECOND) / 1000)

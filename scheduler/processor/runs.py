@@ -87,8 +87,9 @@ class Run:
     @property
     def name(self) -> tuple[str, int | str]:
         """Return its name for log lines: loop and seq, or task and message ID."""
-        loop, seq, _, message_id = self.about
-        return str(loop), message_id if seq is None else seq
+        if isinstance(subject := self.subject, Token):
+            return str(subject.loop), subject.seq
+        return self.task.name, self.delivery.message.message_id or ""
 
     @property
     def may_begin_at(self) -> datetime:
@@ -146,7 +147,6 @@ class Execution:
         state: the shared state of the processor's runs.
 
     Attributes:
-        id: the ID used to cancel the run.
         handling: ends when it is settled.
         deadline: when it is cancelled for its timeout.
         overdue_at: the deadline by the event loop's time; infinite once cancelled for that.
@@ -165,11 +165,16 @@ class Execution:
         self._runs = runs
         self._thread: asyncio.Future[Any] | None = None
         self._name = name, mark = run.name
-        self.id = f"{name}#{mark}" if isinstance(mark, int) else flat(mark) or uuid.uuid4().hex
         self._handed_on = run.subject.carry if isinstance(run.subject, Token) else None
         self.deadline = run.started_at + run.task.timeout
         self.overdue_at = runs.loop.time() + run.task.timeout.total_seconds()
         self.task = runs.loop.create_task(self._call(), name=f"run {name} #{mark}")
+
+    @functools.cached_property
+    def id(self) -> str:
+        """Return the ID used to cancel the run."""
+        name, mark = self._name
+        return f"{name}#{mark}" if isinstance(mark, int) else flat(mark) or uuid.uuid4().hex
 
     def stop(self, _: object = None) -> None:
         """Cancel its task."""
@@ -207,10 +212,12 @@ class Execution:
     async def _call(self) -> None:
         current_run.set(self._name)
         context = self._context()
-        around = () if self.run.task.builtin else self._runs.around
+        work = self._work(context)
+        if self._runs.around and not self.run.task.builtin:
+            work = surrounded(self._runs.around, context, work)
         try:
             with UserCode("the task"):
-                await surrounded(around, context, self._work(context))()
+                await work()
         except asyncio.CancelledError:
             if self.overdue_at < math.inf:
                 raise
@@ -269,17 +276,16 @@ class Execution:
     def _context(self) -> Context[Any]:
         run, subject = self.run, self.run.subject
         token = subject if isinstance(subject, Token) else None
-        loop, _, attempt, _ = run.about
         return Context(
             task=run.task.name,
             arguments=run.arguments,
             loop=self._name[0],
-            key=loop.key,
+            key=token.loop.key if token else "",
             seq=token.seq if token else 0,
             scheduled_at=run.tick,
             previous_at=token.previous_at if token else None,
             started_at=run.started_at,
-            attempt=attempt,
+            attempt=subject.attempt + 1,
             redelivered=run.delivery.redelivered,
             deadline=self.deadline,
             carried=self._handed_on,

@@ -163,7 +163,8 @@ class Successors:
         if task.reads is not None:
             message = placed(message, delivery.exchange, delivery.routing_key)
         await self._park(delivery, task, message, reason, error)
-        loop = self._names.bring_tokens(delivery.exchange) and loop_named_by(delivery.routing_key)
+        brought = delivery.exchange in self._names.token_exchanges
+        loop = loop_named_by(delivery.routing_key) if brought else None
         about = loop or LoopId(task.name), None, 1, message.message_id or ""
         await self._announce(Escalated(*about, error=error, paused=paused, reason=reason.value))
 
@@ -185,7 +186,7 @@ class Successors:
         Returns:
             Whether there is one.
         """
-        if not self._names.bring_tokens(delivery.exchange):
+        if delivery.exchange not in self._names.token_exchanges:
             return False
         token = decode(delivery.message, self._names.namespace)
         if isinstance(token, Replay):
@@ -212,7 +213,7 @@ class Successors:
         error: Exception,
     ) -> None:
         # The failed exchange knows the keys of tasks, not those of foreign exchanges.
-        brought = self._names.bring_tokens(delivery.exchange)
+        brought = delivery.exchange in self._names.token_exchanges
         key = delivery.routing_key if brought else task_key(task.name)
         await self.publisher.insist(
             delivery,

@@ -135,7 +135,7 @@ class Route(NamedTuple):
     @property
     def key(self) -> str:
         """Return the digits as words of a routing key."""
-        return ".".join(map(str, self.digits))
+        return _key_of(self.digits)
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -177,6 +177,11 @@ def route(delay: timedelta) -> Route:
     whole = delay // MILLISECOND
     digits, left = _digits(whole)
     return Route(digits, delay - (whole - left) * MILLISECOND)
+
+
+@lru_cache(maxsize=4096)
+def _key_of(digits: tuple[int, ...]) -> str:
+    return ".".join(map(str, digits))
 
 
 @lru_cache(maxsize=4096)

@@ -227,7 +227,7 @@ class Replay(Token):
 
 _TOKEN: TypeAdapter[Token] = TypeAdapter(Token)
 _REPLAY: TypeAdapter[Token] = TypeAdapter(Replay)
-_REQUIRED = "version", "namespace", "epoch", "life", "seq", "attempt", "state"
+_REQUIRED = dict.fromkeys(("version", "namespace", "epoch", "life", "seq", "attempt", "state"))
 """The fields that have a default in a token, and none on the wire."""
 
 
@@ -278,8 +278,9 @@ def decode(message: Message, namespace: str) -> Token:
     body, kind = parsed_json(message.body), _TOKEN
     if isinstance(body, dict):
         claims = cast(dict[str, Any], body)
-        if missing := [name for name in _REQUIRED if name not in claims]:
-            raise Undecodable(f"The token cannot be understood: {missing[0]}: Field required.")
+        if not claims.keys() >= _REQUIRED.keys():
+            missing = next(name for name in _REQUIRED if name not in claims)
+            raise Undecodable(f"The token cannot be understood: {missing}: Field required.")
         if (version := claims["version"]) != FORMAT_VERSION or type(version) is not int:
             raise Undecodable(f"The token cannot be understood: version: got {shown(version)}.")
         if (other := claims["namespace"]) != namespace:

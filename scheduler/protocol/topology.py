@@ -299,7 +299,12 @@ class Names:
         return f"{self.later}.{timer.name}"
 
     @cached_property
-    def _token_exchanges(self) -> frozenset[str]:
+    def token_exchanges(self) -> frozenset[str]:
+        """Return the exchanges that bring tokens: senders cannot write to any path that leads
+        there.
+
+        A delivery names the one to which it was published or dead-lettered last.
+        """
         by_unit = map(self.hatchery_exchange, range(len(UNITS) + 1))
         return frozenset((*by_unit, self.rerouted))
 
@@ -307,14 +312,6 @@ class Names:
     def _retry_exchanges(self) -> frozenset[str]:
         by_unit = map(self.later_exchange, range(len(UNITS) + 1))
         return frozenset((*by_unit, self.later_rerouted))
-
-    def bring_tokens(self, exchange: str) -> bool:
-        """Return whether a delivery is a token: senders cannot write to any path that leads there.
-
-        Args:
-            exchange: the one to which it was published or dead-lettered last.
-        """
-        return exchange in self._token_exchanges
 
     def bring_retries(self, exchange: str, routing_key: str) -> bool:
         """Return whether a processor, not another sender, sent a message that is not a token.

@@ -8,10 +8,9 @@ from scheduler.queues.journal import Journal
 from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import Hands, RollCall
 from scheduler.queues.roster import Roster
-from scheduler.queues.timers import Timers
+from scheduler.queues.timers import Lead, Timers
 from scheduler.tasks.registry import App, aliases_of
 from scheduler.timing.clock import Clock
-from scheduler.timing.lead import Lead
 
 
 class Namespace:
@@ -38,8 +37,7 @@ class Namespace:
         self.is_processor = hands is not None
         aliases = aliases_of(app)
         self.failed = FailedQueues(broker, names, clock, aliases)
-        self.lead = Lead(app.settings.longest_lead)
-        self.timers = Timers(broker, names, clock, self.lead)
+        self.timers = Timers(broker, names, clock, Lead(app.settings.longest_lead))
         self.heads = Heads(broker, names)
         self.journal = Journal(broker, names)
         self.history = History(broker, names, aliases)

@@ -10,8 +10,7 @@ from scheduler.protocol.messages import LEAD, Message
 from scheduler.protocol.tokens import Token, encode, rest_key, token_key
 from scheduler.protocol.topology import Names
 from scheduler.timing.clock import Clock
-from scheduler.timing.durations import ZERO, milliseconds
-from scheduler.timing.lead import Lead
+from scheduler.timing.durations import MILLISECOND, ZERO, milliseconds
 from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.once import Once
 
@@ -23,18 +22,55 @@ A few messages still share one channel: each further one costs broker and worker
 """
 
 
+SHORTEST_LEAD_MS = 20
+"""A quorum queue needs some milliseconds after a token left."""
+
+SPARE = 1.5
+HALF_LIFE = timedelta(seconds=30)
+
+
+class Lead:
+    """Learn how early a token leaves its timers so that its run starts on time: the transit time
+    from a timer to a processor, and some to spare.
+
+    Args:
+        longest: the upper limit; 0: messages leave when they are due.
+
+    Attributes:
+        length: how long before its time a message leaves, in whole milliseconds.
+    """
+
+    def __init__(self, longest: timedelta) -> None:
+        self._longest_ms = longest / MILLISECOND
+        self._trip_ms = self._longest_ms / (2 * SPARE)
+        self._learned_at: datetime | None = None
+        self.length = self._length()
+
+    def learn(self, trip: timedelta, now: datetime) -> None:
+        """Add the transit time of one message; spikes decay exponentially."""
+        passed = max(now - (self._learned_at or now), ZERO)
+        decayed = self._trip_ms * 0.5 ** (passed / HALF_LIFE)
+        self._trip_ms = min(max(trip / MILLISECOND, decayed), self._longest_ms)
+        self._learned_at, self.length = now, self._length()
+
+    def _length(self) -> timedelta:
+        wanted = max(self._trip_ms * SPARE, SHORTEST_LEAD_MS)
+        return timedelta(milliseconds=int(min(wanted, self._longest_ms)))
+
+
 class Timers:
     """Put tokens into the shared timers of a namespace.
 
-    Args:
+    Attributes:
         lead: how long before its time a token leaves its timers.
     """
 
     def __init__(self, broker: Broker, names: Names, clock: Clock, lead: Lead) -> None:
         self._broker = broker
-        self._names = names
+        self._namespace = names.namespace
+        self._exchanges = names.hatchery_exchange(0), names.hatchery_exchange(1)
         self._clock = clock
-        self._lead = lead
+        self.lead = lead
         self._unconfirmed = [0] * LANES
 
     async def put(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
@@ -70,7 +106,7 @@ class Timers:
         due_in, longest = max(token.due_at - now, ZERO), longest_leg(token, now)
         if due_in > longest:  # it arrives too early, and is put again
             return route(longest), ZERO
-        lead = min(self._lead.length, due_in)
+        lead = min(self.lead.length, due_in)
         way = route(due_in - lead)
         return way, way.rest + lead
 
@@ -99,8 +135,8 @@ class Timers:
         self._unconfirmed[lane] += 1
         try:
             await self._broker.publish(
-                encode(token, self._names.namespace, lead=held),
-                exchange=self._names.hatchery_exchange(unit),
+                encode(token, self._namespace, lead=held),
+                exchange=self._exchanges[unit],
                 routing_key=key,
                 timeout=timeout,
                 lane=lane,

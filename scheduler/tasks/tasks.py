@@ -67,6 +67,10 @@ class TaskSpec:
         """Return the names whose queues it consumes: its own, and its aliases."""
         return self.name, *self.aliases
 
+    def is_named(self, name: str) -> bool:
+        """Return whether a name is its own, or one of its aliases."""
+        return name == self.name or name in self.aliases
+
     @property
     def blocks(self) -> bool:
         """Return whether a thread waits for its runs."""

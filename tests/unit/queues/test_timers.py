@@ -12,10 +12,9 @@ from scheduler.protocol.hatchery import LONGEST, Timer, route
 from scheduler.protocol.messages import LEAD
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.timers import Timers, longest_leg
+from scheduler.queues.timers import Lead, Timers, longest_leg
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import parse_duration
-from scheduler.timing.lead import Lead
 from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import Every, Schedule

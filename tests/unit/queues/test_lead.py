@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler.timing.lead import Lead
+from scheduler.queues.timers import Lead
 
 LONGEST = timedelta(milliseconds=100)
 START = datetime(2026, 6, 1, tzinfo=UTC)
