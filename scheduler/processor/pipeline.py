@@ -93,8 +93,8 @@ class Punctuality:
     shutdown: Shutdown
 
     def __post_init__(self) -> None:
-        self._clock = self.space.clock
-        self._alarms: dict[datetime, asyncio.Event] = {}
+        self._clock, self._loop = self.space.clock, asyncio.get_running_loop()
+        self._alarms: dict[datetime, list[asyncio.Future[None]]] = {}
         self._went_back: dict[tuple[str, str | None], float] = {}
         self._warned: dict[tuple[str, str], float] = {}
 
@@ -114,15 +114,18 @@ class Punctuality:
 
     async def _hold(self, begins_at: datetime, rest: timedelta) -> None:
         """Wait for a moment: one alarm rings for all messages that are due then."""
-        if (alarm := self._alarms.get(begins_at)) is None:
-            alarm = self._alarms[begins_at] = asyncio.Event()
+        if (waiting := self._alarms.get(begins_at)) is None:
+            waiting = self._alarms[begins_at] = []
             # Event loops count in milliseconds, and may be early by a part of one.
             seconds = math.ceil(rest / MILLISECOND) / 1000
-            asyncio.get_running_loop().call_later(seconds, self._ring, begins_at)
-        await alarm.wait()
+            self._loop.call_later(seconds, self._ring, begins_at)
+        waiting.append(alarm := self._loop.create_future())
+        await alarm
 
     def _ring(self, begins_at: datetime) -> None:
-        self._alarms.pop(begins_at).set()
+        for alarm in self._alarms.pop(begins_at):
+            if not alarm.done():
+                alarm.set_result(None)
 
     async def _put_back(self, run: Run, early: timedelta) -> None:
         if not (isinstance(run.subject, Token) and waits_in_legs(run.subject)):

@@ -169,13 +169,13 @@ class Worker:
 
     def _intake(self, task: TaskSpec, name: str, pacer: Pacer | None) -> Intake:
         queue = self._app.names.processor_queue(name)
-        title = f"handle {queue}"
+        title, loop = f"handle {queue}", asyncio.get_running_loop()
 
         def handle(delivery: Delivery) -> asyncio.Task[datetime | None]:
             if name != task.name:
                 about = delivery.message, delivery.routing_key
                 delivery.message, delivery.routing_key = renamed(*about, name, task.name)
-            handling = asyncio.create_task(self.pipeline.handle(delivery, task), name=title)
+            handling = loop.create_task(self.pipeline.handle(delivery, task), name=title)
             self._handling.add(handling)
             handling.add_done_callback(self._handling.discard)
             return handling

@@ -68,7 +68,7 @@ class PatientPublisher:
         self, delivery: Delivery, publish: Callable[[], Awaitable[object]]
     ) -> None:
         """Wait without a limit: a message that is published twice may be queued twice."""
-        confirmation = Confirmation(delivery, self._loop.time())
+        confirmation = Confirmation(delivery, self._loop)
         self._waiting[confirmation] = None
         if self._reporting is None:
             self._report()
@@ -113,10 +113,10 @@ class Confirmation:
 
     __slots__ = ("_gave_up", "_task", "delivery", "since")
 
-    def __init__(self, delivery: Delivery, since: float) -> None:
+    def __init__(self, delivery: Delivery, loop: asyncio.AbstractEventLoop) -> None:
         self.delivery = delivery
-        self.since = since
-        self._task = asyncio.current_task()
+        self.since = loop.time()
+        self._task = asyncio.current_task(loop)
         self._gave_up = False
 
     def give_up(self, _: object = None) -> None:

@@ -157,7 +157,7 @@ class Execution:
 
     def __init__(self, run: Run, runs: "Executions") -> None:
         self.run = run
-        self.handling = asyncio.current_task()
+        self.handling = asyncio.current_task(runs.loop)
         self.demand: Demand | None = None
         self.progress: Progress | None = None
         self.thread: int | None = None

@@ -210,10 +210,9 @@ class AmqpBroker(Connection):
         try:
             async with self.lease() as lease:
                 channel = await lease.channel()
-                found = await channel.queue_declare(queue, passive=True)
+                return Depth(*await channel.depth(queue))
         except QueueNotFound:
             return None
-        return Depth(found.message_count or 0, found.consumer_count or 0)
 
     async def delete(self, queue: str) -> None:
         session = await self.ready()

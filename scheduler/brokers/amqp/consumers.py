@@ -66,7 +66,7 @@ class DeliveryChannel:
         tag = raw.tag
         if not self.held:
             self.lost.add_done_callback(self._lose_all)
-        lost = self.held[tag] = lost or asyncio.get_running_loop().create_future()
+        lost = self.held[tag] = lost or self.channel.loop.create_future()
         return Delivery(
             message=decoded(raw.properties, raw.body),
             queue=queue,

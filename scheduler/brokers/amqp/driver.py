@@ -26,15 +26,19 @@ from yarl import URL
 from scheduler.brokers.amqp.frames import (
     ACK,
     CONTENT,
+    DECLARE_OK,
     DELIVER,
     GET_EMPTY,
     GET_OK,
-    NACK,
+    MESSAGE,
     RETURN,
+    SETTLED,
     Frames,
     Incoming,
     PartialMessage,
     RawMessage,
+    counting,
+    counts_of,
     getting,
     half_publishing,
     publishing,
@@ -217,7 +221,7 @@ class DriverChannel(aiormq.Channel):
         self._receivers: dict[str, Receiver] = {}
         self._published = 0
         self._unconfirmed: dict[int, Publication] = {}
-        self._got: asyncio.Future[RawMessage | None] | None = None
+        self._asked: asyncio.Future[Any] | None = None
         self._settled_at = -math.inf
         self._settled_together = 0
         self._gone = closing_of(self)
@@ -281,10 +285,17 @@ class DriverChannel(aiormq.Channel):
 
     async def get(self, queue: str) -> RawMessage | None:
         """Get the message at the head of a queue, if there is one."""
+        return await self._ask(getting, queue)
+
+    async def depth(self, queue: str) -> tuple[int, int]:
+        """Count the messages and the consumers of a queue."""
+        return await self._ask(counting, queue)
+
+    async def _ask(self, question: Callable[[int, bytes], bytes], queue: str) -> Any:
         self.expect_more()
-        self._got = got = self.loop.create_future()
-        self._write(getting(self.number, short_string(queue, "The name of the queue")))
-        return await got
+        self._asked = asked = self.loop.create_future()
+        self._write(question(self.number, short_string(queue, "The name of the queue")))
+        return await asked
 
     async def consume(
         self,
@@ -322,12 +333,14 @@ class DriverChannel(aiormq.Channel):
                 self._receive(arrived.kind, arrived.message())
             return True
         match payload[:4]:
-            case method if method in (DELIVER, GET_OK, RETURN):
+            case method if method in MESSAGE:
                 self._arriving = PartialMessage(payload)
-            case method if method in (ACK, NACK):
+            case method if method in SETTLED:
                 self._confirm(*settlement_of(payload), taken=method == ACK)
             case method if method == GET_EMPTY:
                 self._answer(None)
+            case method if method == DECLARE_OK and self._asked is not None:
+                self._answer(counts_of(payload))
             case _:
                 return False
         return True
@@ -343,10 +356,10 @@ class DriverChannel(aiormq.Channel):
         elif kind == RETURN:
             self._return(message)
 
-    def _answer(self, message: RawMessage | None) -> None:
-        got, self._got = self._got, None
-        if got is not None and not got.done():
-            got.set_result(message)
+    def _answer(self, answer: object) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None and not asked.done():
+            asked.set_result(answer)
 
     def _return(self, message: RawMessage) -> None:
         returned, key = decoded(message.properties).message_id, encoded_key(message.routing_key)
@@ -372,7 +385,7 @@ class DriverChannel(aiormq.Channel):
         """Fail all pending requests."""
         error = None if closing.cancelled() else closing.exception()
         waiting = [sent.confirmed for sent in self._unconfirmed.values()]
-        for answer in waiting if self._got is None else [*waiting, self._got]:
+        for answer in waiting if self._asked is None else [*waiting, self._asked]:
             if not answer.done():
                 answer.set_exception(error or ChannelInvalidStateError(f"{self!r} was closed"))
 

@@ -1,8 +1,8 @@
 """Read and write frames of AMQP 0-9-1 (https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf).
 
-Only frames of messages and their confirmations; aiormq handles all others. It is slow: it makes
-tasks, futures and locks for each. And its reader raises on frames that it cannot read, so that one
-foreign message would close the connection again and again
+Only frames of messages, their confirmations and counts; aiormq handles all others. It is slow: it
+makes tasks, futures and locks for each. And its reader raises on frames that it cannot read, so
+that one foreign message would close the connection again and again
 (https://github.com/mosquito/aiormq/issues/186).
 """
 
@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, Protocol, SupportsIndex
 from aiormq.connection import FrameReceiver
 from aiormq.exceptions import AMQPConnectionError
 from pamqp import frame
-from pamqp.commands import Basic
+from pamqp.commands import Basic, Queue
 from pamqp.constants import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
 
 from scheduler.brokers.tables import read_short, short_string
 
 HEAD = struct.Struct(">BHI")
-AROUND = HEAD.size + 1  # bytes of a frame, besides its payload
+HEAD_SIZE = HEAD.size
+AROUND = HEAD_SIZE + 1  # bytes of a frame, besides its payload
 END = bytes([FRAME_END])
 METHOD = struct.Struct(">I")
 SETTLEMENT = struct.Struct(">IQB")
@@ -29,8 +30,12 @@ PUBLISH, ACK, NACK = (METHOD.pack(kind.index) for kind in (Basic.Publish, Basic.
 DELIVER, GET_OK, GET_EMPTY, RETURN = (
     METHOD.pack(kind.index) for kind in (Basic.Deliver, Basic.GetOk, Basic.GetEmpty, Basic.Return)
 )
+DECLARE, DECLARE_OK = METHOD.pack(Queue.Declare.index), METHOD.pack(Queue.DeclareOk.index)
+COUNTS = struct.Struct(">II")
+PASSIVE, NO_ARGUMENTS = b"\1", bytes(4)
 MANDATORY = b"\1"
 NO_PROPERTIES = b"\0\0"
+MESSAGE, SETTLED = (DELIVER, GET_OK, RETURN), (ACK, NACK)
 CONTENT = FRAME_HEADER, FRAME_BODY  # frames of a message after its method
 
 
@@ -59,18 +64,17 @@ class Incoming(asyncio.StreamReader):
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         self._heard()
         came, at = self._came + bytes(data), 0
-        while at + HEAD.size <= len(came):
+        while (begin := at + HEAD_SIZE) < len(came):
             kind, channel, size = HEAD.unpack_from(came, at)
-            end = at + AROUND + size
-            if end > len(came):
+            if (end := begin + size) >= len(came):
                 break
-            if came[end - 1] != FRAME_END:
+            if came[end] != FRAME_END:
                 self.set_exception(AMQPConnectionError("A frame does not end where it says."))
                 break
-            taker, payload = self._taker(channel), came[at + HEAD.size : end - 1]
-            if not channel or (taker is not None and not taker.takes(kind, payload)):
-                super().feed_data(came[at:end])
-            at = end
+            taker = self._taker(channel)
+            if not channel or (taker is not None and not taker.takes(kind, came[begin:end])):
+                super().feed_data(came[at : end + 1])
+            at = end + 1
         self._came = came[at:]
 
     def feed_eof(self) -> None:
@@ -181,6 +185,20 @@ def settling(channel: int, tag: int, *, requeue: bool, multiple: bool) -> bytes:
 def getting(channel: int, queue: bytes) -> bytes:
     """Return the frame that gets a message from a queue, named by a short string."""
     return _framed(FRAME_METHOD, channel, METHOD.pack(Basic.Get.index) + b"\0\0" + queue + b"\0")
+
+
+def counting(channel: int, queue: bytes) -> bytes:
+    """Return the frame that counts the messages and consumers of a queue, named by a short
+    string.
+    """
+    method = DECLARE + b"\0\0" + queue + PASSIVE + NO_ARGUMENTS
+    return _framed(FRAME_METHOD, channel, method)
+
+
+def counts_of(method: bytes) -> tuple[int, int]:
+    """Return how many messages and consumers a queue has, from the answer to `counting`."""
+    messages, consumers = COUNTS.unpack_from(method, len(method) - COUNTS.size)
+    return messages, consumers
 
 
 def _framed(kind: int, channel: int, payload: bytes) -> bytes:

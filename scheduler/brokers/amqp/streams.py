@@ -101,7 +101,7 @@ class Reading:
         if arrived:
             self.last = StreamEntry.of(arrived[-1])
         # RabbitMQ reports only seconds later that it is not empty.
-        elif (await self._channel.queue_declare(self._stream, passive=True)).message_count:
+        elif (await self._channel.depth(self._stream))[0]:
             raise silent(self._stream)
 
     async def begin(self, offset: str | int | datetime) -> None:
@@ -163,7 +163,7 @@ class Reading:
 
         After a partition of a cluster (seen on 3.10), RabbitMQ may deliver nothing.
         """
-        left = deadline - asyncio.get_running_loop().time()
+        left = deadline - self._channel.loop.time()
         if left <= 0:
             raise too_long(self._stream, self._reached)
         entry = await self.next(min(left, LONGEST_SILENCE.total_seconds()))
