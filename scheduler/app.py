@@ -47,8 +47,8 @@ from scheduler.tasks.tasks import (
     TaskSpec,
     task_spec,
 )
-from scheduler.timing.clock import Clock, SystemClock
 from scheduler.timing.durations import Duration, parse_duration, shown
+from scheduler.timing.moments import Clock, SystemClock
 from scheduler.timing.schedules import Recurring, ScheduleOptions, schedule_of
 from scheduler.user_code import require_parameters
 

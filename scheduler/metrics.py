@@ -58,7 +58,7 @@ from scheduler.events import (
     TokenSuperseded,
 )
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
-from scheduler.timing.clock import Clock, SystemClock
+from scheduler.timing.moments import Clock, SystemClock
 from scheduler.timing.schedules import Schedule, period_from
 
 OUTCOMES = (*(ending.value for ending in Ending), "lost", "returned")

@@ -39,7 +39,7 @@ from scheduler.queues.roll_call import Hands
 from scheduler.queues.running import Inquiry, Runs
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.clock import Clock
+from scheduler.timing.moments import Clock
 
 
 class Program(Namespace):

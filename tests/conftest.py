@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from scheduler.protocol.topology import QueueType
 from scheduler.testing import VirtualTimeLoop
-from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import LoopClock
 from tests.dealing import SLOW, dealt
 from tests.rabbitmq import NoBroker, PrivateNode, Users, administrator, shared_broker
 from tests.stage import START, Stage

@@ -29,7 +29,7 @@ from scheduler.queues.roster import Roster
 from scheduler.queues.timers import Lead, Timers, send_again
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import run_virtually
-from scheduler.timing.clock import Clock, LoopClock, SystemClock
+from scheduler.timing.moments import Clock, LoopClock, SystemClock
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SYSTEM_CLOCK = SystemClock()

@@ -12,7 +12,7 @@ from scheduler.protocol.tokens import LoopId, Token, decode, is_token
 from scheduler.protocol.topology import Names
 from scheduler.queues.roster import Roster
 from scheduler.tasks.tasks import SUPERVISION
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 
 
 async def waiting(

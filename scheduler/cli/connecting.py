@@ -15,8 +15,8 @@ from scheduler.control.doctor import explaining_refusals
 from scheduler.errors import BrokerError, BrokerUnavailable, SettingsError
 from scheduler.program import Program
 from scheduler.protocol.rights import Rights, rights_to_process
-from scheduler.timing.clock import SystemClock
 from scheduler.timing.durations import format_duration
+from scheduler.timing.moments import SystemClock
 from scheduler.timing.schedules import zone_of
 
 T = TypeVar("T")

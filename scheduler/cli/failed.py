@@ -42,7 +42,7 @@ from scheduler.protocol.tokens import LOOP_KEY
 from scheduler.queues.failed import EVERYTHING, FailedQueues, ParkedMessage, Selection
 from scheduler.spelling import no_such
 from scheduler.timing.moments import exact
-from scheduler.timing.rates import parse_rate
+from scheduler.timing.pacing import parse_rate
 
 OF_PARKED = (
     *("id", "task", "loop", "queue", "routing_key", "reason", "error", "attempts"),

@@ -32,11 +32,9 @@ from scheduler.program import Program
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop
 from scheduler.timing import schedules
-from scheduler.timing.clock import SystemClock
 from scheduler.timing.durations import parse_duration
-from scheduler.timing.moments import exact
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import Recurring, describe, zone_of
+from scheduler.timing.moments import SystemClock, exact
+from scheduler.timing.schedules import Once, Recurring, describe, zone_of
 
 T = TypeVar("T")
 Operation = Callable[[Program, Loop], Awaitable[Report]]

@@ -44,8 +44,8 @@ from scheduler.processor.watchdog import Watchdog
 from scheduler.program import Program, processor
 from scheduler.protocol.rights import rights_to_process
 from scheduler.queues.about import DISTRIBUTION
-from scheduler.timing.clock import SystemClock
 from scheduler.timing.durations import parse_duration
+from scheduler.timing.moments import SystemClock
 
 COLLECT_AFTER = 10_000  # long-lived objects
 DEFAULT_PORT = 8088  # of the dashboard

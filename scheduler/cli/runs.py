@@ -24,9 +24,8 @@ from scheduler.queues.history import COUNTED, Attempt, Summary
 from scheduler.queues.journal import PARKED, JournalEntry
 from scheduler.queues.running import Running, RunningRun
 from scheduler.tasks.tasks import SUPERVISION
-from scheduler.timing.clock import SystemClock
 from scheduler.timing.durations import parse_duration
-from scheduler.timing.moments import exact
+from scheduler.timing.moments import SystemClock, exact
 
 FAILED = frozenset({Ending.RETRIED, Ending.ESCALATED, Ending.CANCELLED, PARKED})
 NOT_ENDED = {

@@ -12,8 +12,8 @@ from scheduler.cli.arguments import AppArgument, command, new_group
 from scheduler.cli.loading import app_with_tasks
 from scheduler.cli.printing import Output, Row, no_loops, relative
 from scheduler.tasks.loops import Loop
-from scheduler.timing.clock import SystemClock
-from scheduler.timing.phrases import in_words, seconds_first
+from scheduler.timing.crontab import in_words, seconds_first
+from scheduler.timing.moments import SystemClock
 from scheduler.timing.schedules import Cron, Schedule, describe, ticks_after, zone_of
 
 cli = new_group()

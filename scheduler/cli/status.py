@@ -39,9 +39,8 @@ from scheduler.errors import BrokerError, UsageError
 from scheduler.program import Program
 from scheduler.protocol.messages import flat, printable
 from scheduler.protocol.tokens import LastRun
-from scheduler.timing.clock import SystemClock
 from scheduler.timing.durations import parse_duration
-from scheduler.timing.moments import exact
+from scheduler.timing.moments import SystemClock, exact
 from scheduler.timing.schedules import describe, ticks_after, zone_of
 
 FEW = 3

@@ -25,8 +25,7 @@ from rich.text import Text
 
 from scheduler.cli.printing import AS_JSON, console, relative, seconds
 from scheduler.protocol.messages import flat
-from scheduler.timing.clock import SystemClock
-from scheduler.timing.moments import exact
+from scheduler.timing.moments import SystemClock, exact
 
 GAP = "  "
 LEAST = 12  # columns for a shortened cell

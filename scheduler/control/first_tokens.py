@@ -14,8 +14,7 @@ from scheduler.protocol.messages import one_line
 from scheduler.protocol.tokens import Act, State, Token
 from scheduler.queues.journal import LoopRecord
 from scheduler.queues.listing import RosterEntry
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import jittered
+from scheduler.timing.schedules import Once, jittered
 
 TOOK_ITS_PLACE = Verb.REPAIR, Verb.RESCHEDULE, Verb.RENAME
 

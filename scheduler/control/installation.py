@@ -35,7 +35,7 @@ from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.heads import look_into
 from scheduler.tasks.registry import App, left_by_renames, served
 from scheduler.tasks.tasks import SUPERVISION
-from scheduler.timing.backoff import backoff
+from scheduler.timing.pacing import backoff
 
 IMPRINT_TYPE = "scheduler.imprint"
 LOOKS = 50  # if many start at once, another one holds it for a moment

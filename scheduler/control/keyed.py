@@ -30,7 +30,6 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.queues.outbox import DEADLINE
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.clock import Clock
 from scheduler.timing.durations import (
     SECOND,
     ZERO,
@@ -39,8 +38,8 @@ from scheduler.timing.durations import (
     parse_duration,
     shown,
 )
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import Cron, Every, Recurring, ScheduleOptions, schedule_of
+from scheduler.timing.moments import Clock
+from scheduler.timing.schedules import Cron, Every, Once, Recurring, ScheduleOptions, schedule_of
 
 if TYPE_CHECKING:  # every program has tasks, and few of them start loops
     from scheduler.control.loops import Loops

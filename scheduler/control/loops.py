@@ -19,7 +19,7 @@ from scheduler.tasks.loops import Loop, absent
 from scheduler.tasks.registry import App, before_rename, served
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.moments import UNIX_EPOCH
-from scheduler.timing.once import Once
+from scheduler.timing.schedules import Once
 
 MOST_NAMED = 1_000
 """Loops in which a similar name is looked for."""

@@ -78,9 +78,9 @@ from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import SUPERVISION_TIMEOUT, Loop
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
-from scheduler.timing.backoff import dice
 from scheduler.timing.durations import SECOND, format_duration
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
+from scheduler.timing.pacing import dice
 
 ROUND = "scheduler.supervision"
 """The type of the message that announces a round."""

@@ -25,8 +25,7 @@ from scheduler.protocol.tokens import Replay
 from scheduler.queues.listing import Listing, RosterEntry, checkpoint_of
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop, Override
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import Recurring
+from scheduler.timing.schedules import Once, Recurring
 
 PAUSED_BY_OPERATOR = "paused by an operator"
 NOT_PAUSED = Entry(0, LoopState.GONE, 0)

@@ -38,8 +38,7 @@ from scheduler.queues.failed import FailedQueues, ParkedMessage, Selection
 from scheduler.queues.outbox import Outbox
 from scheduler.spelling import counted, listed
 from scheduler.tasks.loops import Loop
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import Schedule, options_of
+from scheduler.timing.schedules import Once, Schedule, options_of
 
 IN_BULK = 250
 MOST_TOLD = 100

@@ -15,8 +15,7 @@ from scheduler.dashboard.standing import Standing
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import Cron, Every, options_of
+from scheduler.timing.schedules import Cron, Every, Once, options_of
 
 LEFT_OUT = ("zones",)  # of a form
 

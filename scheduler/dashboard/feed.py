@@ -19,7 +19,7 @@ from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.listing import RosterEntry
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roster import Following, Roster
-from scheduler.timing.backoff import backoff
+from scheduler.timing.pacing import backoff
 
 LOOK_BACK = timedelta(hours=24)
 NEAR = (timedelta(minutes=2), timedelta(hours=1))

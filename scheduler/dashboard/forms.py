@@ -25,7 +25,7 @@ from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import moment_of
-from scheduler.timing.rates import Rate, parse_rate
+from scheduler.timing.pacing import Rate, parse_rate
 from scheduler.timing.schedules import Recurring, schedule_of
 
 PAGE = 50

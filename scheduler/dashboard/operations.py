@@ -11,7 +11,7 @@ from typing import Any
 
 from scheduler.control.reports import acting_as
 from scheduler.errors import SchedulerError
-from scheduler.timing.clock import Clock
+from scheduler.timing.moments import Clock
 
 REMEMBERED = 50
 LINES = 50

@@ -29,8 +29,7 @@ from scheduler.queues.running import RunningRun
 from scheduler.tasks.registry import resting
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import options_of
+from scheduler.timing.schedules import Once, options_of
 
 Query = Mapping[str, str]
 Context = dict[str, Any]

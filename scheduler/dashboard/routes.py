@@ -30,7 +30,7 @@ from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
 from scheduler.dashboard.rendering import HEADERS, Documents, Rendered, answer_asset, base_of
 from scheduler.dashboard.site import Site
 from scheduler.errors import BrokerError, SettingsError, UsageError
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 
 PACE_S = 1.0
 STILL_S = 15.0

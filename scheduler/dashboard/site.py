@@ -36,8 +36,8 @@ from scheduler.protocol.hatchery import timers
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.running import Running
 from scheduler.tasks.registry import App, aliases_of
-from scheduler.timing.backoff import backoff
-from scheduler.timing.clock import Clock
+from scheduler.timing.moments import Clock
+from scheduler.timing.pacing import backoff
 
 FRESH = timedelta(seconds=1)
 PLANS_HOLD = timedelta(seconds=30)

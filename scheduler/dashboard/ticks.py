@@ -14,8 +14,7 @@ from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.moments import UNIX_EPOCH
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import Recurring, period_from, ticks_after
+from scheduler.timing.schedules import Once, Recurring, period_from, ticks_after
 
 LOOK_BACK = timedelta(days=8)
 MOST_PAST = 10

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic_core import to_jsonable_python
 
-from scheduler.timing.phrases import in_words, seconds_first
+from scheduler.timing.crontab import in_words, seconds_first
 from scheduler.timing.schedules import Cron, Every, Schedule, describe, ticks_after, zone_of
 
 LONGEST_LINE = 200

@@ -38,7 +38,7 @@ from scheduler.importing.values import (
 )
 from scheduler.importing.writing import literal
 from scheduler.tasks.retries import ErrorTypes, Retry
-from scheduler.timing.rates import parse_rate
+from scheduler.timing.pacing import parse_rate
 
 RETRIES = 3  # Celery's defaults
 RETRY_DELAY = timedelta(minutes=3)

@@ -19,7 +19,7 @@ from scheduler.protocol.tokens import LOOP_KEY, Ending
 from scheduler.queues.failed import Reason
 from scheduler.queues.history import FEW_ERRORS, ON_TIME, Attempt, ErrorCount, History, Summary
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.clock import Clock
+from scheduler.timing.moments import Clock
 
 EVERY = timedelta(seconds=10)
 SOON, MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)

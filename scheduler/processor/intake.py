@@ -24,9 +24,8 @@ from scheduler.brokers.contract import Broker, Consumer, Delivery
 from scheduler.errors import BrokerError, QueueNotFound
 from scheduler.processor.publishing import FIRST_PAUSE, LONGEST_PAUSE
 from scheduler.processor.shutdown import Shutdown
-from scheduler.timing.backoff import backoff
-from scheduler.timing.clock import Clock
-from scheduler.timing.rates import Pacer
+from scheduler.timing.moments import Clock
+from scheduler.timing.pacing import Pacer, backoff
 
 R = TypeVar("R")
 

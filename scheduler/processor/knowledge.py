@@ -23,7 +23,7 @@ from scheduler.queues.listing import RosterEntry
 from scheduler.queues.roll_call import RollCall
 from scheduler.queues.roster import Following, Roster
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.backoff import backoff
+from scheduler.timing.pacing import backoff
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(seconds=1)
 ENTERED_WITHIN_S = 5.0

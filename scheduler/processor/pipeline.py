@@ -62,8 +62,8 @@ from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again, waits_in_legs
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.backoff import dice
 from scheduler.timing.durations import MILLISECOND
+from scheduler.timing.pacing import dice
 from scheduler.timing.schedules import admit
 from scheduler.user_code import UserCode
 

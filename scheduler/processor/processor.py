@@ -37,9 +37,8 @@ from scheduler.protocol.calls import renamed
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.backoff import backoff
-from scheduler.timing.clock import Clock
-from scheduler.timing.rates import Pacer
+from scheduler.timing.moments import Clock
+from scheduler.timing.pacing import Pacer, backoff
 
 CLOSING_TIMEOUT = timedelta(seconds=5)
 

@@ -8,7 +8,7 @@ from scheduler.brokers.contract import Delivery
 from scheduler.errors import BrokerError, DeliveryLost
 from scheduler.events import Emit, SettlementDelayed
 from scheduler.processor.shutdown import Shutdown
-from scheduler.timing.backoff import backoff
+from scheduler.timing.pacing import backoff
 
 REPORT_AFTER = timedelta(seconds=30)
 SILENCE = "the broker does not confirm: it may be blocked by a memory or disk alarm."

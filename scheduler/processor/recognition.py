@@ -23,9 +23,9 @@ from scheduler.queues.journal import MARGIN, LoopRecord, born_at, look_backs
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import InHand
-from scheduler.timing.backoff import backoff
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import milliseconds_since_epoch
+from scheduler.timing.pacing import backoff
 
 FIRST_PAUSE = timedelta(milliseconds=50)
 CLOCKS_DIFFER_BY = timedelta(minutes=1)  # an epoch is the time at which it began

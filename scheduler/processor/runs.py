@@ -39,7 +39,7 @@ from scheduler.queues.running import Demand
 from scheduler.tasks.context import Context, Progress, current_run
 from scheduler.tasks.retries import NamedOutcome
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.clock import Clock
+from scheduler.timing.moments import Clock
 from scheduler.user_code import UserCode
 
 NO_TIME = timedelta(0)

@@ -28,8 +28,7 @@ from typing import Any, Literal, NamedTuple
 from scheduler.protocol.messages import one_line, summary_of
 from scheduler.protocol.tokens import Ending, LastRun, Replay, State, Token
 from scheduler.tasks.retries import Policy, Reject, StopLoop
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import jittered, plan_next
+from scheduler.timing.schedules import Once, jittered, plan_next
 
 
 @dataclass(frozen=True, slots=True)

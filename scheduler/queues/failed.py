@@ -75,9 +75,8 @@ from scheduler.protocol.messages import (
 from scheduler.protocol.tokens import LOOP_KEY, REPLAY, claims_of, is_token, loop_named_by
 from scheduler.protocol.topology import Names, is_of_task
 from scheduler.spelling import no_such
-from scheduler.timing.clock import Clock
-from scheduler.timing.moments import milliseconds_since_epoch, moment_of
-from scheduler.timing.rates import Pacer, Rate
+from scheduler.timing.moments import Clock, milliseconds_since_epoch, moment_of
+from scheduler.timing.pacing import Pacer, Rate
 
 PARKED_SEQ = f"{PARKED}seq"
 RECORD_TYPE = "scheduler.parked"

@@ -22,8 +22,7 @@ from scheduler.protocol.tokens import REPLAY, Act, LastRun, LoopId, State, Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import Gathering
 from scheduler.queues.failed import PARKED_SEQ, is_record, read_parked
-from scheduler.timing.clock import Clock
-from scheduler.timing.moments import LATEST_MS, moment_of
+from scheduler.timing.moments import LATEST_MS, Clock, moment_of
 from scheduler.timing.schedules import Schedule
 
 PARKED = "parked"

@@ -10,7 +10,7 @@ from scheduler.queues.roll_call import Hands, RollCall
 from scheduler.queues.roster import Roster
 from scheduler.queues.timers import Lead, Timers
 from scheduler.tasks.registry import App, aliases_of
-from scheduler.timing.clock import Clock
+from scheduler.timing.moments import Clock
 
 
 class Namespace:

@@ -45,9 +45,9 @@ from scheduler.protocol.topology import Names
 from scheduler.queues.timers import send
 from scheduler.queues.unsent import MessageId, Unsent, UnsentStore
 from scheduler.tasks.retries import Retry
-from scheduler.timing.backoff import backoff, dice
-from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND, ZERO
+from scheduler.timing.moments import Clock
+from scheduler.timing.pacing import backoff, dice
 
 R = TypeVar("R")
 

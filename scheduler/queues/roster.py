@@ -31,8 +31,7 @@ from scheduler.queues.listing import (
     parts_of,
 )
 from scheduler.queues.snapshots import Bookmark, Latest, Share, Snapshots
-from scheduler.timing.clock import Clock
-from scheduler.timing.moments import milliseconds_since_epoch
+from scheduler.timing.moments import Clock, milliseconds_since_epoch
 
 READING_TIMEOUT = timedelta(minutes=2)
 FEW = 1_000  # entries are read without a snapshot

@@ -15,7 +15,7 @@ from scheduler.spelling import no_such
 from scheduler.tasks.arguments import Arguments, BodyReader
 from scheduler.tasks.retries import Policy
 from scheduler.timing.durations import Duration, format_duration, parse_duration, shown
-from scheduler.timing.rates import Rate, parse_rate
+from scheduler.timing.pacing import Rate, parse_rate
 
 P = ParamSpec("P")
 R = TypeVar("R")

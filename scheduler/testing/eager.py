@@ -17,7 +17,7 @@ from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.protocol.calls import decode_call
 from scheduler.protocol.messages import Message
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 
 
 @contextmanager

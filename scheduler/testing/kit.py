@@ -20,9 +20,8 @@ from scheduler.queues.failed import read_parked
 from scheduler.tasks.tasks import Task
 from scheduler.testing.records import Parked, Ran, Recorder, Records, Sent, shown, table_of
 from scheduler.testing.virtual_time import VirtualTimeLoop, run_virtually
-from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import Duration, parse_duration
-from scheduler.timing.moments import moment_of
+from scheduler.timing.moments import LoopClock, moment_of
 
 DEFAULT_START = datetime(2026, 1, 1, tzinfo=UTC)
 TICK = timedelta(milliseconds=1)

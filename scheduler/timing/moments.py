@@ -1,9 +1,44 @@
-"""Check moments: aware, within calendar years; on the wire, milliseconds since 1970."""
+"""Read the clock, and check moments: aware, within calendar years.
 
-from datetime import UTC, datetime, tzinfo
+On the wire, they are milliseconds since 1970. No other module reads the time of the machine.
+"""
+
+import asyncio
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Protocol
 
 from scheduler.errors import ScheduleError
 from scheduler.timing.durations import MILLISECOND
+
+
+class Clock(Protocol):
+    """Tell the time; waits use plain asyncio timers."""
+
+    def now(self) -> datetime:
+        """Return the current time, aware, in UTC."""
+        ...
+
+
+class SystemClock:
+    """Read the clock of the machine."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+class LoopClock:
+    """Read the timers of the running event loop as a calendar; virtual if the loop's time is.
+
+    Args:
+        epoch: the moment at which the loop's time was zero.
+    """
+
+    def __init__(self, epoch: datetime) -> None:
+        self._epoch = epoch
+
+    def now(self) -> datetime:
+        return self._epoch + timedelta(seconds=asyncio.get_running_loop().time())
+
 
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_YEAR = 9000

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
 from scheduler.errors import ScheduleError
@@ -36,7 +36,39 @@ from scheduler.timing.moments import (
     moment_of,
     utc_of,
 )
-from scheduler.timing.once import Once
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """Run once, at a moment; immediately if that has passed.
+
+    Args:
+        at: the earliest moment, rounded up to a whole millisecond.
+        kept: how long the name stays taken afterwards, even if the run has ended.
+
+    Raises:
+        ScheduleError: the moment is naive, or not of the years 1970 to 9000.
+    """
+
+    at: datetime
+    kept: timedelta = ZERO
+
+    has_grid: ClassVar[bool] = False
+    jitter: ClassVar[timedelta] = ZERO
+
+    def __post_init__(self) -> None:
+        since = utc_of(self.at) - UNIX_EPOCH
+        object.__setattr__(self, "at", UNIX_EPOCH - (-since // MILLISECOND) * MILLISECOND)
+
+    @property
+    def kept_until(self) -> datetime:
+        """Return until when the name is taken."""
+        return self.at + self.kept
+
+    def next_after(self, moment: datetime) -> datetime:
+        """Return the moment, even if it has passed: the run is late then, and still due."""
+        return self.at
+
 
 Mode: TypeAlias = Literal["fixed_delay", "fixed_rate"]
 CatchUp: TypeAlias = Literal["latest", "skip", "all"]

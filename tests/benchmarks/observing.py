@@ -28,7 +28,7 @@ from scheduler.events import Event, RunSettled
 from scheduler.metrics import Metrics
 from scheduler.protocol.calls import new_call, task_key
 from scheduler.protocol.topology import topology
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 from tests.stage import at_work, processor_of
 
 # What begins and ends a way of being watched.

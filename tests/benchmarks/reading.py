@@ -39,7 +39,7 @@ from scheduler.brokers.amqp.streams import PREFETCH
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token, encode
 from scheduler.protocol.topology import Queue, Topology
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 from tests.rabbitmq import shared_broker
 
 SECOND = timedelta(seconds=1)

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 from tests.contract.wire import eventually
 from tests.k8s.autoscaler import DEDICATED, pods_for
 from tests.rabbitmq import PrivateNode

@@ -19,7 +19,7 @@ from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.journal import JournalEntry
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 from tests.stage import at_work, processor_of, program_of
 from tests.sweep import sweep as delete_all
 from tests.tokens import count

@@ -8,8 +8,8 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.errors import BrokerError
 from scheduler.protocol.epochs import LoopState
 from scheduler.tasks.tasks import SUPERVISION
-from scheduler.timing.backoff import backoff
 from scheduler.timing.durations import SECOND
+from scheduler.timing.pacing import backoff
 from tests.chaos.arena import Arena, Member
 from tests.chaos.faults import BY_NAME, OF_BROKERS, OF_CLUSTERS, Fault, name_of
 from tests.chaos.record import Note

@@ -42,7 +42,7 @@ from scheduler.protocol.epochs import is_void
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LoopId
 from scheduler.tasks.loops import loop_of
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 from tests.benchmarks.fleets.record import Ran, ran, runs_in
 from tests.rabbitmq import PrivateCluster, PrivateNode
 from tests.stage import program_of, roster_of

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from scheduler.errors import BrokerError, NotSent
 from scheduler.protocol.tokens import LoopId
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 from tests.chaos.storm import app, fussy, note, post, remember
 
 STREAMS = 3

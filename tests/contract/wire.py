@@ -25,7 +25,7 @@ from scheduler.protocol.topology import (
     QueueType,
     Topology,
 )
-from scheduler.timing.clock import Clock, LoopClock, SystemClock
+from scheduler.timing.moments import Clock, LoopClock, SystemClock
 from tests.contract.proxy import Proxy
 from tests.stage import START
 

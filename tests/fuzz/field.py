@@ -30,7 +30,7 @@ from scheduler.events import (
 )
 from scheduler.protocol.tokens import is_token
 from scheduler.protocol.topology import QueueType
-from scheduler.timing.clock import Clock
+from scheduler.timing.moments import Clock
 from tests.foreign import Foreigner, Refused, foreigner
 from tests.fuzz.messages import Sample, number_of
 from tests.stage import at_work, processor_of, program_of

@@ -10,7 +10,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.protocol.rights import rights_to_send
 from scheduler.protocol.topology import Names, QueueType
-from scheduler.timing.clock import LoopClock, SystemClock
+from scheduler.timing.moments import LoopClock, SystemClock
 from tests.fuzz.field import EmbeddedPublisher, Field, ForeignPublisher, Publisher, ploughed
 from tests.rabbitmq import Users
 from tests.stage import START

@@ -12,7 +12,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.protocol.tokens import claims_of
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.outbox import Posting
-from scheduler.timing.backoff import backoff
+from scheduler.timing.pacing import backoff
 from tests.fuzz.fates import Fate
 from tests.fuzz.field import Field, Taken
 from tests.fuzz.messages import SPARED, Sample, Samples, number_of

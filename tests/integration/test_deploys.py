@@ -9,7 +9,7 @@ from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.failed import EVERYTHING, FailedQueues
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 from tests.integration.conftest import Field, ready
 
 APP = f"{Path(__file__).parent / 'apps' / 'versions.py'}:app"

@@ -12,7 +12,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.reports import Effect
 from scheduler.protocol.tokens import LoopId
 from scheduler.sending import PeriodicTask
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 from tests.integration.conftest import Field
 from tests.integration.shop import eventually
 from tests.tokens import count

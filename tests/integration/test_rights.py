@@ -32,7 +32,7 @@ from scheduler.protocol.topology import (
     Topology,
 )
 from scheduler.queues.failed import Selection
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 from tests.integration.shop import new_namespace
 from tests.rabbitmq import Users
 from tests.stage import at_work, failed_of, processor_of, program_of

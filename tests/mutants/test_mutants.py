@@ -107,18 +107,20 @@ def run(*arguments: str) -> tuple[int, list[str]]:
 
 
 def test_tests_that_look_notice_what_is_changed() -> None:
-    code, lines = run("timing.rates", "--sample", "3", "--tests", "tests/unit/timing/test_rates.py")
-    assert (code, lines[1].split()) == (0, ["timing.rates", "3", "3", "100%", "90%"])
+    code, lines = run(
+        "timing.durations", "--sample", "3", "--tests", "tests/unit/timing/test_durations.py"
+    )
+    assert (code, lines[1].split()) == (0, ["timing.durations", "3", "3", "100%", "90%"])
     assert len(lines) == 2
 
 
 def test_tests_that_look_elsewhere_leave_a_module_under_its_goal() -> None:
     code, lines = run(
-        "timing.rates", "--sample", "3", "--tests", "tests/unit/timing/test_durations.py"
+        "timing.durations", "--sample", "3", "--tests", "tests/unit/timing/test_rates.py"
     )
     assert code == 1
     assert lines[1].split()[-2:] == ["90%", "under"]
-    survivors = [line for line in lines[2:] if line.startswith("scheduler/timing/rates.py:")]
+    survivors = [line for line in lines[2:] if line.startswith("scheduler/timing/durations.py:")]
     assert survivors
     assert all("  ->  " in line for line in survivors)
 

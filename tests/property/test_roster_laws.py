@@ -23,7 +23,7 @@ from scheduler.queues.listing import Listing, RosterEntry, checkpoint_of
 from scheduler.queues.roster import Following, Roster, Shares
 from scheduler.queues.snapshots import Share, Snapshots
 from scheduler.testing import run_virtually
-from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import LoopClock
 
 NAMES = Names("test")
 START = datetime(2026, 6, 1, tzinfo=UTC)

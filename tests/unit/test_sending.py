@@ -20,7 +20,7 @@ from scheduler.errors import (
 )
 from scheduler.protocol.calls import Call, decode_call
 from scheduler.sending import CallTask
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import SystemClock
 from tests.faulty import Call as Faulted
 from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, new_app

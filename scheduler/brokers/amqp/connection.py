@@ -29,7 +29,7 @@ from scheduler.errors import (
 )
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Emit
 from scheduler.protocol.messages import summary_of
-from scheduler.timing.backoff import backoff
+from scheduler.timing.pacing import backoff
 
 OFFSET = "x-stream-offset"
 CLOSING_TIMEOUT = timedelta(seconds=1)

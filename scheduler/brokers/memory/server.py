@@ -20,7 +20,7 @@ from scheduler.errors import (
 )
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
-from scheduler.timing.clock import Clock, SystemClock
+from scheduler.timing.moments import Clock, SystemClock
 
 BUILT_IN = tuple(Exchange(f"amq.{type}", type) for type in ("topic", "fanout", "direct"))
 CACHED_ROUTES = 100_000

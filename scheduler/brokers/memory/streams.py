@@ -17,7 +17,7 @@ from scheduler.brokers.memory.queues import Letter
 from scheduler.errors import IncompatibleBroker
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Queue
-from scheduler.timing.clock import Clock
+from scheduler.timing.moments import Clock
 
 _AGE = re.compile(r"([0-9]+)([YMDhms])")
 _AGES = {

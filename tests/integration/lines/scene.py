@@ -24,7 +24,7 @@ from scheduler.program import Program
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import ParkedMessage
-from scheduler.timing.clock import Clock, LoopClock, SystemClock
+from scheduler.timing.moments import Clock, LoopClock, SystemClock
 from tests.stage import START, processor_of, program_of
 from tests.sweep import clear
 

@@ -20,7 +20,7 @@ from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.processor import Worker
 from scheduler.protocol.messages import PREFIX, Message
 from scheduler.queues import heads
-from scheduler.timing.clock import Clock
+from scheduler.timing.moments import Clock
 from tests.model.ordered.state import NOTHING_NOTED, Answer, Befell, Came, Note, Script
 from tests.stage import processor_of
 

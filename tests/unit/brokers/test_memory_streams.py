@@ -14,7 +14,7 @@ from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import IncompatibleBroker, QueueNotFound
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Queue, Topology
-from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import LoopClock
 
 START = datetime(2026, 6, 1, tzinfo=UTC)
 DAY = 86_400

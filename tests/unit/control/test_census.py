@@ -14,9 +14,8 @@ from scheduler.errors import StreamTooLong
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
 from scheduler.queues.listing import LONG, RosterEntry
-from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import SECOND, ZERO
-from scheduler.timing.moments import milliseconds_since_epoch
+from scheduler.timing.moments import LoopClock, milliseconds_since_epoch
 from scheduler.timing.schedules import Every
 from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, an_app, new_app, program_of, timers_of

@@ -25,7 +25,7 @@ from scheduler.protocol.rights import Rights
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Topology
 from scheduler.queues.failed import Reason
-from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import LoopClock
 from tests.faulty import Call, FaultyBroker
 from tests.stage import Stage, failed_of, new_app, program_of
 

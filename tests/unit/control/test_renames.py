@@ -21,7 +21,7 @@ from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import aliases_of
-from scheduler.timing.once import Once
+from scheduler.timing.schedules import Once
 from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, new_app, of, program_of
 

@@ -12,8 +12,7 @@ from scheduler.dashboard.ticks import MOST_PAST, SLOT, PastTick, past_ticks, pla
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token
 from scheduler.queues.journal import JournalEntry
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import Schedule
+from scheduler.timing.schedules import Once, Schedule
 from tests.stage import START
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)

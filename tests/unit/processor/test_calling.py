@@ -35,7 +35,7 @@ from scheduler.protocol.topology import (
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.sending import CallTask
 from scheduler.tasks.context import current_run
-from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import LoopClock
 from tests.bad_input import BAD, GOOD, tasks_of
 from tests.stage import START, Stage, new_app, of, seconds_of
 

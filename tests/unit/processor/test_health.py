@@ -15,7 +15,7 @@ from scheduler.processor import health
 from scheduler.processor.health import BLOCKED_AFTER_S, NO_ANSWER_S, Health
 from scheduler.processor.pages import serving
 from scheduler.processor.processor import Worker
-from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import LoopClock
 from tests.integration.watched import ask
 from tests.rabbitmq import free_ports
 

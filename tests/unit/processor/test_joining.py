@@ -10,8 +10,7 @@ from scheduler.control.first_tokens import joined
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
 from scheduler.queues.journal import LoopRecord
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import Every
+from scheduler.timing.schedules import Every, Once
 from tests.stage import START
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)

@@ -24,7 +24,7 @@ from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.listing import Checkpoint, Listing, RosterEntry, checkpoint_of
 from scheduler.queues.roll_call import RollCall
-from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import LoopClock
 from scheduler.timing.schedules import Every
 from tests.faulty import Call, Fault, FaultyBroker
 from tests.stage import START, Stage, at_work, new_app, processor_of, roster_of, seconds_of

@@ -16,7 +16,7 @@ from scheduler.processor.publishing import REPORT_AFTER, SILENCE, Confirmation, 
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, topology
-from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import LoopClock
 from tests.stage import of
 
 Publish = Callable[[], Awaitable[None]]

@@ -15,8 +15,8 @@ from scheduler.protocol.hatchery import NO_WAIT, route, timers
 from scheduler.protocol.tokens import LoopId, encode, token_key
 from scheduler.protocol.topology import Queue
 from scheduler.queues.timers import SHORTEST_LEAD_MS
-from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import MILLISECOND
+from scheduler.timing.moments import LoopClock
 from tests.stage import START, Stage, at_work, new_app, of, processor_of
 
 IN_HAND = 59.91  # seconds after its start, when the token of a loop of a minute waits for its time

@@ -22,8 +22,7 @@ from scheduler.processor.settlement import (
 from scheduler.protocol.messages import LINE_LENGTH
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, Replay, State, Token
 from scheduler.tasks.retries import Policy, Reject, Retry, RetryLater, StopLoop
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import Cron, Every, Schedule
+from scheduler.timing.schedules import Cron, Every, Once, Schedule
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 NINE = datetime(2026, 6, 1, 9, 0, tzinfo=UTC)

@@ -26,8 +26,8 @@ from scheduler.protocol.topology import (
     topology,
 )
 from scheduler.settings import Settings
-from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import parse_duration
+from scheduler.timing.moments import LoopClock
 
 NAMES = Names("shop")
 STREAMS = NAMES.journal, NAMES.roster, NAMES.snapshots, NAMES.roll_call

@@ -12,7 +12,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.roll_call import Answers, InHand, RollCall
-from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import LoopClock
 from tests.faulty import FaultyBroker
 
 NAMES = Names("test")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from scheduler.queues.concurrency import Gathering, side_by_side
-from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import LoopClock
 
 
 @pytest.fixture(autouse=True)

@@ -27,8 +27,8 @@ from scheduler.queues.failed import (
     read_parked,
     replayed_at,
 )
-from scheduler.timing.clock import SystemClock
-from scheduler.timing.rates import parse_rate
+from scheduler.timing.moments import SystemClock
+from scheduler.timing.pacing import parse_rate
 from tests.faulty import Call, Fault, FaultyBroker
 from tests.stage import Stage, failed_of, new_app
 

@@ -24,8 +24,7 @@ from scheduler.queues.journal import (
     put_in,
     with_progress_of,
 )
-from scheduler.timing.clock import LoopClock
-from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch
+from scheduler.timing.moments import LATEST_MS, LoopClock, milliseconds_since_epoch
 from scheduler.timing.schedules import Recurring
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, journal_of, new_app, seconds_of, timers_of

@@ -38,8 +38,8 @@ from scheduler.queues.outbox import BlockingBridge, Outbox, Posting
 from scheduler.queues.unsent import SqliteStore, UnsentStore
 from scheduler.tasks.retries import Retry
 from scheduler.testing import run_virtually
-from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import SECOND
+from scheduler.timing.moments import LoopClock
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, of
 

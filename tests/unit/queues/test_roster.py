@@ -28,10 +28,8 @@ from scheduler.queues.listing import (
 )
 from scheduler.queues.roster import REMEMBERED, Roster
 from scheduler.tasks.context import CARRY_LIMIT
-from scheduler.timing.clock import LoopClock
-from scheduler.timing.moments import milliseconds_since_epoch
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import Schedule
+from scheduler.timing.moments import LoopClock, milliseconds_since_epoch
+from scheduler.timing.schedules import Once, Schedule
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, roster_of
 

@@ -12,7 +12,7 @@ from scheduler.errors import BrokerUnavailable, Rejected, TooLarge
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.snapshots import SLICE, SLICE_BYTES, Bookmark, Share, Snapshots
-from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import LoopClock
 from tests.faulty import FaultyBroker
 
 NAMES = Names("test")

@@ -13,11 +13,9 @@ from scheduler.protocol.messages import LEAD
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.timers import Lead, Timers, longest_leg
-from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import parse_duration
-from scheduler.timing.moments import milliseconds_since_epoch
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import Every, Schedule
+from scheduler.timing.moments import LoopClock, milliseconds_since_epoch
+from scheduler.timing.schedules import Every, Once, Schedule
 from tests.stage import START
 
 NAMES = Names("test")

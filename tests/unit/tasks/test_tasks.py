@@ -16,7 +16,7 @@ from scheduler.errors import InvalidArguments, RegistrationError, ScheduleError
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Subscription
 from scheduler.tasks.arguments import Arguments
-from scheduler.timing.rates import Rate
+from scheduler.timing.pacing import Rate
 from scheduler.timing.schedules import Every
 
 if TYPE_CHECKING:

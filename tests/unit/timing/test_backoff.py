@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from scheduler.timing import backoff as module
-from scheduler.timing.backoff import backoff
+from scheduler.timing import pacing
+from scheduler.timing.pacing import backoff
 
 SECOND = timedelta(seconds=1)
 
@@ -29,7 +29,7 @@ def test_waits_double_unless_told_otherwise():
 def test_a_part_of_each_wait_is_left_out_by_chance(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, float], shortest: float
 ):
-    monkeypatch.setattr(module, "dice", Random(1))
+    monkeypatch.setattr(pacing, "dice", Random(1))
     waits = first(500, backoff(SECOND, SECOND, **options))
     assert shortest <= min(waits) < shortest + 0.01
     assert 0.99 < max(waits) <= 1

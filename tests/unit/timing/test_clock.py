@@ -2,7 +2,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from scheduler.testing import run_virtually
-from scheduler.timing.clock import LoopClock, SystemClock
+from scheduler.timing.moments import LoopClock, SystemClock
 
 NOON = datetime(2026, 6, 15, 12, tzinfo=UTC)
 

@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from scheduler.errors import ScheduleError
-from scheduler.timing.once import Once
 from scheduler.timing.schedules import (
     Admission,
+    Once,
     Plan,
     admit,
     describe,

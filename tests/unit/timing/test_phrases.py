@@ -1,6 +1,6 @@
 import pytest
 
-from scheduler.timing.phrases import in_words, seconds_first
+from scheduler.timing.crontab import in_words, seconds_first
 
 
 @pytest.mark.parametrize(

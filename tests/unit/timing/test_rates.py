@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.errors import RegistrationError
 from scheduler.testing import run_virtually
-from scheduler.timing.rates import Pacer, Rate, parse_rate
+from scheduler.timing.pacing import Pacer, Rate, parse_rate
 
 
 @pytest.mark.parametrize(
