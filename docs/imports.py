@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 from docs.tables import table
 from scheduler.importing.celery import read_celery
-from scheduler.importing.cronjob import read_cronjobs
-from scheduler.importing.crontab import read_crontab
-from scheduler.importing.findings import NO_LIMIT, Found
-from scheduler.importing.writing import code_of
+from scheduler.importing.crontab import read_cronjobs, read_crontab
+from scheduler.importing.writing import NO_LIMIT, Found, code_of
 
 LINES = (
     "*/10 7-19 * * mon-fri work",

@@ -36,8 +36,7 @@ from scheduler.queues.unsent import MessageId, UnsentStore, store_of
 from scheduler.sending import CallTask, Outboxes, PeriodicTask
 from scheduler.spelling import misnamed, no_such, refusing_misnamed
 from scheduler.tasks.context import Context
-from scheduler.tasks.loops import Loop, loop_of, supervision
-from scheduler.tasks.registry import module_of_caller, topology_of
+from scheduler.tasks.loops import Loop, loop_of, module_of_caller, supervision, topology_of
 from scheduler.tasks.retries import Policy, Retry
 from scheduler.tasks.tasks import (
     DEFAULT_CONCURRENCY,
@@ -54,10 +53,10 @@ from scheduler.user_code import require_parameters
 
 if TYPE_CHECKING:
     from scheduler.brokers.memory.server import MemoryServer
+    from scheduler.control.reports import Report
 
     # They would take a third of the time of `import scheduler`.
-    from scheduler.control.cancellation import CancelReport
-    from scheduler.control.reports import Report
+    from scheduler.control.verbs import CancelReport
     from scheduler.program import Program
     from scheduler.queues.running import Running
     from scheduler.settings import Settings

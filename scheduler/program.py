@@ -10,17 +10,14 @@ from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings
-from scheduler.control.cancellation import Cancellation
 from scheduler.control.doctor import Doctor
-from scheduler.control.installation import Installation
-from scheduler.control.leftovers import Leftovers
+from scheduler.control.installation import Installation, Leftovers
 from scheduler.control.loops import Loops
-from scheduler.control.removal import Endings, Removal
 from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey
 from scheduler.control.supervision import Supervisor
 from scheduler.control.timer_watch import TimerWatch
-from scheduler.control.verbs import Verbs
+from scheduler.control.verbs import Cancellation, Endings, Removal, Verbs
 from scheduler.processor.call_reporter import CallReporter
 from scheduler.processor.insight import Insight
 from scheduler.processor.knowledge import Knowledge
@@ -37,7 +34,7 @@ from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import Hands
 from scheduler.queues.running import Inquiry, Runs
-from scheduler.tasks.registry import App
+from scheduler.tasks.loops import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.moments import Clock
 

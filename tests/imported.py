@@ -7,10 +7,8 @@ from types import ModuleType
 
 from scheduler import Scheduler
 from scheduler.importing.celery import read_celery
-from scheduler.importing.cronjob import read_cronjobs
-from scheduler.importing.crontab import read_crontab
-from scheduler.importing.findings import NO_LIMIT, Found, ImportedJob
-from scheduler.importing.writing import code_of
+from scheduler.importing.crontab import read_cronjobs, read_crontab
+from scheduler.importing.writing import NO_LIMIT, Found, ImportedJob, code_of
 
 FORMS = Path(__file__).parent / "unit/importing/forms"
 

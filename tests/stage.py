@@ -11,8 +11,8 @@ from scheduler import Scheduler, Settings
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
+from scheduler.control.loops import Where
 from scheduler.control.reports import Report
-from scheduler.control.where import Where
 from scheduler.errors import QueueNotFound
 from scheduler.events import Event, LoopRepaired, RunStarted
 from scheduler.middleware import LifespanFunction

@@ -27,19 +27,17 @@ class CommandEntry(NamedTuple):
 
 COMMANDS: Mapping[str, CommandEntry] = {
     "init": CommandEntry(
-        "starter", "Write a first app, its test, and a compose file with RabbitMQ."
+        "writing", "Write a first app, its test, and a compose file with RabbitMQ."
     ),
     "dev": CommandEntry("processing", "Run everything in this process: no RabbitMQ is needed."),
     "seed": CommandEntry(
         "seeding", "Declare the queues, and start loops that have not been started."
     ),
     "run": CommandEntry("processing", "Take messages and run tasks."),
-    "dashboard": CommandEntry("dashboard", "Serve a dashboard of loops, runs and failures."),
+    "dashboard": CommandEntry("processing", "Serve a dashboard of loops, runs and failures."),
     "status": CommandEntry("status", "Show where each loop is, and the backlog of tasks."),
-    "census": CommandEntry("census", "Count loops, and the messages in queues and timers."),
-    "next": CommandEntry(
-        "schedules", "List the next times of each loop, without asking the broker."
-    ),
+    "census": CommandEntry("doctor", "Count loops, and the messages in queues and timers."),
+    "next": CommandEntry("loops", "List the next times of each loop, without asking the broker."),
     "pause": CommandEntry("loops", "Pause a loop, or a task with all its calls and loops."),
     "resume": CommandEntry("loops", "Resume a loop at its next nominal time, or a whole task."),
     "trigger": CommandEntry("loops", "Run a loop now, in addition to its schedule."),
@@ -55,7 +53,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "failed": CommandEntry("failed", "List, show, replay and purge parked messages."),
     "unsent": CommandEntry("sending", "List, send and purge messages that could not be sent."),
     "topology": CommandEntry("seeding", "Show or export the exchanges and queues the app uses."),
-    "import": CommandEntry("imports", "Convert the jobs of Celery, crontabs and CronJobs to code."),
+    "import": CommandEntry("writing", "Convert the jobs of Celery, crontabs and CronJobs to code."),
 }
 ELSEWHERE = {
     **dict.fromkeys(("beat", "celery", "start", "worker"), "run"),

@@ -14,7 +14,7 @@ from scheduler.cli.arguments import LIMIT
 from scheduler.control.doctor import explaining_refusals
 from scheduler.errors import BrokerError, BrokerUnavailable, SettingsError
 from scheduler.program import Program
-from scheduler.protocol.rights import Rights, rights_to_process
+from scheduler.protocol.administration import Rights, rights_to_process
 from scheduler.timing.durations import format_duration
 from scheduler.timing.moments import SystemClock
 from scheduler.timing.schedules import zone_of

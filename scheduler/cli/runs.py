@@ -15,7 +15,7 @@ from scheduler.cli.connecting import Zones, ask, zones_of_loops
 from scheduler.cli.printing import Output, Row, local, rough
 from scheduler.cli.status import row_of_last
 from scheduler.cli.tables import CellForms, Table, shortened
-from scheduler.control.cancellation import CancelReport
+from scheduler.control.verbs import CancelReport
 from scheduler.errors import QueueNotFound
 from scheduler.program import Program
 from scheduler.protocol.messages import printable

@@ -12,16 +12,15 @@ from rich.tree import Tree
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import DryRun, command, new_group
 from scheduler.cli.connecting import ask
-from scheduler.cli.loops import row_of_report
+from scheduler.cli.loops import meaning_of, row_of_report, schedule_of, warn_of_doubts
 from scheduler.cli.printing import LEFTOVERS, Output, console, json_of, local, no_loops
-from scheduler.cli.schedules import meaning_of, schedule_of, warn_of_doubts
 from scheduler.cli.tables import Table, Work
 from scheduler.control.doctor import require_fit
-from scheduler.control.leftovers import Leftover
+from scheduler.control.installation import Leftover
 from scheduler.control.reports import Report
 from scheduler.events import Emit, Event, LoopSeeded, QueueDeclared
 from scheduler.program import Program
-from scheduler.protocol.rights import rights_to_seed
+from scheduler.protocol.administration import rights_to_seed
 from scheduler.protocol.topology import Binding, Topology, definitions
 from scheduler.timing.schedules import Cron, zone_of
 

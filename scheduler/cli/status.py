@@ -19,6 +19,7 @@ from scheduler.app import Scheduler
 from scheduler.brokers.contract import cancelled
 from scheduler.cli.arguments import OneLoop, command, new_group
 from scheduler.cli.connecting import ask, connected, limited, why_late
+from scheduler.cli.loops import origin_of, row_of_loop, schedule_of
 from scheduler.cli.printing import (
     AS_JSON,
     LEFTOVERS,
@@ -31,10 +32,9 @@ from scheduler.cli.printing import (
     rough,
     seconds,
 )
-from scheduler.cli.schedules import origin_of, row_of_loop, schedule_of
 from scheduler.cli.tables import BAD, STYLES, Table, width
+from scheduler.control.loops import Where
 from scheduler.control.status import Backlog, Choice, Counts, Status, StatusPage
-from scheduler.control.where import Where
 from scheduler.errors import BrokerError, UsageError
 from scheduler.program import Program
 from scheduler.protocol.messages import flat, printable

@@ -14,9 +14,8 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from scheduler.brokers.contract import Depth
-from scheduler.control.loops import is_orphan, loop_of_entry
+from scheduler.control.loops import TOLERANCE, due_at_of, is_orphan, loop_of_entry, put_of
 from scheduler.control.memory import Tally, last_memory, tally_of
-from scheduler.control.where import TOLERANCE, due_at_of, put_of
 from scheduler.errors import MessageError, StreamTooLong
 from scheduler.protocol.epochs import LoopState, Verb, is_doubled
 from scheduler.protocol.hatchery import timers

@@ -9,12 +9,10 @@ from datetime import timedelta
 from typing import Literal
 
 from scheduler.brokers.contract import Broker, BrokerInfo, Delivery
-from scheduler.control.installation import Installation
-from scheduler.control.leftovers import Leftovers
-from scheduler.control.loops import orphans_of
+from scheduler.control.installation import Installation, Leftovers
+from scheduler.control.loops import Where, orphans_of
 from scheduler.control.status import Choice, Status, Survey
 from scheduler.control.timer_watch import TimerWatch
-from scheduler.control.where import Where
 from scheduler.errors import (
     AccessRefused,
     BrokerError,
@@ -25,9 +23,7 @@ from scheduler.errors import (
     Rejected,
     Unroutable,
 )
-from scheduler.protocol.messages import Message
-from scheduler.protocol.policies import advice as advice_on
-from scheduler.protocol.rights import (
+from scheduler.protocol.administration import (
     Rights,
     command,
     rights_to_look,
@@ -35,12 +31,13 @@ from scheduler.protocol.rights import (
     rights_to_seed,
     rights_to_send,
 )
+from scheduler.protocol.administration import advice as advice_on
+from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Topology, probe
 from scheduler.queues.history import CallTotals
 from scheduler.queues.namespace import Namespace
 from scheduler.spelling import counted
-from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import App, served
+from scheduler.tasks.loops import App, Loop, served
 from scheduler.timing.durations import ZERO, format_duration
 from scheduler.timing.schedules import describe
 

@@ -1,4 +1,4 @@
-"""Declare the exchanges and queues of an app; check their owner and their arguments.
+"""Declare the exchanges and queues of an app, check them, recreate them, and remove old ones.
 
 A broker does not report the arguments of a queue, and only users who may declare can compare them.
 So each seed leaves an imprint in a queue of one message: a JSON object with these members.
@@ -8,33 +8,53 @@ version              1, the version of this format
 app                  the module of the app
 queues               the arguments of each queue that code or settings may change
 ===================  =================================================================
+
+The arguments of a queue cannot be changed, so a migration recreates it under the same name, while a
+second one replaces it:
+
+1. the second one is declared, and gets the new messages
+2. the messages of the first one move to the second one
+3. the first one is deleted, and declared again
+4. all messages move back in the same way
+5. the second one is deleted
+
+Each message is confirmed in one before it is acked in the other. A killed migration leaves both
+queues, and the next one repeats all steps. A message that another application publishes while both
+are bound is in both, and runs twice. The tokens in a timer, and that of supervision, are lost:
+their loops continue from the journal, as after any loss.
 """
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from scheduler.brokers.contract import Broker
-from scheduler.brokers.management import management_of
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker, ready_in
+from scheduler.brokers.opening import management_of
 from scheduler.errors import (
     BrokerUnavailable,
     OtherArguments,
     QueueNotFound,
     Undecodable,
+    UnknownLoop,
     UsageError,
 )
-from scheduler.protocol.messages import FORMAT_VERSION, Message, compact_json, parsed
-from scheduler.protocol.policies import Harm, harms
-from scheduler.protocol.topology import Topology
+from scheduler.protocol.administration import Harm, harms
+from scheduler.protocol.calls import is_call, placed, unclaimed
+from scheduler.protocol.messages import FORMAT_VERSION, Message, compact_json, own_headers, parsed
+from scheduler.protocol.topology import Queue, Topology, topology
 from scheduler.queues.concurrency import side_by_side
+from scheduler.queues.failed import Reason
 from scheduler.queues.heads import look_into
-from scheduler.tasks.registry import App, left_by_renames, served
+from scheduler.queues.namespace import Namespace
+from scheduler.queues.timers import send_again
+from scheduler.tasks.loops import App, left_by_renames, served
 from scheduler.tasks.tasks import SUPERVISION
+from scheduler.timing.durations import ZERO
 from scheduler.timing.pacing import backoff
 
 IMPRINT_TYPE = "scheduler.imprint"
@@ -271,3 +291,184 @@ class Installation:
             if queue in tasks:
                 return f"{OF_TASKS[argument]} of the task {tasks[queue]!r}"
         return QUEUE_TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Describe a task that is not in the code, and its queues.
+
+    Attributes:
+        ready: messages that wait for a processor; None: it has no processor queue any more.
+        parked: messages that wait for an operator; None: it has no failed queue any more.
+        processors: consume its messages: they run older code.
+    """
+
+    task: str
+    ready: int | None
+    parked: int | None
+    processors: int = 0
+
+    def __str__(self) -> str:
+        counts = f"{self.ready or 0} ready, {self.parked or 0} parked"
+        return f"{self.task} ({counts}, {self.processors} processors)"
+
+
+class Leftovers:
+    """Find the tasks of earlier code, by the imprint, and remove their queues."""
+
+    def __init__(self, namespace: Namespace, installation: Installation) -> None:
+        self._broker, self._names = namespace.broker, namespace.app.names
+        self._failed = namespace.failed
+        self._installation = installation
+
+    async def found(self) -> list[Leftover]:
+        """Return the seeded tasks that the code does not have, by name."""
+        there = [
+            await self._leftover(task) for task in sorted(await self._installation.other_tasks())
+        ]
+        return [each for each in there if (each.ready, each.parked) != (None, None)]
+
+    async def _leftover(self, task: str) -> Leftover:
+        queue = await self._broker.depth(self._names.processor_queue(task))
+        failed = await self._broker.depth(self._names.failed_queue(task))
+        return Leftover(
+            task,
+            None if queue is None else queue.ready,
+            None if failed is None else failed.ready,
+            0 if queue is None else queue.consumers,
+        )
+
+    async def remove(self, tasks: Iterable[str]) -> None:
+        """Park the messages of tasks, and delete their queues; senders get an error from then on.
+
+        A queue with consumers is left alone, and so is a failed queue with messages.
+        """
+        for task in tasks:
+            await self._remove(task)
+
+    async def _remove(self, task: str) -> None:
+        left = await self._leftover(task)
+        if left.processors:
+            return
+        queue = self._names.processor_queue(task)
+        # Senders get an error from here on, so no message arrives between the last look and the
+        # end.
+        of_task = topology(self._names.namespace, [task], called=[task]).bindings
+        await self._broker.unbind(
+            each
+            for each in of_task
+            if each.destination == queue or each.source == self._names.later_sent
+        )
+        error = UnknownLoop(f"The task {task!r} was removed, with this message in its queue.")
+        async with aclosing(ready_in(self._broker, queue)) as waiting:
+            async for delivery in waiting:
+                await self._failed.park_taken(delivery, Reason.REMOVED, error)
+        if left.ready is not None:
+            await self._broker.delete(queue)
+        if (left := await self._leftover(task)).parked == 0:
+            await self._broker.delete(self._names.failed_queue(task))
+
+
+class Migration:
+    """Recreate the queues of a namespace that do not fit the code any more."""
+
+    def __init__(self, app: App, broker: Broker, installation: Installation) -> None:
+        self._app = app
+        self._names = app.names
+        self._broker = broker
+        self._installation = installation
+
+    async def migrate(self) -> None:
+        """Recreate queues, or delete those whose messages can be replaced.
+
+        Raises:
+            UsageError: one of them has consumers. Nothing was changed.
+        """
+        wanted = self._app.topology()
+        misfits = [queue.name for queue in wanted.queues if await self._is_misfit(queue)]
+        for queue in misfits:
+            depth = await self._broker.depth(queue)
+            if depth is not None and depth.consumers:
+                raise UsageError(
+                    f"{queue!r} must be recreated, but {depth.consumers} processors consume from "
+                    f"it. Nothing was changed: stop all processors of the app, then rerun this."
+                )
+        await self._broker.declare(wanted.only({self._names.imprint}))
+        before = await self._installation.imprint()
+        await self._installation.leave_imprint(before, being_made_anew=misfits)
+        for queue in misfits:
+            await self._clear_away(queue, wanted.only({queue}))
+        for queue, task in self._of_tasks.items():
+            await self._bring_back(task, wanted.only({queue}))
+
+    @property
+    def _of_tasks(self) -> Mapping[str, str]:
+        return {self._names.processor_queue(task): task for task in served(self._app)}
+
+    async def _is_misfit(self, queue: Queue) -> bool:
+        if await self._broker.depth(queue.name) is None:
+            return False
+        try:
+            await self._broker.declare(Topology(queues=(queue,)))
+        except OtherArguments:
+            return True
+        return False
+
+    async def _clear_away(self, queue: str, wanted: Topology) -> None:
+        if (task := self._of_tasks.get(queue)) is not None:
+            second = wanted.in_place_of(queue, self._names.moving(queue))
+            await self._lead(wanted, second)
+            await self._move(queue, task)
+        if queue in map(self._names.head, self._app.tasks):
+            return await self._keep_note(queue, wanted)
+        await self._broker.delete(queue)
+
+    async def _bring_back(self, task: str, wanted: Topology) -> None:
+        (queue,) = (each.name for each in wanted.queues)
+        moving = self._names.moving(queue)
+        if await self._broker.depth(moving) is not None:
+            await self._lead(wanted.in_place_of(queue, moving), wanted)
+            await self._move(moving, task)
+            await self._broker.delete(moving)
+
+    async def _keep_note(self, queue: str, wanted: Topology) -> None:
+        """Recreate a queue with one message that is not essential."""
+        note = await self._broker.get(queue)
+        await self._broker.delete(queue)
+        await self._broker.declare(wanted)
+        if note is not None:
+            control = self._names.control
+            await self._broker.publish(note.message, exchange=control, routing_key=queue)
+
+    async def _lead(self, away: Topology, there: Topology) -> None:
+        """Redirect the messages of one queue to another."""
+        # A timer's unroutable messages wait, so they must not be in both queues.
+        patient = self._names.processor, self._names.delayed
+        at_once = tuple(each for each in there.bindings if each.source not in patient)
+        await self._broker.declare(replace(there, bindings=at_once))
+        queues = {queue.name for queue in away.queues}
+        await self._broker.unbind(each for each in away.bindings if each.destination in queues)
+        await self._broker.declare(there)
+
+    async def _move(self, source: str, task: str) -> None:
+        """Send all messages of a queue to their task again, unchanged."""
+        async with aclosing(ready_in(self._broker, source)) as waiting:
+            async for delivery in waiting:
+                message = delivery.message
+                sent = replace(message, headers=own_headers(message.headers), expiration=None)
+                if delivery.exchange in self._names.token_exchanges:
+                    await self._broker.publish(
+                        sent,
+                        exchange=self._names.processor,
+                        routing_key=delivery.routing_key,
+                        timeout=AS_LONG_AS_IT_TAKES,
+                    )
+                else:
+                    if not self._names.bring_retries(delivery.exchange, delivery.routing_key):
+                        sent = unclaimed(sent)
+                    if not is_call(message):
+                        sent = placed(sent, delivery.exchange, delivery.routing_key)
+                    await send_again(
+                        self._broker, self._names, task, sent, ZERO, AS_LONG_AS_IT_TAKES
+                    )
+                await delivery.ack()

@@ -43,8 +43,8 @@ from scheduler.timing.schedules import Cron, Every, Once, Recurring, ScheduleOpt
 
 if TYPE_CHECKING:  # every program has tasks, and few of them start loops
     from scheduler.control.loops import Loops
-    from scheduler.control.removal import Removal
     from scheduler.control.seeding import Seeding
+    from scheduler.control.verbs import Removal
     from scheduler.queues.roster import Roster
 
 M = TypeVar("M")

@@ -11,9 +11,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from scheduler.control.beginnings import BEGUN_AT_ONCE, Beginnings, Intent
-from scheduler.control.installation import Installation
-from scheduler.control.leftovers import Leftovers
+from scheduler.control.installation import Installation, Leftovers, Migration
 from scheduler.control.loops import (
+    Where,
     as_listed,
     as_to_be_seeded,
     entry_before,
@@ -25,11 +25,9 @@ from scheduler.control.loops import (
     was_done,
     whole_of,
 )
-from scheduler.control.migration import Migration
-from scheduler.control.removal import Removal
 from scheduler.control.reports import Effect, Report
 from scheduler.control.status import Status, Survey
-from scheduler.control.where import Where
+from scheduler.control.verbs import Removal
 from scheduler.errors import AccessRefused, BrokerUnavailable, MessageError, QueueNotFound
 from scheduler.events import Event, LoopRepaired, LoopSeeded
 from scheduler.protocol.epochs import Entry, LoopState, Verb
@@ -37,8 +35,7 @@ from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.listing import Checkpoint, Listing, RosterEntry, checkpoint_of
 from scheduler.queues.namespace import Namespace
-from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import aliases_of, before_rename
+from scheduler.tasks.loops import Loop, aliases_of, before_rename
 from scheduler.tasks.tasks import TaskSpec
 
 SEEDED_PAUSED = "seeded paused"

@@ -8,15 +8,19 @@ from itertools import islice
 
 from scheduler.brokers.contract import Depth
 from scheduler.control.census import CLOCKS_DIFFER, Census
-from scheduler.control.leftovers import Leftover
+from scheduler.control.installation import Leftover
 from scheduler.control.loops import (
+    TOLERANCE,
+    Where,
     as_listed,
+    due_at_of,
     keyed_loops_of,
     loop_of_entry,
     name_of_orphan,
     orphans_of,
+    put_of,
+    where,
 )
-from scheduler.control.where import TOLERANCE, Where, due_at_of, put_of, where
 from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import timers
@@ -27,8 +31,7 @@ from scheduler.queues.journal import with_progress_of
 from scheduler.queues.listing import Listing, RosterEntry
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import Answers
-from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import resting, served
+from scheduler.tasks.loops import Loop, resting, served
 from scheduler.tasks.tasks import TaskSpec
 
 RECENT = timedelta(minutes=15)

@@ -42,14 +42,13 @@ from scheduler.control.beginnings import Beginnings, Intent, in_parts
 from scheduler.control.census import Census, Overdue
 from scheduler.control.first_tokens import triggered
 from scheduler.control.installation import Installation
-from scheduler.control.loops import loop_of_entry
+from scheduler.control.loops import TOLERANCE, Where, loop_of_entry, where
 from scheduler.control.memory import MOST_TASKS, Memory, memory_of, tally_of
-from scheduler.control.removal import Endings
 from scheduler.control.reports import Effect, Report
 from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey, held_in
 from scheduler.control.timer_watch import IN_TIME, TimerWatch
-from scheduler.control.where import TOLERANCE, Where, where
+from scheduler.control.verbs import Endings
 from scheduler.errors import (
     AccessRefused,
     BrokerError,
@@ -67,17 +66,16 @@ from scheduler.events import (
     SupervisionDelayed,
     TimerStuck,
 )
+from scheduler.protocol.administration import advice
 from scheduler.protocol.epochs import LoopState, Verb
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
-from scheduler.protocol.policies import advice
 from scheduler.protocol.tokens import LoopId, Token, decode
 from scheduler.queues.listing import Listing, RosterEntry, checkpoint_of
 from scheduler.queues.namespace import Namespace
-from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import SUPERVISION_TIMEOUT, Loop
-from scheduler.tasks.tasks import SUPERVISION, TaskSpec
+from scheduler.tasks.tasks import SUPERVISION, Arguments, TaskSpec
 from scheduler.timing.durations import SECOND, format_duration
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
 from scheduler.timing.pacing import dice

@@ -1,30 +1,39 @@
-"""Operate on loops: pause, resume, trigger, set a schedule; each begins an epoch.
+"""Operate on loops and runs: pause, resume, trigger, set a schedule, remove, cancel.
 
-A verb decides by the roster. If another creator was first, it reads and decides again. The journal
-records it.
+A verb decides by the roster, and begins an epoch. If another creator was first, it reads and
+decides again. The journal records it.
 
 A whole task is paused and resumed like a loop. Its roster entry is separate from those of its
 loops, which stay as they are. In between, processors take none of its messages: calls and tokens
 wait in its queue.
+
+A run may end its loop: pause it, or finish a one-off. Such an end is entered in the roster before
+its message is acked, as a pause or gone that follows the loop's latest entry, unless that has
+overtaken it (`epochs.ends`).
+
+A request to cancel a run goes to its processor over the stream of roll calls. Nothing is stored: if
+the processor dies before the run is settled, it is run again, like any other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.control.beginnings import Beginnings, Change, Intent
 from scheduler.control.first_tokens import resumed, triggered
-from scheduler.control.loops import as_entered
-from scheduler.control.reports import Effect, Report
+from scheduler.control.installation import Leftovers
+from scheduler.control.loops import Where, as_entered, as_listed, is_same
+from scheduler.control.reports import Effect, Report, operator_here
 from scheduler.control.status import Survey
-from scheduler.control.where import Where
-from scheduler.errors import QueueNotFound, UnknownLoop, UsageError
-from scheduler.protocol.epochs import Entry, LoopState, Verb
-from scheduler.protocol.tokens import Replay
-from scheduler.queues.listing import Listing, RosterEntry, checkpoint_of
+from scheduler.errors import NotRunning, QueueNotFound, UnknownLoop, UsageError
+from scheduler.protocol.epochs import Entry, LoopState, Verb, ends, is_void
+from scheduler.protocol.tokens import Ending, LoopId, Replay, State, Token
+from scheduler.queues.listing import DONE, Listing, RosterEntry, checkpoint_of
 from scheduler.queues.namespace import Namespace
-from scheduler.tasks.loops import Loop, Override
+from scheduler.queues.running import CancelState, Demand, Inquiry, Reply, Running, RunningRun
+from scheduler.tasks.loops import Loop, Override, absent, served
+from scheduler.timing.moments import LATEST_MS, moment_of
 from scheduler.timing.schedules import Once, Recurring
 
 PAUSED_BY_OPERATOR = "paused by an operator"
@@ -270,3 +279,216 @@ class Verbs:
 def _as_operation(verb: Verb) -> Change:
     """Return the record of a pause or resume of a whole task, for the journal."""
     return lambda token: replace(token, act=token.act and replace(token.act, verb=verb))
+
+
+class Removal:
+    """Remove loops from the broker."""
+
+    def __init__(self, namespace: Namespace, leftovers: Leftovers, beginnings: Beginnings) -> None:
+        self._app = namespace.app
+        self._leftovers = leftovers
+        self._beginnings = beginnings
+
+    async def remove(self, loop: Loop) -> Report:
+        """End a loop: a run in progress is its last.
+
+        Raises:
+            UsageError: the code has it, and would start it again.
+        """
+        if loop.id in self._app.loops:
+            raise UsageError(
+                f"The loop {loop} is in the code, so a seed would start it again. Nothing was "
+                "changed; pause it, or remove it from the code and run `scheduler seed --prune`."
+            )
+        (report,) = await self.remove_all([loop])
+        return report
+
+    async def remove_all(self, loops: Sequence[Loop]) -> list[Report]:
+        """End loops, in bulk."""
+        reports = await self._beginnings.act(loops, _decide_removal)
+        gone = {each.loop.id.task for each in reports if each.did is Effect.REMOVED}
+        await self._leftovers.remove(gone - set(served(self._app)))
+        return reports
+
+
+def _decide_removal(loop: Loop, listing: Listing) -> Report | Intent:
+    listed, loop = listing.get(loop.id), as_listed(loop, listing)
+    if listed is None:
+        return Report(loop, Effect.NOT_THERE)
+    # A gone one is removed again: a previous removal may have died before it called the roll.
+    return Intent(Verb.REMOVE, loop, listed, did=Effect.NOT_THERE if listed.is_gone else None)
+
+
+class Endings:
+    """Enter how runs have ended their loops."""
+
+    def __init__(self, namespace: Namespace, beginnings: Beginnings) -> None:
+        self._namespace = namespace.app.namespace
+        self._beginnings = beginnings
+
+    async def enter(self, *found: Token) -> None:
+        """Enter valid ends of different loops; repeatable.
+
+        Raises:
+            BrokerError: some may not be entered.
+        """
+        by_loop, elsewhere = {end.loop: end for end in found}, dict[LoopId, Token]()
+
+        def decide(loop: Loop, listing: Listing) -> Report | Intent:
+            end = by_loop[loop.id]
+            if (renamed := listing.under_its_name(end)) is not end:
+                elsewhere[renamed.loop] = renamed
+            return self._wanted(end, listing) or Report(loop, Effect.UNCHANGED)
+
+        if found:
+            await self._beginnings.act(list(map(_loop_of, found)), decide)
+            await self.enter(*elsewhere.values())
+
+    async def enter_missing(self, found: Iterable[Token], listing: Listing) -> None:
+        """Enter ends that are missing in the roster, as far as it is known.
+
+        Raises:
+            BrokerError: some may not be entered.
+        """
+        await self.enter(*(end for end in found if self._wanted(end, listing) is not None))
+
+    def _wanted(self, end: Token, listing: Listing) -> Intent | None:
+        listed = listing.get(end.loop)
+        if listed is None:
+            if is_void(end.epoch, listing.known(end.loop)):
+                return None
+            entry = Entry(end.epoch, LoopState.ACTIVE, end.life)
+            listed = RosterEntry(end.loop, end.schedule, end.args, entry)
+        was_only, same = end.state is State.DONE, is_same(end, listed)
+        if not ends(end.position, listed.entry, was_only=was_only, is_same=same):
+            return None
+        loop = as_entered(_loop_of(end), listed)
+        if was_only:
+            return Intent(Verb.REMOVE, loop, listed, reason=DONE, is_told=False)
+        return Intent(
+            Verb.PAUSE,
+            loop,
+            listed,
+            reason=end.reason or "",
+            is_told=False,
+            checkpoint=checkpoint_of(end, self._namespace, moment_of(LATEST_MS)),
+        )
+
+
+def _loop_of(end: Token) -> Loop:
+    return Loop(end.loop, absent(end.loop.task), end.schedule, end.args)
+
+
+LOST = "lost"
+WITHIN = timedelta(seconds=10)
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReport:
+    """Report the result of cancelling a run.
+
+    Attributes:
+        run: as it was found.
+        ending: how it has ended: "cancelled", or "escalated" if requested; like any other run, if
+            it suppressed the cancellation; "lost": its processor has died, or lost its message, so
+            that it is run again, unless it was settled before; "returned": its processor stops, and
+            has requeued it; "gone": it had just ended. None: it is still running, and the wait
+            timed out.
+        as_asked: whether it has ended as requested.
+    """
+
+    run: RunningRun
+    ending: str | None
+    as_asked: bool
+
+
+class Cancellation:
+    """Cancel runs.
+
+    Args:
+        within: how long to wait for a run to end.
+    """
+
+    def __init__(self, inquiry: Inquiry, within: timedelta = WITHIN) -> None:
+        self._inquiry = inquiry
+        self._within = within
+
+    async def running(self, *, stack_of: str | None = None) -> Running:
+        """Return the current runs.
+
+        Args:
+            stack_of: the run whose stack is included, as for `cancel`.
+
+        Raises:
+            NotRunning, UsageError: there is no such run, or more than one.
+            QueueNotFound: nothing was seeded.
+        """
+        running = await self._inquiry.ask()
+        if stack_of is None:
+            return running
+        return await self._inquiry.ask(stack_of=_found(running, stack_of)[0].id)
+
+    async def cancel(self, run: str, *, escalate: bool = False, by: str = "") -> CancelReport:
+        """Cancel a run, and wait for its end, for some seconds.
+
+        Args:
+            run: the ID of a one-off call's message, or a unique prefix of it; `loop#seq`; or the
+                name of a loop.
+            escalate: whether it then counts as failed for the last time.
+            by: who asks for it; default: the user of this machine.
+
+        Raises:
+            NotRunning, UsageError: there is no such run, or more than one.
+            QueueNotFound: nothing was seeded.
+        """
+        # More than one processor holds it, if one has lost the broker without noticing yet.
+        found = _found(await self._inquiry.ask(), run)
+        demand = Demand(by or operator_here(), escalate)
+        replies = await self._inquiry.cancel(
+            found[-1].id, demand, {each.processor for each in found}, timeout=self._within
+        )
+        ending = _ending([replies.get(each.processor) for each in found])
+        if ending is None and not await self._goes_on(found):
+            ending = LOST
+        asked = Ending.ESCALATED if escalate else Ending.CANCELLED
+        return CancelReport(found[-1], ending, ending == asked)
+
+    async def _goes_on(self, found: Collection[RunningRun]) -> bool:
+        """Return whether a run's processor still has it."""
+        now = await self._inquiry.ask()
+        before = {(run.processor, run.id, run.attempt) for run in found}
+        return any((run.processor, run.id, run.attempt) in before for run in now.runs)
+
+
+def _ending(replies: Collection[Reply | None]) -> str | None:
+    """Return how the last of a run's processors has ended it; None: one has not."""
+    if any(reply is None or reply.what is CancelState.CANCELLING for reply in replies):
+        return None
+    endings = [reply.ending for reply in replies if reply is not None and reply.ending]
+    return endings[-1] if endings else CancelState.GONE.value
+
+
+def _found(running: Running, reference: str) -> list[RunningRun]:
+    """Return the run of this name, oldest first if several processors have it.
+
+    Matches an ID; else a loop; else a prefix of a call's ID.
+    """
+    runs = running.runs
+    named = (
+        [run for run in runs if run.id == reference]
+        or [run for run in runs if run.loop == reference]
+        or [run for run in runs if run.loop is None and reference and run.id.startswith(reference)]
+    )
+    if not named and running.silence:
+        raise NotRunning(
+            f"No run {reference!r} was found, but the answers are incomplete: {running.silence}. "
+            f"Try again."
+        )
+    if not named:
+        raise NotRunning(f"No run {reference!r} is running. `scheduler ps` lists the current runs.")
+    ids = list(dict.fromkeys(run.id for run in named))
+    if len(ids) > 1:
+        few = ", ".join(ids[:MOST_NAMED]) + (", ..." if len(ids) > MOST_NAMED else "")
+        raise UsageError(f"{reference!r} is ambiguous ({len(ids)} runs): use one of {few}.")
+    return named

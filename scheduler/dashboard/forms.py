@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import FormData
 
 from scheduler.control.keyed import checked_key
-from scheduler.control.where import Where
+from scheduler.control.loops import Where
 from scheduler.dashboard.access import Visitor
 from scheduler.dashboard.answers import ShownMessages, words_of
 from scheduler.dashboard.standing import Standing
@@ -20,8 +20,7 @@ from scheduler.errors import ScheduleError, UsageError
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.outbox import Posting
 from scheduler.spelling import no_such
-from scheduler.tasks.loops import Loop, loop_of
-from scheduler.tasks.registry import App
+from scheduler.tasks.loops import App, Loop, loop_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import moment_of

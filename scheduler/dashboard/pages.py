@@ -12,7 +12,7 @@ from itertools import dropwhile
 from typing import Any
 from zoneinfo import available_timezones
 
-from scheduler.control.where import Where
+from scheduler.control.loops import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
 from scheduler.dashboard.forms import FIELDS, Filter, TaskFilter, arguments_in, pages_of
@@ -26,7 +26,7 @@ from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.queues.failed import REASONS, ParkedMessage, Selection
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.running import RunningRun
-from scheduler.tasks.registry import resting
+from scheduler.tasks.loops import resting
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.schedules import Once, options_of

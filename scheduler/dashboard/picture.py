@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from scheduler.brokers.contract import Depth
-from scheduler.control.leftovers import Leftover
+from scheduler.control.installation import Leftover
 from scheduler.control.status import RECENT
 from scheduler.errors import MessageError
 from scheduler.protocol.epochs import LoopState

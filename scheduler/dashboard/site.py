@@ -35,7 +35,7 @@ from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.running import Running
-from scheduler.tasks.registry import App, aliases_of
+from scheduler.tasks.loops import App, aliases_of
 from scheduler.timing.moments import Clock
 from scheduler.timing.pacing import backoff
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from scheduler.brokers.contract import Depth
-from scheduler.control.where import Where, put_of, where
+from scheduler.control.loops import Where, put_of, where
 from scheduler.dashboard.picture import DAY, RUNS_KEPT, LoopPicture, Picture
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.hatchery import timers
@@ -18,7 +18,7 @@ from scheduler.queues.failed import kind_of
 from scheduler.queues.history import BEHIND, CallTotals
 from scheduler.queues.listing import RosterEntry
 from scheduler.spelling import counted, listed
-from scheduler.tasks.registry import App
+from scheduler.tasks.loops import App
 from scheduler.tasks.tasks import DEFAULT_TASK_TIMEOUT, SUPERVISION
 from scheduler.timing.durations import format_duration
 from scheduler.timing.schedules import Schedule

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
 
-from scheduler.control.where import TOLERANCE, Where
+from scheduler.control.loops import TOLERANCE, Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.picture import LoopPicture, PastRun
 from scheduler.dashboard.standing import Standing

@@ -9,7 +9,6 @@ from typing import Any, cast
 from scheduler.control.keyed import KEY, LONGEST_KEY
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.calendars import Dialect
-from scheduler.importing.findings import Note, SourceLine
 from scheduler.importing.values import (
     Bound,
     Function,
@@ -23,6 +22,7 @@ from scheduler.importing.values import (
     shown_value,
     unread_of,
 )
+from scheduler.importing.writing import Note, SourceLine
 from scheduler.timing.durations import shown
 from scheduler.timing.schedules import Cron, Every, Recurring
 

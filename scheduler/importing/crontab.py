@@ -1,29 +1,36 @@
-"""Read crontabs: those of users, and those of the system, which name a user in each line."""
+"""Read crontabs, of users or of the system, and CronJobs of Kubernetes."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, cast
 
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.importing.calendars import Dialect, NeverFires
-from scheduler.importing.findings import (
+from scheduler.importing.calendars import COLUMNS, Dialect, NeverFires
+from scheduler.importing.writing import (
     BY_HAND,
+    Action,
     Command,
     Found,
     ImportedJob,
     Note,
     SourceLine,
+    Unknown,
     relative_path,
 )
-from scheduler.timing import crontab
-from scheduler.timing.schedules import Cron
+from scheduler.tasks.retries import Retry
+from scheduler.timing.crontab import NICKNAMES
+from scheduler.timing.durations import parse_duration
+from scheduler.timing.schedules import Cron, Every, Recurring
+
+if TYPE_CHECKING:
+    import yaml
+
 
 CRON = Dialect(seven=True)
-NICKNAMES = {
-    **crontab.NICKNAMES,
-    "@every_minute": "* * * * *",
-}
+OF_CRON = {**NICKNAMES, "@every_minute": "* * * * *"}
 SHELL = "/bin/sh"
 SIX = (
     "expected five fields of times, got six or seven: programs differ in whether the first is of "
@@ -226,9 +233,9 @@ def _misread(line: _Line, setting: _Setting, user: str, command: str) -> Iterato
 def _schedule(when: str, tz: str) -> tuple[Cron, frozenset[int] | None]:
     if when == "@reboot":
         raise ScheduleError("there is no equivalent: run it when the machine starts")
-    if when.startswith("@") and when not in NICKNAMES:
+    if when.startswith("@") and when not in OF_CRON:
         raise ScheduleError(f"{when} is not known")
-    text = NICKNAMES.get(when, when).removeprefix("-")  # keeps cronie from logging it
+    text = OF_CRON.get(when, when).removeprefix("-")  # keeps cronie from logging it
     fields = ["*" if each == "?" else each for each in text.split()]
     both = fields[2].startswith("*") or fields[4].startswith("*")
     expression, weekdays = CRON.expression(fields, both=both)
@@ -246,3 +253,324 @@ def _name(command: str) -> str:
     words = re.split(r"\s+(?:>|2>|&>|\d?>>?&?|\|)", command)[0].split()
     words = [PurePath(word).stem if "/" in word else word for word in words if "=" not in word]
     return " ".join(word for word in words if not word.startswith("-")) or command
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Hold a scalar, a mapping or a list of a document.
+
+    Attributes:
+        line: where it begins; for the value of a key, the line of the key.
+    """
+
+    line: int
+    plain: Any = None
+    keys: Mapping[str, "Value"] = field(default_factory=dict[str, "Value"])
+    items: Sequence["Value"] = ()
+
+    def __getitem__(self, key: str) -> "Value":
+        return self.keys.get(key, Value(self.line))
+
+    @property
+    def text(self) -> str:
+        """Return a scalar as it would appear in a document; else, nothing."""
+        if self.plain is None:
+            return ""
+        return str(self.plain).lower() if isinstance(self.plain, bool) else str(self.plain)
+
+    @property
+    def number(self) -> int | None:
+        return self.plain if type(self.plain) is int else None
+
+
+def documents_in(text: str, file: str) -> list[Value]:
+    """Return the documents of a YAML file, which may be JSON."""
+    try:
+        import yaml
+    except ImportError:
+        raise UsageError(
+            "Reading YAML needs PyYAML, which the extra `import` has: "
+            "pip install 'rabbit-scheduler[import]'."
+        ) from None
+
+    loader = yaml.SafeLoader(text)
+    reader = _Reader(loader)
+    try:
+        nodes = list(_nodes(loader))
+        return [reader.value(node, node.start_mark.line + 1) for node in nodes]
+    except (yaml.YAMLError, RecursionError) as error:
+        detail, line = str(error), ""
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            detail, line = error.problem or "", f", line {error.problem_mark.line + 1},"
+        hint = " A template is rendered first: helm template." if "{{" in text else ""
+        raise UsageError(f"{file}{line} is not YAML: {detail}.{hint}") from None
+
+
+def _nodes(loader: "yaml.SafeLoader") -> Iterator["yaml.Node"]:
+    while loader.check_node():
+        if (node := loader.get_node()) is not None:
+            yield node
+
+
+class _Reader:
+    """Convert nodes to values; a repeated reference, once."""
+
+    def __init__(self, loader: "yaml.SafeLoader") -> None:
+        self._loader = loader
+        self._made: dict[int, Value] = {}
+
+    def value(self, node: "yaml.Node", line: int) -> Value:
+        if id(node) not in self._made:
+            self._made[id(node)] = self._value(node)
+        return replace(self._made[id(node)], line=line)
+
+    def _value(self, node: "yaml.Node") -> Value:
+        import yaml
+
+        if isinstance(node, yaml.MappingNode):
+            self._loader.flatten_mapping(node)  # the effect of `<<`
+            if any(not isinstance(key, yaml.ScalarNode) for key, _ in node.value):
+                raise yaml.MarkedYAMLError(problem="a key is no text", problem_mark=node.start_mark)
+            keys = {
+                str(key.value): self.value(value, key.start_mark.line + 1)
+                for key, value in node.value
+            }
+            return Value(0, keys=keys)
+        if isinstance(node, yaml.SequenceNode):
+            items = [self.value(each, each.start_mark.line + 1) for each in node.value]
+            return Value(0, items=items)
+        return Value(0, cast("Any", self._loader).construct_object(node))
+
+
+ROBFIG = Dialect(open_steps=True, question=True)  # the library that Kubernetes reads schedules with
+BACKOFF_LIMIT = 6
+
+# Carried over, or irrelevant here, by path. All other fields are noted.
+TAKEN = {
+    "": {"apiVersion", "kind", "metadata", "spec", "status"},
+    "spec": {
+        *("schedule", "timeZone", "concurrencyPolicy", "startingDeadlineSeconds", "suspend"),
+        *("jobTemplate", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"),
+    },
+    "job": {"backoffLimit", "activeDeadlineSeconds", "template", "ttlSecondsAfterFinished"},
+    "pod": {
+        *("containers", "restartPolicy", "activeDeadlineSeconds", "terminationGracePeriodSeconds"),
+        *("dnsPolicy", "schedulerName"),
+    },
+    "container": {
+        *("name", "image", "command", "args", "env", "workingDir", "imagePullPolicy"),
+        *("terminationMessagePath", "terminationMessagePolicy"),
+    },
+}
+WHY = {
+    "initContainers": "run what they do in the task, before its command",
+    "parallelism": "one run at a time; send messages to a task to have work done side by side",
+    "completions": "one run at a time; send messages to a task to have work done side by side",
+    "envFrom": "give the processor's Deployment the same",
+    "volumes": "give the processor's Deployment the same",
+    "volumeMounts": "give the processor's Deployment the same",
+    "resources": "of the processor's Deployment, for all runs together",
+    "podFailurePolicy": "raise Reject where no retry helps",
+    "lifecycle": "do it in the task",
+}
+NUMBERS = {
+    *("startingDeadlineSeconds", "backoffLimit", "activeDeadlineSeconds"),
+    "terminationGracePeriodSeconds",
+}
+REPLACE = "Replace ended the old run: here, the next one waits; give it a timeout="
+ELSE = "of the processor's Deployment, if it is needed"
+
+
+def read_cronjobs(text: str, file: str, *, tz: str | None = None) -> Found:
+    """Return the jobs of a file of Kubernetes manifests.
+
+    Args:
+        tz: the zone of the cluster's controller, for jobs without one; None: UTC.
+
+    Raises:
+        UsageError: it cannot be read, or has no CronJob.
+    """
+    jobs, notes = list[ImportedJob](), list[Note]()
+    for manifest in _manifests(documents_in(text, file)):
+        place = SourceLine(file, manifest.line)
+        if (kind := manifest["kind"].text) != "CronJob":
+            named = f"{kind or 'a document'} {manifest['metadata']['name'].text}".strip()
+            notes.append(Note(place, f"left out, as it is no CronJob: {named}"))
+            continue
+        try:
+            jobs.append(_CronJob(manifest, file, tz).job())
+        except ScheduleError as error:
+            name = manifest["metadata"]["name"].text
+            notes.append(Note(place, f"left out, CronJob {name}: {error}"))
+    if not jobs and all("as it is no CronJob" in note.text for note in notes):
+        raise UsageError(f"{file} has no CronJob.")
+    return Found("cronjob", PurePath(file).stem or "cronjobs", jobs, notes)
+
+
+def _manifests(documents: Iterable[Value]) -> Iterator[Value]:
+    for document in documents:
+        if document["kind"].text.endswith("List") or (document.items and not document.keys):
+            yield from _manifests(document["items"].items or document.items)
+        elif document.keys:
+            yield document
+
+
+class _CronJob:
+    def __init__(self, manifest: Value, file: str, tz: str | None) -> None:
+        self._file = file
+        self._manifest = manifest
+        self._spec = manifest["spec"]
+        self._job = self._spec["jobTemplate"]["spec"]
+        self._pod = self._job["template"]["spec"]
+        containers = self._pod["containers"].items
+        self._container = containers[0] if containers else Value(self._pod.line)
+        self._tz = tz
+        self._notes: list[Note] = []
+
+    def job(self) -> ImportedJob:
+        """Convert it to a job, or raise a ScheduleError if its schedule has no equivalent."""
+        try:
+            schedule, weekdays = self._schedule()
+        except NeverFires:
+            schedule, weekdays = None, None
+            self._note(self._spec["schedule"], BY_HAND)
+        name = self._manifest["metadata"]["name"]
+        action = self._action()
+        self._report_the_rest()
+        image = self._container["image"].text
+        said = f"CronJob {name.text}, {self._spec['schedule'].text!r}" + (image and f" of {image}")
+        return ImportedJob(
+            SourceLine(self._file, self._manifest.line),
+            name.text or "cronjob",
+            said,
+            action,
+            schedule,
+            weekdays,
+            retry=self._retry(),
+            timeout=self._timeout(),
+            paused=self._is_suspended(),
+            notes=sorted(self._notes),
+        )
+
+    def _is_suspended(self) -> bool:
+        suspend = self._spec["suspend"]
+        if suspend.plain not in (None, True, False):
+            self._note(suspend, f"suspend: expected true or false, got {suspend.text!r}")
+        return suspend.plain is True
+
+    def _note(self, value: Value, text: str) -> None:
+        self._notes.append(Note(SourceLine(self._file, value.line), text))
+
+    def _schedule(self) -> tuple[Recurring, frozenset[int] | None]:
+        text = self._spec["schedule"].text.strip()
+        tz = self._spec["timeZone"].text or self._tz
+        if match := re.match(r"(?:CRON_)?TZ=(\S+)\s+(.*)", text):
+            tz, text = match[1], match[2]
+        late = self._lateness()
+        if text.startswith("@every "):
+            self._note(self._spec["schedule"], "@every counts from 1970 here: offset= moves it")
+            period = parse_duration(text.removeprefix("@every ").strip())
+            return Every(period, mode="fixed_rate", **late), None
+        if tz is None:
+            said = "goes by the zone of the cluster's controller, mostly UTC, which is taken (--tz)"
+            self._note(self._spec["schedule"], said)
+        expression, weekdays = _expression(text)
+        return Cron(expression, tz=tz or "UTC", **late), weekdays
+
+    def _lateness(self) -> dict[str, Any]:
+        deadline = self._spec["startingDeadlineSeconds"]
+        if deadline.number is None:
+            return {}
+        return {"catch_up": "skip", "grace": timedelta(seconds=deadline.number)}
+
+    def _retry(self) -> Retry:
+        limit = self._job["backoffLimit"]
+        retries = BACKOFF_LIMIT if limit.number is None else limit.number
+        if not retries:
+            return Retry(0)
+        return Retry(retries, initial="10s", multiplier=2, maximum="6m", jitter=0)
+
+    def _timeout(self) -> timedelta | None:
+        of_pod, of_job = self._pod["activeDeadlineSeconds"], self._job["activeDeadlineSeconds"]
+        if of_job.number is not None and self._retry().retries:
+            said = "activeDeadlineSeconds was for all tries together: here, each may take so long"
+            self._note(of_job, said)
+        numbers = [each.number for each in (of_pod, of_job) if each.number]
+        return timedelta(seconds=min(numbers)) if numbers else None
+
+    def _action(self) -> Action:
+        container = self._container
+        words = [each.text for key in ("command", "args") for each in container[key].items]
+        environment = dict(self._environment())
+        words = [_expanded(word, environment) for word in words]
+        if not container["command"].items:
+            image = container["image"].text or "the image"
+            self._note(container, f"the command is the entrypoint of {image}, which is not in here")
+            given = {"arguments": words, "env": environment, "cwd": container["workingDir"].text}
+            given["grace"] = self._pod["terminationGracePeriodSeconds"].text
+            needs = [f"{name} {each!r}" for name, each in given.items() if each]
+            needed = f", with {', '.join(needs)}" if needs else ""
+            return Unknown(f"Write the entrypoint of {image} here{needed}.")
+        if not container["workingDir"].text and (path := relative_path(" ".join(words))):
+            said = f"{path!r} starts at the processor's folder, not at the image's: set cwd="
+            self._note(container, said)
+        grace = self._pod["terminationGracePeriodSeconds"].number
+        return Command(
+            words,
+            environment=environment,
+            folder=container["workingDir"].text or None,
+            grace=timedelta(seconds=10 if grace is None else grace),
+        )
+
+    def _environment(self) -> Iterator[tuple[str, str]]:
+        known: dict[str, str] = {}
+        for variable in self._container["env"].items:
+            name = variable["name"].text
+            if variable["valueFrom"].keys:
+                kind = next(iter(variable["valueFrom"].keys))
+                self._note(variable, f"{name} is from a {kind}: the processor needs it")
+                continue
+            known[name] = _expanded(variable["value"].text, known)
+            yield name, known[name]
+
+    def _report_the_rest(self) -> None:
+        levels = (
+            (self._manifest, "", ""),
+            (self._spec, "spec", "spec."),
+            (self._job, "job", "jobTemplate.spec."),
+            (self._pod, "pod", "template.spec."),
+            (self._container, "container", "container."),
+        )
+        for value, level, before in levels:
+            for key, each in value.keys.items():
+                if key not in TAKEN[level]:
+                    self._note(each, f"{before}{key}: {WHY.get(key, ELSE)}")
+                elif key in NUMBERS and each.number is None:
+                    self._note(each, f"{before}{key}: expected a number, got {each.text!r}")
+        if (policy := self._spec["concurrencyPolicy"]).text == "Replace":
+            self._note(policy, REPLACE)
+        for other in self._pod["containers"].items[1:]:
+            self._note(other, f"left out, a further container: {other['name'].text}")
+
+
+def _expression(text: str) -> tuple[str, frozenset[int] | None]:
+    fields = NICKNAMES.get(text, text).split()
+    if len(fields) != len(COLUMNS):
+        raise ScheduleError(f"the schedule is not understood: {text!r}")
+    return ROBFIG.expression(fields, both=any(_has_star(fields[index]) for index in (2, 4)))
+
+
+def _has_star(field: str) -> bool:
+    """Return whether a field counts as open: not if it has a step."""
+    return any(re.fullmatch(r"[*?](/1)?", part) for part in field.split(","))
+
+
+def _expanded(text: str, environment: Mapping[str, str]) -> str:
+    """Expand `$(NAME)` as Kubernetes does; `$$` escapes it."""
+
+    def filled(match: re.Match[str]) -> str:
+        if match[0].startswith("$$"):
+            return match[0][1:]
+        return environment.get(match[1], match[0])
+
+    return re.sub(r"\$?\$\((\w[\w.-]*)\)", filled, text)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from scheduler.importing.findings import Note
 from scheduler.importing.values import (
     CONTAINERS,
     DATABASES,
@@ -44,6 +43,7 @@ from scheduler.importing.values import (
     shown_source,
     unread_of,
 )
+from scheduler.importing.writing import Note
 
 if TYPE_CHECKING:
     from scheduler.importing.project import Project

@@ -1,20 +1,23 @@
-"""Follow modules that belong together, as Python would import them."""
+"""Follow modules that belong together, as Python would import them, statement by statement."""
 
 import ast
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, TypeVar, cast
 
-from scheduler.importing.expressions import hint_of
-from scheduler.importing.findings import Note, SourceLine
-from scheduler.importing.statements import Follower, ModuleState, TooLong
+from scheduler.importing.expressions import Evaluator, conditions, hint_of
 from scheduler.importing.values import (
     CONTAINERS,
+    DECORATORS,
+    ERRORS,
+    LONGEST,
     Bound,
     Class,
     Function,
+    Made,
     Module,
     Ref,
     Scope,
@@ -25,11 +28,425 @@ from scheduler.importing.values import (
     dotted,
     is_read,
     is_relevant,
+    is_same,
     is_setting,
     last,
     named,
     plain,
+    shown_source,
+    shown_value,
 )
+from scheduler.importing.writing import Note, SourceLine
+
+MOST_STEPS = 60_000
+
+
+class TooLong(Exception):
+    """The module computes for too long to be followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Leave a block: by `return`, `break`, `continue` or `raise`."""
+
+    how: str
+    bound: Bound | None = None
+
+
+Branch = tuple[str, Callable[[], Left | None]]
+
+
+class ModuleState:
+    """Hold all names, tables and settings.
+
+    Attributes:
+        conf: the settings of Celery apps.
+        config: those of frameworks.
+        classes: those of modules.
+        added: calls of `add_periodic_task`.
+        app: the call that makes an app.
+        read: names of modules that were read, and whether their value can be changed in place.
+        configured: the objects that an app takes its settings from.
+        namespaces: what the names of its settings begin with there.
+        asked: where `beat_schedule` is read, and is not set before.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[dict[Any, Any] | list[Any]] = []
+        self._steps = 0
+        self._conditions: list[str] = []
+        self.conf = TableValue(self.scope(), self.listed(), "conf")
+        self.config = self.scope()
+        self.classes: list[tuple[Source, Class]] = []
+        self.added: list[Bound] = []
+        self.notes: list[Note] = []
+        self.app: ast.Call | None = None
+        self.read: dict[str, bool] = {}
+        self.configured: list[str] = []
+        self.namespaces: list[str] = []
+        self.asked: list[Note] = []
+
+    def step(self, count: int = 1) -> None:
+        """Count steps, and raise TooLong if there were too many."""
+        self._steps += count
+        if self._steps > MOST_STEPS:
+            raise TooLong
+
+    def scope(self) -> Scope:
+        scope: Scope = {}
+        self._heap.append(scope)
+        return scope
+
+    def listed(self, items: Iterable[Any] = ()) -> list[Any]:
+        made = list(items)
+        self._heap.append(made)
+        return made
+
+    def table(self, entries: Scope | None = None, missing: Iterable[Note] = ()) -> TableValue:
+        table = TableValue(self.scope(), self.listed(missing))
+        table.entries.update(entries or {})
+        return table
+
+    def names(self, scope: Scope) -> TableValue:
+        """Return the names of a module or of a class as a table."""
+        return TableValue(scope, self.conf.missing, "names")
+
+    def changes(self, run: Callable[[], object]) -> bool:
+        """Return whether code changes what there is, or notes something."""
+        self.step(len(self._heap) // 16)  # by its cost
+        before, count = self._contents(), len(self.notes) + len(self.added)
+        run()
+        noted = len(self.notes) + len(self.added) > count
+        return noted or any(container != copied for container, copied in before)
+
+    def beat_schedule(self, place: SourceLine) -> TableValue:
+        """Return the table of the settings, created if missing."""
+        scope = self.conf.entries
+        if "beat_schedule" not in scope:
+            self.asked.append(Note(place, "beat_schedule: the table is not in these files"))
+        bound = scope.setdefault("beat_schedule", Bound(self.table(), place))
+        if not isinstance(bound.value, TableValue):
+            missing = [Note(place, str(bound.value))] if isinstance(bound.value, Unread) else []
+            bound = scope["beat_schedule"] = Bound(self.table(missing=missing), place)
+        return bound.value
+
+    def conditional(self, place: SourceLine) -> tuple[Note, ...]:
+        return tuple(note for each in self._conditions for note in _only(place, each))
+
+    def either(self, first: Branch, second: Branch) -> Left | None:
+        """Follow two branches, and keep the state of both; the usual one has no condition."""
+        self.step(len(self._heap))  # by its cost
+        before = self._contents()
+        one = self._follow(first)
+        after = self._contents()
+        _restore(before)
+        other = self._follow(second)
+        if other is not None and other.how == "raise":
+            _restore(after)
+            return one
+        if one is not None and one.how == "raise":
+            return other
+        for container, contents in after:
+            self._merge(container, contents, first[0], second[0])
+        if one and other and one.bound and other.bound:
+            return Left("return", self.merged(one.bound, other.bound, first[0], second[0]))
+        return next((each for each in (one, other) if each and each.bound), None)
+
+    def _follow(self, branch: Branch) -> Left | None:
+        condition, run = branch
+        self._conditions.append(condition)
+        try:
+            return run()
+        finally:
+            self._conditions.pop()
+
+    def _contents(self) -> list[tuple[Any, Any]]:
+        return [(each, each.copy()) for each in self._heap]
+
+    def _merge(self, container: Any, contents: Any, first: str, second: str) -> None:
+        if isinstance(container, dict):
+            scope = cast("Scope", container)
+            merged = self._merged(contents, scope, first, second)
+            scope.clear()
+            scope.update(merged)
+        elif container != contents:
+            both = [*contents, *(each for each in container if each not in contents)]
+            is_missing = all(isinstance(each, Note) for each in both)
+            hidden = Unread(SourceLine("", 0), f"{shown_value(contents)} under `{first}`")
+            container[:] = both if is_missing else [hidden]
+
+    def _merged(self, one: Scope, other: Scope, first: str, second: str) -> Scope:
+        merged: Scope = {}
+        for key in one | other:
+            if key not in other:
+                merged[key] = one[key].under(*_only(one[key].place, first))
+            elif key not in one:
+                merged[key] = other[key].under(*_only(other[key].place, second))
+            else:
+                merged[key] = self.merged(one[key], other[key], first, second)
+        return merged
+
+    def merged(self, one: Bound, other: Bound, first: str, second: str) -> Bound:
+        """Return a value that depends on a condition: for tables, the entries of both."""
+        mine, theirs = one.value, other.value
+        if is_same(mine, theirs):
+            return one
+        if all(
+            isinstance(each, TableValue) and not {"task", "schedule"} & each.entries.keys()
+            for each in (mine, theirs)
+        ):
+            entries = self._merged(mine.entries, theirs.entries, first, second)
+            return Bound(self.table(entries, [*mine.missing, *theirs.missing]), one.place)
+        where = f", under `{second}`" if second else ""
+        used = f"under `{first}`" if first else "of the other branch"
+        detail = f"`{shown_value(theirs)}` is left out{where}: the value {used} is taken"
+        return one.under(Note(other.place, detail))
+
+
+def _restore(contents: list[tuple[Any, Any]]) -> None:
+    for container, copied in contents:
+        container.clear()
+        if isinstance(container, dict):
+            cast("Scope", container).update(copied)
+        else:
+            container.extend(copied)
+
+
+def _only(place: SourceLine, condition: str) -> list[Note]:
+    detail = f"it is under `{condition}` there, and always applies here"
+    return [Note(place, detail)] if condition else []
+
+
+Block = Sequence[ast.stmt]
+LEAVING = (ast.Return, ast.Break, ast.Continue, ast.Raise)
+TRANSPARENT = ("lru_cache", "cache", "staticmethod", "classmethod")
+
+
+class Follower(Evaluator):
+    """Follow the statements of a module, of a class or of a function."""
+
+    def block(self, statements: Block) -> Left | None:
+        """Follow statements until they are left."""
+        for number, statement in enumerate(statements):
+            self.state.step()
+            self.project.executed.add(statement)
+            later = statements[number + 1 :] if _may_leave(statement) else ()
+            match statement:
+                case ast.If():
+                    left = self._if(statement, later)
+                case ast.Match(_, []):
+                    left = self.block(later)
+                case ast.Match():
+                    left = self._match(statement, later)
+                case _:
+                    later, left = (), self._statement(statement)
+            if left is not None or later:
+                return left
+        return None
+
+    def _statement(self, statement: ast.stmt) -> Left | None:
+        match statement:
+            case ast.For() | ast.AsyncFor():
+                return self._for(statement)
+            case ast.While(test, body):
+                return self._perhaps(f"while {shown_source(test)}", body)
+            case ast.Try() | ast.TryStar():
+                return self._try(statement)
+            case ast.With(items, body) | ast.AsyncWith(items, body):
+                for each in items:
+                    bound = self.bound(each.context_expr)
+                    if each.optional_vars is not None:
+                        self.assign(each.optional_vars, bound)
+                return self.block(body)
+            case ast.Return(value):
+                none = Bound(None, self.source.place(statement))
+                return Left("return", none if value is None else self.bound(value))
+            case ast.Break() | ast.Continue() | ast.Raise():
+                return Left(type(statement).__name__.lower())
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._define(statement)
+            case ast.ClassDef():
+                self._class(statement)
+            case ast.Assign(targets, value):
+                bound = self.bound(value)
+                for target in targets:
+                    self.assign(target, bound)
+            case ast.AnnAssign(target, _, ast.expr() as value):
+                self.assign(target, self.bound(value))
+            case ast.AugAssign():
+                self._change(statement)
+            case ast.Delete(targets):
+                for target in targets:
+                    self._delete(target)
+            case ast.Expr(value) | ast.Assert(value):
+                self.bound(value)
+            case ast.Global(names):
+                self._share(names, self.scopes[:1])
+            case ast.Nonlocal(names):
+                self._share(names, self.scopes[1:-1])
+            case ast.Import() | ast.ImportFrom():
+                self.project.bring(self, statement)
+            case _:
+                pass
+        return None
+
+    def _if(self, node: ast.If, later: Block) -> Left | None:
+        one, other = conditions(node.test)
+        known = self.decided(node.test)
+        return self._choose(known, (one, other, f"else of {one}"), node.body, node.orelse, later)
+
+    def _match(self, node: ast.Match, later: Block) -> Left | None:
+        first, *others = node.cases
+        case = f"case {shown_source(first.pattern)}"
+        one = f"{case} of match {shown_source(node.subject)}"
+        rest = [ast.copy_location(ast.Match(node.subject, others), node)]
+        names = (one, f"not {one}", f"other than {case}")
+        return self._choose(self._matches(node.subject, first), names, first.body, rest, later)
+
+    def _matches(self, subject: ast.expr, case: ast.match_case) -> bool | None:
+        match case:
+            case ast.match_case(ast.MatchValue(value), None):
+                return self.decided(
+                    ast.copy_location(ast.Compare(subject, [ast.Eq()], [value]), subject)
+                )
+            case ast.match_case(ast.MatchAs(None), None):
+                return True
+            case _:
+                return None
+
+    def _choose(
+        self,
+        known: bool | None,
+        names: tuple[str, str, str],
+        body: Block,
+        other: Block,
+        later: Block,
+    ) -> Left | None:
+        """Follow one of two blocks, or both, and the statements after."""
+        if known is None:
+            return self.state.either(
+                (names[0], lambda: self.block([*body, *later])),
+                (names[1], lambda: self.block([*other, *later])),
+            )
+        taken, skipped = (body, other) if known else (other, body)
+        detail = f"left out, under `{names[2 if known else 0]}`, which does not hold here"
+        self.project.leave(self.source, skipped, detail)
+        return self.block([*taken, *later])
+
+    def _perhaps(self, condition: str, body: Block) -> Left | None:
+        skipped = (f"not {condition}", lambda: None)
+        left = self.state.either((condition, lambda: self.block(body)), skipped)
+        return left if left and left.how == "return" else None
+
+    def _try(self, statement: ast.Try | ast.TryStar) -> Left | None:
+        left = self._handled([*statement.body, *statement.orelse], statement.handlers)
+        return self.block(statement.finalbody) or left
+
+    def _handled(self, body: Block, handlers: Sequence[ast.ExceptHandler]) -> Left | None:
+        if not handlers:
+            return self.block(body)
+        *others, handler = handlers
+        kind = f"except {shown_source(handler.type)}" if handler.type else "except"
+        return self.state.either(
+            ("try", lambda: self._handled(body, others)), (kind, lambda: self.block(handler.body))
+        )
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> Left | None:
+        try:
+            items = self.items(self.value(node.iter), node.iter)
+        except Unreadable:
+            self.assign(node.target, Bound(self.unread(node.target), self.source.place(node)))
+            of = f"for {shown_source(node.target)} in {shown_source(node.iter)}"
+            return self._perhaps(of, node.body)
+        for item in items[:LONGEST]:
+            self.assign(node.target, Bound(item, self.source.place(node)))
+            left = self.block(node.body)
+            if left is not None and left.how == "break":
+                return None
+            if left is not None and left.how != "continue":
+                return left
+        return self.block(node.orelse)
+
+    def _share(self, names: Sequence[str], scopes: Sequence[Scope]) -> None:
+        """Let names be those of a scope around this one."""
+        for name in names:
+            self.scopes[-1].pop(name, None)
+            found = next((each for each in reversed(scopes) if name in each), self.scopes[0])
+            self.project.outer(self.scopes[-1])[name] = found
+
+    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._decorate(node, self.function(node))
+
+    def _class(self, node: ast.ClassDef) -> None:
+        made = Class(node.name, self.state.scope(), [self.value(each) for each in node.bases])
+        Follower(self.project, self.source, [*self.scopes, made.attributes]).block(node.body)
+        self.state.classes.append((self.source, made))
+        self._decorate(node, made)
+
+    def _decorate(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, made: Any
+    ) -> None:
+        """Bind a function or a class, after the decorators of these files are called."""
+        place = self.source.place(node)
+        for each in reversed(node.decorator_list):
+            maker = self.value(each.func if isinstance(each, ast.Call) else each)
+            decorator = self.value(each) if isinstance(maker, Function) else maker
+            if isinstance(decorator, Made) and decorator.kind in DECORATORS:
+                self.note(each, f"left out, the task {node.name}: `@{shown_source(each)}` makes it")
+            match made, decorator:
+                case Function(path=path), Function():
+                    bound = self.project.call(decorator, [made], self.state.table(), place)
+                    made = replace(made, is_wrapped=True)
+                    if isinstance(bound.value, Function):
+                        made = replace(bound.value, path=path)
+                case Class(), Function():
+                    self.project.call(decorator, [made], self.state.table(), place)
+                case Function(), _ if last(dotted(each)) not in TRANSPARENT:
+                    made = replace(made, is_wrapped=True)
+                case _:
+                    pass
+        self.scopes[-1][node.name] = Bound(made, place)
+
+    def _change(self, node: ast.AugAssign) -> None:
+        place = self.source.place(node.target)
+        match now := self.value(node.target):
+            case TableValue() if isinstance(node.op, ast.BitOr):
+                self.update(now, self.bound(node.value))
+            case TableValue(missing=missing):
+                missing.append(Note(place, str(self.unread(node.target))))
+            case list() if isinstance(node.op, ast.Add):
+                cast("list[Any]", now).extend(self.expanded(ast.Starred(node.value)))
+            case _:
+                whole = ast.BinOp(node.target, node.op, node.value)
+                self.assign(node.target, self.bound(ast.copy_location(whole, node)))
+
+    def _delete(self, target: ast.expr) -> None:
+        match target:
+            case ast.Name(name):
+                self.scopes[-1].pop(name, None)
+            case ast.Subscript(owner, key) if isinstance(table := self.value(owner), TableValue):
+                try:
+                    table.entries.pop(table.key(self.plain(key)), None)
+                except (Unreadable, *ERRORS):
+                    detail = f"`del {shown_source(target)}` is not followed"
+                    table.missing.append(Note(self.source.place(target), detail))
+            case ast.Attribute(owner, name) if isinstance(table := self.value(owner), TableValue):
+                table.entries.pop(table.key(name), None)
+            case ast.Subscript(owner) if isinstance(items := self.value(owner), list):
+                items[:] = [self.unread(target)]
+            case _ if is_relevant(target):
+                self.unfollowed(target)
+            case _:
+                pass
+
+
+@cache
+def _may_leave(statement: ast.stmt) -> bool:
+    """Return whether a condition may end its block."""
+    return isinstance(statement, ast.If | ast.Match) and any(
+        isinstance(each, LEAVING) for each in ast.walk(statement)
+    )
+
 
 KNOWN = {*sys.stdlib_module_names, "celery", "django", "kombu", "django_celery_beat"}
 OF_TIME = ("datetime.timezone", "django.utils.timezone", "pytz.timezone")  # no settings

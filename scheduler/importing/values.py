@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from scheduler.errors import UsageError
-from scheduler.importing.findings import Note, SourceLine
+from scheduler.importing.writing import Note, SourceLine
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from scheduler.control.cancellation import LOST
+from scheduler.control.verbs import LOST
 from scheduler.events import Event, EventStream, RunFinished, RunReturned, RunSettled
 from scheduler.processor.processes import Child
 from scheduler.processor.runs import OURS, Execution, Executions

@@ -60,7 +60,7 @@ from scheduler.protocol.messages import LONGEST_LEAD_MS, lead_of, one_line, take
 from scheduler.protocol.tokens import Replay, Token, decode, loop_named_by
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again, waits_in_legs
-from scheduler.tasks.registry import App
+from scheduler.tasks.loops import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.pacing import dice

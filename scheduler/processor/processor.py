@@ -35,7 +35,7 @@ from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.protocol.calls import renamed
 from scheduler.queues.namespace import Namespace
-from scheduler.tasks.registry import App
+from scheduler.tasks.loops import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.moments import Clock
 from scheduler.timing.pacing import Pacer, backoff

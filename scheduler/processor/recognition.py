@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery, cancelled
 from scheduler.control.first_tokens import joined
-from scheduler.control.removal import Endings
+from scheduler.control.verbs import Endings
 from scheduler.errors import BrokerError, DeliveryLost, StreamTooLong, Undecodable
 from scheduler.events import PlaceLost, TokenDelayed
 from scheduler.processor.knowledge import Knowledge, LastNote

@@ -9,7 +9,7 @@ from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import Hands, RollCall
 from scheduler.queues.roster import Roster
 from scheduler.queues.timers import Lead, Timers
-from scheduler.tasks.registry import App, aliases_of
+from scheduler.tasks.loops import App, aliases_of
 from scheduler.timing.moments import Clock
 
 

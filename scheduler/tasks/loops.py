@@ -1,20 +1,29 @@
-"""Combine a task and a schedule."""
+"""Combine a task and a schedule; describe an app to the parts that serve it."""
 
+import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, ClassVar
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import ConfigDict
 
 from scheduler.errors import InvalidArguments, RegistrationError
+from scheduler.events import EventStream
 from scheduler.protocol.messages import WIRE, Moment
 from scheduler.protocol.tokens import LoopId
-from scheduler.tasks.arguments import Arguments
+from scheduler.protocol.topology import Binding, Names, Topology, topology
 from scheduler.tasks.retries import Policy, Retry
-from scheduler.tasks.tasks import SUPERVISION, TaskSpec
+from scheduler.tasks.tasks import SUPERVISION, Arguments, TaskSpec
 from scheduler.timing.durations import shown
 from scheduler.timing.schedules import Every, Schedule
+
+if TYPE_CHECKING:
+    from scheduler.settings import Settings
+
 
 SUPERVISION_TIMEOUT = timedelta(minutes=3)  # reading a busy journal is slow
 
@@ -88,3 +97,94 @@ def loop_of(
             f"{error} Give the parameters of {spec.name} defaults, or pass args={{...}}."
         ) from None
     return Loop(LoopId(spec.name, key), spec, schedule, wire)
+
+
+class App(Protocol):
+    """Declare what the other parts need to know of an app."""
+
+    namespace: str
+    names: Names
+    events: EventStream
+    module: str
+
+    @property
+    def settings(self) -> "Settings": ...
+
+    @property
+    def tasks(self) -> Mapping[str, TaskSpec]: ...
+
+    @property
+    def loops(self) -> Mapping[LoopId, Loop]: ...
+
+    @property
+    def supervision(self) -> Loop: ...
+
+    def topology(self) -> Topology: ...
+
+
+def resting(app: App) -> frozenset[str]:
+    """Return the tasks whose queues may have no consumer for a while."""
+    return frozenset(task.name for task in app.tasks.values() if task.ordered or task.rate)
+
+
+def served(app: App) -> dict[str, TaskSpec]:
+    """Return the task that serves each name and alias."""
+    return {name: task for task in app.tasks.values() for name in task.names}
+
+
+def aliases_of(app: App) -> dict[str, str]:
+    """Return the name of the task that has each alias."""
+    return {alias: task.name for task in app.tasks.values() for alias in task.aliases}
+
+
+def before_rename(app: App, loop: LoopId) -> list[LoopId]:
+    """Return the loops of old names that a loop replaces."""
+    task = app.tasks.get(loop.task)
+    return [LoopId(alias, loop.key) for alias in task.aliases] if task else []
+
+
+def left_by_renames(app: App) -> list[Binding]:
+    """Return the subscriptions' bindings that would also bring messages to the aliases."""
+    return [
+        Binding(each.exchange, app.names.processor_queue(alias), each.routing_key)
+        for task in app.tasks.values()
+        for alias in task.aliases
+        for each in task.subscriptions
+    ]
+
+
+def topology_of(app: App) -> Topology:
+    """Return everything that an app needs in the broker.
+
+    The queues of aliases stay, so that no message has to be moved.
+    """
+    tasks, settings = app.tasks.values(), app.settings
+    return topology(
+        app.namespace,
+        (*served(app), SUPERVISION.task),
+        subscriptions=[each for task in tasks for each in task.subscriptions],
+        alone=[SUPERVISION.task],
+        ordered=[task.name for task in tasks if task.ordered],
+        called=[name for name, task in served(app).items() if task.called],
+        queue_type=settings.queue_type,
+        journal_max_age=settings.journal_max_age,
+        journal_max_bytes=settings.journal_max_bytes,
+    )
+
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def module_of_caller() -> str:
+    """Return the last part of the name of the caller's module, however it was imported."""
+    frame = inspect.currentframe()
+    while frame is not None and _is_ours(frame):
+        frame = frame.f_back
+    name = str(frame.f_globals.get("__name__", "")) if frame is not None else ""
+    if name == "__main__":
+        return Path(str(getattr(sys.modules[name], "__file__", name))).stem
+    return name.rpartition(".")[2]
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == PACKAGE

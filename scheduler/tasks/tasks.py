@@ -1,21 +1,212 @@
-"""Define tasks: what the decorators make of a function."""
+"""Define tasks: what the decorators make of a function, and checks of its arguments."""
 
 import functools
 import inspect
+import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NotRequired,
+    ParamSpec,
+    Required,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from scheduler.errors import RegistrationError, ScheduleError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic cannot take typing's before Python 3.12
+
+from scheduler.errors import InvalidArguments, RegistrationError, ScheduleError
+from scheduler.protocol.messages import Message, compact_json, problems_of
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import ExchangeType, Subscription
 from scheduler.spelling import no_such
-from scheduler.tasks.arguments import Arguments, BodyReader
+from scheduler.tasks.context import Context
 from scheduler.tasks.retries import Policy
 from scheduler.timing.durations import Duration, format_duration, parse_duration, shown
 from scheduler.timing.pacing import Rate, parse_rate
+
+_STRICT = json.JSONEncoder(allow_nan=False)
+
+
+class Arguments:
+    """Check arguments on the wire: JSON that fits the function's annotations.
+
+    Raises:
+        RegistrationError: the signature is not one that a message can fill.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._name = getattr(function, "__name__", repr(function))
+        hints = self._hints(function)
+        parameters = inspect.signature(function).parameters.values()
+        self.context = next((p.name for p in parameters if _is_context(hints.get(p.name))), None)
+        self._signature = inspect.Signature([p for p in parameters if p.name != self.context])
+        self.parameters: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
+        for parameter in parameters:
+            if parameter.name == self.context:
+                continue
+            self._check_kind(parameter)
+            if parameter.name == "ctx" and "ctx" not in hints:
+                problem = "has no annotation: write `ctx: Context`, or give it another name"
+                raise RegistrationError(f"The parameter ctx of {self._name} {problem}.")
+            optional = parameter.default is not inspect.Parameter.empty
+            kind = self.parameters[parameter.name] = hints.get(parameter.name, Any)
+            fields[parameter.name] = NotRequired[kind] if optional else Required[kind]
+        self._adapter = self._adapter_of(fields)
+
+    @property
+    def required(self) -> list[str]:
+        parameters = self._signature.parameters.values()
+        return [each.name for each in parameters if each.default is inspect.Parameter.empty]
+
+    def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the arguments of a call by name, as JSON values.
+
+        Raises:
+            InvalidArguments: the function cannot be called like this.
+        """
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidArguments(f"{self._name} cannot be called like this: {error}.") from None
+        return self.dump(bound.arguments)
+
+    def load(self, wire: Mapping[str, Any]) -> dict[str, Any]:
+        """Return keyword arguments for the function, from the wire.
+
+        Raises:
+            InvalidArguments: they do not fit; the message names each one.
+        """
+        return self._read(compact_json(wire))
+
+    def dump(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments as JSON values.
+
+        Raises:
+            InvalidArguments: they do not fit, or would not arrive as they are.
+        """
+        try:
+            fitting = dict(self._adapter.validate_python(dict(arguments)))
+        except ValidationError as error:
+            raise self._misfit(error) from None
+        try:
+            wire = dict(self._adapter.dump_python(fitting, mode="json", by_alias=True))
+            text = _STRICT.encode(wire)
+        except (ValueError, TypeError) as error:
+            raise InvalidArguments(
+                f"The arguments of {self._name} cannot be sent as JSON: {error}."
+            ) from None
+        if self._read(text) != fitting:
+            raise InvalidArguments(
+                f"The arguments of {self._name} would change on the way: JSON turns them into "
+                f"{text}. Pass plain values, and the names of secrets."
+            )
+        return wire
+
+    def _read(self, text: str | bytes) -> dict[str, Any]:
+        try:
+            return dict(self._adapter.validate_json(text))
+        except ValidationError as error:
+            raise self._misfit(error) from None
+
+    def _misfit(self, error: ValidationError) -> InvalidArguments:
+        return InvalidArguments(f"The arguments do not fit {self._name}: {problems_of(error)}.")
+
+    def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
+        try:
+            return get_type_hints(function, include_extras=True)
+        except (NameError, TypeError, AttributeError, SyntaxError) as error:
+            raise RegistrationError(
+                f"The annotations of {self._name} cannot be resolved: {error}. "
+                "Import the types it names at module level, outside `if TYPE_CHECKING`."
+            ) from None
+
+    def _check_kind(self, parameter: inspect.Parameter) -> None:
+        if parameter.name in ("self", "cls"):
+            raise RegistrationError(
+                f"{self._name} is a method; tasks must be module-level functions."
+            )
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise RegistrationError(
+                f"{self._name} has the parameter {str(parameter)!r}: the arguments of a task "
+                "are sent by name, so it can have neither *args, **kwargs nor positional-only ones."
+            )
+
+    def _adapter_of(self, fields: dict[str, Any]) -> TypeAdapter[Any]:
+        shape: Any = TypedDict(self._name, fields)  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues]
+        try:
+            return TypeAdapter(with_config(ConfigDict(extra="forbid"))(shape))
+        except (PydanticUserError, TypeError) as error:
+            what = str(error).partition(". ")[0]  # what follows is for who writes the type
+            raise RegistrationError(
+                f"The arguments of {self._name} cannot be checked: {what}. "
+                "Annotate them with types that pydantic knows."
+            ) from None
+
+
+class BodyReader:
+    """Read a message of another application into a task's one parameter.
+
+    A parameter annotated `bytes` gets the raw body, `str` its text; any other type is what pydantic
+    makes of its JSON.
+    """
+
+    def __init__(self, function: Callable[..., Any], arguments: Arguments) -> None:
+        if len(arguments.parameters) != 1:
+            raise RegistrationError(
+                f"A task that subscribes takes a message in one parameter, besides its Context; "
+                f"{getattr(function, '__name__', function)} has {len(arguments.parameters)}."
+            )
+        ((self._name, self._kind),) = arguments.parameters.items()
+        self._adapter: TypeAdapter[Any] = TypeAdapter(self._kind)
+
+    def read(self, message: Message) -> dict[str, Any]:
+        """Return the keyword argument for the function.
+
+        Raises:
+            InvalidArguments: the body is not what the parameter takes.
+        """
+        return {self._name: self._value(message)}
+
+    def _value(self, message: Message) -> Any:
+        if self._kind is bytes:
+            return message.body
+        try:
+            if self._kind is str:
+                return message.body.decode()
+            if not _is_json(message.content_type):
+                raise InvalidArguments(
+                    f"The content type {message.content_type!r} cannot be read into "
+                    f"{self._name!r}: annotate it as bytes to get the body as it is."
+                )
+            return self._adapter.validate_json(message.body)
+        except ValidationError as error:
+            raise InvalidArguments(
+                f"The body does not fit {self._name!r}: {problems_of(error)}."
+            ) from None
+        except UnicodeDecodeError as error:
+            raise InvalidArguments(f"The body is not UTF-8 text: {error}.") from None
+
+
+def _is_context(kind: object) -> bool:
+    return kind is Context or get_origin(kind) is Context
+
+
+def _is_json(content_type: str | None) -> bool:
+    kind = (content_type or "application/json").partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

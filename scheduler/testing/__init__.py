@@ -22,10 +22,16 @@ The fixture `scheduler_kit` comes with the package: it makes a kit of the app th
 `scheduler_app` returns. Without pytest, `run_virtually` runs a coroutine that opens a `Kit`.
 """
 
-from scheduler.testing.eager import eager
-from scheduler.testing.kit import DEFAULT_START, Kit, recording, simulate
+from scheduler.testing.kit import (
+    DEFAULT_START,
+    Kit,
+    VirtualTimeLoop,
+    eager,
+    recording,
+    run_virtually,
+    simulate,
+)
 from scheduler.testing.records import Parked, Ran, Records, Sent
-from scheduler.testing.virtual_time import VirtualTimeLoop, run_virtually
 
 __all__ = [
     "DEFAULT_START",

@@ -1,27 +1,114 @@
-"""Run an app in virtual time: for a test, or for a whole schedule at once."""
+"""Run an app in virtual time, which passes only while all tasks wait: for a test, or a schedule."""
 
 import asyncio
 import json
-from collections.abc import Generator, Iterable
+import selectors
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, Self, TypeVar, TypeVarTuple
 
 from scheduler.app import Scheduler
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.brokers.memory.server import MemoryServer
+from scheduler.brokers.memory.server import MemoryConnection, MemoryServer
 from scheduler.errors import UsageError
 from scheduler.events import Event, ProcessorStarted
+from scheduler.processor.lifespan import Lifespan
+from scheduler.processor.runs import Executions, Run
+from scheduler.processor.shutdown import Shutdown
+from scheduler.processor.threads import Threads
 from scheduler.program import Program, processor
+from scheduler.protocol.calls import decode_call
 from scheduler.protocol.messages import LEAD, PREFIX, Message
 from scheduler.protocol.tokens import decode, is_token
 from scheduler.protocol.topology import Exchange, Topology
 from scheduler.queues.failed import read_parked
 from scheduler.tasks.tasks import Task
 from scheduler.testing.records import Parked, Ran, Recorder, Records, Sent, shown, table_of
-from scheduler.testing.virtual_time import VirtualTimeLoop, run_virtually
 from scheduler.timing.durations import Duration, parse_duration
-from scheduler.timing.moments import LoopClock, moment_of
+from scheduler.timing.moments import LoopClock, SystemClock, moment_of
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+RESOLUTION_S = 1e-7
+
+
+class JumpingSelector(selectors.DefaultSelector):
+    """Jump to the next timer instead of waiting for it.
+
+    It does wait for threads: the clock stands until they have ended. And before the clock moves,
+    tasks in `idle` learn how far it would move.
+    """
+
+    now = 0.0
+    threads = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle: list[asyncio.Future[float | None]] = []
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self.threads and timeout:
+            return super().select(None)
+        is_idle = bool(self.idle) and timeout != 0 and not self.threads
+        ready = super().select(None if timeout is None and not is_idle else 0)
+        if is_idle and not ready:
+            self._notify(timeout)
+        elif not ready and timeout:
+            self.now += timeout
+        return ready
+
+    def _notify(self, pause: float | None) -> None:
+        idle, self.idle = self.idle, []
+        for waiting in idle:
+            if not waiting.done():
+                waiting.set_result(pause)
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Run an event loop whose time passes only while all its tasks are waiting."""
+
+    def __init__(self) -> None:
+        self._jumping = JumpingSelector()
+        super().__init__(self._jumping)
+        # Years from zero, a float's steps are longer than the resolution of a clock: then the loop
+        # would wait forever for a moment that it cannot pass.
+        self._clock_resolution = RESOLUTION_S
+
+    def time(self) -> float:
+        return self._jumping.now
+
+    async def idle(self) -> float | None:
+        """Wait until no task can proceed before time passes, and no thread works.
+
+        Returns:
+            Seconds until a task can proceed, at least; None: never.
+        """
+        waiting: asyncio.Future[float | None] = self.create_future()
+        self._jumping.idle.append(waiting)
+        return await waiting
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        ended = super().run_in_executor(executor, func, *args)
+        self._jumping.threads += 1
+        ended.add_done_callback(self._note_end)
+        return ended
+
+    def _note_end(self, _: object) -> None:
+        self._jumping.threads -= 1
+
+
+def run_virtually(main: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine in virtual time, as `asyncio.run` does in real time."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(main)
+
 
 DEFAULT_START = datetime(2026, 1, 1, tzinfo=UTC)
 TICK = timedelta(milliseconds=1)
@@ -272,3 +359,79 @@ async def _simulate(app: Scheduler, span: timedelta, start: datetime) -> list[Ev
             await Kit(app, start=start).begin(stack)
             await asyncio.sleep(span.total_seconds())
     return events
+
+
+@contextmanager
+def eager(app: Scheduler, *, state: Any = None) -> Generator[None]:
+    """Run each message to the app's tasks inside the block at once, in place.
+
+    `await task.send(...)` returns when the task has, and raises its exception. The arguments are
+    checked and travel as JSON, the functions under `@app.around` and `@app.around_sending` are
+    called, the task's timeout holds, and a `def` task runs in a thread, all as in a processor.
+
+    There is no broker, and nothing waits: `send_later` and `send_at` run at once too. Nothing is
+    retried, parked or escalated: the sender gets the first failure. There are no loops, keyed or
+    not, no lifespan, no rate, order or expiry, no messages of other applications, and `app.publish`
+    is refused: use a `Kit` for all of these.
+
+    Args:
+        state: the value of `ctx.state` in runs.
+    """
+    clock = SystemClock()
+    with app.lending(_EagerBroker(app, clock, state), clock, everywhere=True):
+        yield
+
+
+class _EagerBroker(MemoryBroker):
+    """Run published messages."""
+
+    def __init__(self, app: Scheduler, clock: SystemClock, state: Any) -> None:
+        super().__init__()
+        self._app = app
+        self._clock = clock
+        self._state = state
+
+    async def publish(
+        self,
+        message: Message,
+        *,
+        exchange: str,
+        routing_key: str,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
+        lane: int = 0,
+    ) -> None:
+        if not exchange.startswith(f"{self._app.names.prefix}."):
+            raise UsageError(
+                "Inside eager() nothing is published to exchanges: use a scheduler.testing.Kit."
+            )
+        delivery = _delivered(self._sent(message), exchange, routing_key)
+        shutdown, around = Shutdown(), self._app.around_runs
+        lifespan = Lifespan(self._app, None, shutdown)
+        lifespan.state = self._state
+        runs = Executions(self._clock, shutdown, lifespan, around, Threads(1, shutdown), 1)
+        await runs.begin(self._run(delivery)).task
+
+    def _run(self, delivery: Delivery) -> Run:
+        task = self._app.tasks[delivery.routing_key.rpartition(".")[2]]
+        call = decode_call(
+            delivery.message,
+            self._app.namespace,
+            task.name,
+            exchange=delivery.exchange,
+            routing_key=delivery.routing_key,
+        )
+        now, arguments = self._clock.now(), task.arguments.load(call.args or {})
+        return Run(delivery, task, call, arguments, now, received_at=now, started_at=now)
+
+    def _open(self) -> MemoryConnection:
+        raise UsageError(
+            "Inside eager() messages run in place. There are no loops to start or stop, and no "
+            "processor to ask: use a scheduler.testing.Kit."
+        )
+
+
+def _delivered(message: Message, exchange: str, routing_key: str) -> Delivery:
+    async def nothing() -> None: ...
+
+    lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    return Delivery(message, "", exchange, routing_key, False, lost, nothing, nothing)

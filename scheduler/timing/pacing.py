@@ -1,14 +1,13 @@
-"""Pace runs by rates ("50/s"), retries by waits that grow, and timers by their lead."""
+"""Pace runs by rates ("50/s"), and retries by waits that grow."""
 
 import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from random import Random
 
 from scheduler.errors import RegistrationError
-from scheduler.timing.durations import MILLISECOND, ZERO
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _TEXT = re.compile(r"(?P<count>[0-9]{1,9})/(?P<unit>[smh])")
@@ -81,34 +80,3 @@ def backoff(
     while True:
         yield pause * dice.uniform(1 - jitter, 1)
         pause = min(pause * factor, longest)
-
-
-SHORTEST = timedelta(milliseconds=20)
-"""The shortest lead: a quorum queue needs some milliseconds after a token left."""
-
-SPARE = 1.5
-HALF_LIFE = timedelta(seconds=30)
-
-
-class Lead:
-    """Learn the transit time from a timer queue to a processor.
-
-    Args:
-        longest: the upper limit; 0: messages leave when they are due.
-    """
-
-    def __init__(self, longest: timedelta) -> None:
-        self._longest = longest
-        self._trip = longest / (2 * SPARE)
-        self._learned_at: datetime | None = None
-
-    @property
-    def length(self) -> timedelta:
-        """Return how long before its time a message leaves, in whole milliseconds."""
-        return min(max(self._trip * SPARE, SHORTEST), self._longest) // MILLISECOND * MILLISECOND
-
-    def learn(self, trip: timedelta, now: datetime) -> None:
-        """Add the transit time of one message; spikes decay exponentially."""
-        passed = max(now - (self._learned_at or now), ZERO)
-        self._trip = min(max(trip, self._trip * 0.5 ** (passed / HALF_LIFE)), self._longest)
-        self._learned_at = now

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.importing.findings import NO_LIMIT
+from scheduler.importing.writing import NO_LIMIT
 from tests.acceptance.conftest import CommandLine
 from tests.imported import form
 

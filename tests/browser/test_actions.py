@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from scheduler import Every
-from scheduler.control.where import Where
+from scheduler.control.loops import Where
 from scheduler.dashboard import operations
 from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId

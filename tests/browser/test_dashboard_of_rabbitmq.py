@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.protocol.rights import rights_to_look
+from scheduler.protocol.administration import rights_to_look
 from scheduler.protocol.topology import Names
 from tests.browser.conftest import APPS, reading, shown
 from tests.rabbitmq import Users

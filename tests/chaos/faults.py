@@ -12,7 +12,7 @@ from datetime import timedelta
 from random import Random
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.where import TOLERANCE
+from scheduler.control.loops import TOLERANCE
 from scheduler.errors import QueueNotFound
 from scheduler.protocol.hatchery import NO_WAIT, Timer, route, timers
 from scheduler.protocol.tokens import encode, token_key

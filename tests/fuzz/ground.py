@@ -8,7 +8,7 @@ import aiormq
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.protocol.rights import rights_to_send
+from scheduler.protocol.administration import rights_to_send
 from scheduler.protocol.topology import Names, QueueType
 from scheduler.timing.moments import LoopClock, SystemClock
 from tests.fuzz.field import EmbeddedPublisher, Field, ForeignPublisher, Publisher, ploughed

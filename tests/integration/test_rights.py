@@ -16,14 +16,14 @@ import pytest
 from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.doctor import Finding, explaining_refusals
+from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
-from scheduler.control.where import Where
 from scheduler.errors import AccessRefused, NotRunning, Rejected, Unroutable
 from scheduler.events import Event, LoopRepaired, MessageParked
 from scheduler.program import Program
+from scheduler.protocol.administration import Rights, rights_to_seed
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
-from scheduler.protocol.rights import Rights, rights_to_seed
 from scheduler.protocol.topology import (
     Binding,
     Exchange,

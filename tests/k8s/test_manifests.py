@@ -12,8 +12,7 @@ import typer.main
 
 from scheduler.cli.commands import cli
 from scheduler.processor.processor import CLOSING_TIMEOUT
-from scheduler.protocol.policies import shield
-from scheduler.protocol.rights import rights_to_process, rights_to_seed
+from scheduler.protocol.administration import rights_to_process, rights_to_seed, shield
 from scheduler.settings import Settings
 from scheduler.timing.durations import parse_duration
 from tests.k8s.builds import (

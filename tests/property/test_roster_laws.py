@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from scheduler import Every
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.brokers.memory.connection import MemoryConnection
-from scheduler.brokers.memory.server import MemoryServer
+from scheduler.brokers.memory.server import MemoryConnection, MemoryServer
 from scheduler.errors import Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import WHOLE, LoopId, Token

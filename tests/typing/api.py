@@ -14,9 +14,9 @@ from typing import Any, assert_type
 from pydantic import BaseModel
 
 from scheduler import Context, Cron, Every, Retry, Scheduler
-from scheduler.control.cancellation import CancelReport
 from scheduler.control.keyed import Started, Synced
 from scheduler.control.reports import Effect, Report
+from scheduler.control.verbs import CancelReport
 from scheduler.events import Escalated, Event
 from scheduler.middleware import CallNext, Sending, SendNext
 from scheduler.queues.running import RunningRun

@@ -30,14 +30,14 @@ from scheduler.brokers.contract import (
     too_long,
     written_into,
 )
-from scheduler.brokers.memory.connection import (
+from scheduler.brokers.memory.queues import Letter, MemoryQueue
+from scheduler.brokers.memory.server import (
     Hold,
     MemoryConnection,
     MemoryConsumer,
     MemoryFollower,
+    MemoryServer,
 )
-from scheduler.brokers.memory.queues import Letter, MemoryQueue
-from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.properties import check_body, check_size, decoded, encoded, encoded_key
 from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.messages import Message

@@ -1,20 +1,29 @@
-"""Implement an in-process queue: RabbitMQ's rules for its order, its limits and its timers."""
+"""Implement in-process queues, by RabbitMQ's rules for order, limits and timers; and streams.
+
+RabbitMQ drops old entries of a stream by the segment, when one is full: more stays than requested.
+Here each is dropped by itself, at the next write or read; its size is that of its body. The newest
+one stays in either.
+"""
 
 import asyncio
 import math
+import re
 import sys
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from itertools import count
 from operator import itemgetter
 from typing import Any, Literal, Protocol
 
-from scheduler.brokers.contract import Depth
+from scheduler.brokers.contract import Depth, Since, is_mark
+from scheduler.errors import IncompatibleBroker
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Queue
+from scheduler.timing.moments import Clock
 
 DeathCause = Literal["expired", "maxlen", "delivery_limit"]
 STRANDED_RETRY = timedelta(minutes=3)  # RabbitMQ waits as long for a dead letter's confirmation
@@ -134,17 +143,6 @@ class Lanes:
         return entry
 
 
-class Place(Protocol):
-    """Accept letters, as a queue or a stream: an exchange sees no difference."""
-
-    @property
-    def name(self) -> str: ...
-
-    def offer(self, letter: Letter) -> bool:
-        """Accept a letter; False if the place is full and rejects it."""
-        ...
-
-
 class Receiver(Protocol):
     """Receive the messages of a queue."""
 
@@ -165,7 +163,7 @@ class MemoryQueue:
     def __init__(
         self,
         spec: Queue,
-        route: Callable[[Letter], Sequence[Place]],
+        route: "Callable[[Letter], Sequence[Place]]",
         stuck: "dict[MemoryQueue, None]",
     ) -> None:
         self.spec, self.name, arguments = spec, spec.name, spec.arguments
@@ -206,6 +204,7 @@ class MemoryQueue:
         return [entry.letter for entry in self._ready]
 
     def offer(self, letter: Letter) -> bool:
+        """Accept a letter; False if the queue is full and rejects it."""
         now = asyncio.get_running_loop().time()
         self._expire(now)
         if self._rejects and len(self._ready) + len(self._stranded) >= self._room:
@@ -301,7 +300,7 @@ class MemoryQueue:
             exchange, key = self._dead_letter_exchange, self._dead_letter_key
             self._post(entry.letter.died(self.name, reason, exchange, key))
 
-    def _post(self, letter: Letter, delivered: frozenset[Place] = frozenset()) -> None:
+    def _post(self, letter: Letter, delivered: "frozenset[Place]" = frozenset()) -> None:
         queues = self._route(letter)
         # No consumer could take a message out of a circle of queues: RabbitMQ drops it.
         wanted = [q for q in queues if q not in delivered and not letter.has_died_in(q.name)]
@@ -309,17 +308,121 @@ class MemoryQueue:
         if self._keeps_stranded and (refused or not queues):
             self._strand(letter, delivered.union(wanted).difference(refused))
 
-    def _strand(self, letter: Letter, delivered: frozenset[Place]) -> None:
+    def _strand(self, letter: Letter, delivered: "frozenset[Place]") -> None:
         self._stranded.append((letter, delivered))
         self._stuck[self] = None
         if not self._retry:
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(STRANDED_RETRY.total_seconds(), self.retry_stranded)
 
-    def _forget_stranded(self) -> list[tuple[Letter, frozenset[Place]]]:
+    def _forget_stranded(self) -> "list[tuple[Letter, frozenset[Place]]]":
         stranded, self._stranded = self._stranded, []
         self._stuck.pop(self, None)
         if self._retry:
             self._retry.cancel()
             self._retry = None
         return stranded
+
+
+_AGE = re.compile(r"([0-9]+)([YMDhms])")
+_AGES = {
+    "Y": timedelta(days=365),
+    "M": timedelta(days=30),
+    "D": timedelta(days=1),
+    "h": timedelta(hours=1),
+    "m": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+}
+
+
+class Stream:
+    """Hold the entries of one stream, each under its offset.
+
+    Attributes:
+        followers: called on new entries.
+        end: the offset of the next entry.
+    """
+
+    def __init__(self, spec: Queue, clock: Clock) -> None:
+        self.spec, self.name = spec, spec.name
+        self.followers: dict[Callable[[], None], None] = {}
+        self.end = 0
+        self._begin = 0
+        self._entries: dict[int, tuple[Message, datetime]] = {}
+        self._size = 0
+        self._clock = clock
+        self._max_age = _max_age(spec)
+        self._max_size: int | None = spec.arguments.get("x-max-length-bytes")
+
+    def depth(self) -> Depth:
+        self._forget_old()
+        return Depth(len(self._entries), consumers=0)
+
+    def offer(self, letter: Letter) -> bool:
+        """Append a letter; True, because a stream is never full."""
+        message = replace(letter.message, offset=self.end)
+        self._entries[self.end] = message, self._clock.now()
+        self._size += len(letter.message.body)
+        self.end += 1
+        self._forget_old()
+        for advance in tuple(self.followers):
+            advance()
+        return True
+
+    def read(self, offset: int) -> Iterator[tuple[int, Message]]:
+        """Yield offsets and messages from an offset on, including new ones."""
+        self._forget_old()
+        while (offset := max(offset, self._begin)) < self.end:
+            yield offset, self._entries[offset][0]
+            offset += 1
+
+    def last(self) -> Message | None:
+        """Return the last entry that is not a mark."""
+        offsets = reversed(range(self._begin, self.end))
+        messages = (self._entries[offset][0] for offset in offsets)
+        return next((message for message in messages if not is_mark(message)), None)
+
+    def offset_at(self, since: Since) -> int:
+        """Return the offset of the first entry from this moment or offset on."""
+        match since:
+            case datetime():
+                entries, offsets = self._entries, range(self._begin, self.end)
+                return self._begin + bisect_left(offsets, since, key=lambda each: entries[each][1])
+            case int() if since <= self.end:
+                return since
+            case _:
+                return self._begin
+
+    def begin_of(self, since: Literal["first", "next"] | int) -> int:
+        """Return the offset at which a follower begins."""
+        if since == "next":
+            return self.end
+        return since if isinstance(since, int) and since < self.end else 0
+
+    def close(self) -> None:
+        self.followers.clear()
+
+    def _forget_old(self) -> None:
+        while self._begin < self.end - 1 and self._is_too_much(self._entries[self._begin][1]):
+            self._size -= len(self._entries.pop(self._begin)[0].body)
+            self._begin += 1
+
+    def _is_too_much(self, oldest_at: datetime) -> bool:
+        if self._max_size is not None and self._size > self._max_size:
+            return True
+        return self._max_age is not None and self._clock.now() - oldest_at > self._max_age
+
+
+Place = MemoryQueue | Stream
+
+
+def _max_age(spec: Queue) -> timedelta | None:
+    age = spec.arguments.get("x-max-age")
+    if age is None:
+        return None
+    if not (read := _AGE.fullmatch(age)):
+        raise IncompatibleBroker(
+            f"The x-max-age of the stream {spec.name!r} cannot be read: expected a number and "
+            f"a unit of Y, M, D, h, m, s, such as '7D', got: {age!r}. Nothing was declared."
+        )
+    return int(read[1]) * _AGES[read[2]]

@@ -1,17 +1,21 @@
-"""Hold the state of the in-process broker, shared by all its connections."""
+"""Hold the state of the in-process broker: its exchanges and queues, and its connections, with
+their consumers and unacked messages.
+"""
 
+import asyncio
+import math
 import uuid
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
-from scheduler.brokers.contract import missing_exchange
-from scheduler.brokers.memory.connection import MemoryConnection
-from scheduler.brokers.memory.exchanges import MemoryExchange
-from scheduler.brokers.memory.queues import Letter, MemoryQueue
-from scheduler.brokers.memory.streams import Stream
+from scheduler.brokers.contract import Delivery, is_mark, missing_exchange
+from scheduler.brokers.memory.queues import Letter, MemoryQueue, Place, QueueEntry, Stream
 from scheduler.errors import (
+    DeliveryLost,
     IncompatibleBroker,
     OtherArguments,
     QueueNotFound,
@@ -21,6 +25,301 @@ from scheduler.errors import (
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
 from scheduler.timing.moments import Clock, SystemClock
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """Hold a message on a connection, until it is acked or requeued."""
+
+    connection: "MemoryConnection"
+    queue: MemoryQueue
+    entry: QueueEntry
+    consumer: "MemoryConsumer | None"
+    lost: asyncio.Future[None]
+
+    def delivery(self) -> Delivery:
+        letter, queue = self.entry.letter, self.queue.name
+        headers = deepcopy(dict(letter.message.headers))  # copied: the receiver may change them
+        if self.entry.returns and self.queue.counts_deliveries:
+            headers["x-delivery-count"] = self.entry.returns
+        message = replace(letter.message, headers=headers)
+        redelivered = self.entry.returns > 0
+        exchange, key = letter.exchange, letter.routing_key
+        ack, requeue = self._ack, self._requeue
+        return Delivery(message, queue, exchange, key, redelivered, self.lost, ack, requeue)
+
+    async def _ack(self) -> None:
+        self._let_go()
+        if self.consumer:
+            self.queue.advance()
+
+    async def _requeue(self) -> None:
+        self._let_go()
+        self.queue.take_back(self.entry)
+
+    def _let_go(self) -> None:
+        if self not in self.connection.holds:
+            raise DeliveryLost
+        del self.connection.holds[self]
+        if self.consumer:
+            self.consumer.unacked -= 1
+        else:
+            self.queue.getters -= 1
+
+    def hand_over(self) -> None:
+        """Call the consumer's handler, unless the message or the consumer has gone."""
+        if self not in self.connection.holds or not self.consumer:
+            return
+        if self.consumer.cancelled:
+            self._let_go()
+            self.queue.take_back(self.entry)
+        else:
+            self.consumer.handler(self.delivery())
+
+    def lose(self) -> None:
+        self._let_go()
+        if not self.lost.done():
+            self.lost.set_result(None)
+        self.queue.take_back(self.entry)
+
+
+class MemoryConsumer:
+    """Consume for one connection; attached while the queue exists."""
+
+    def __init__(
+        self,
+        connection: "MemoryConnection",
+        queue: str,
+        handler: Callable[[Delivery], object],
+        prefetch: int,
+    ) -> None:
+        self.handler = handler
+        self.unacked = 0
+        self.cancelled = False
+        self._name = queue
+        self._connection = connection
+        self._prefetch = prefetch or math.inf
+        # The handler runs in a fresh context, as if the message came over a wire.
+        self._context = copy_context()
+
+    @property
+    def _queue(self) -> MemoryQueue | None:
+        return self._connection.queues.get(self._name)
+
+    @property
+    def active(self) -> bool:
+        return (queue := self._queue) is not None and self in queue.consumers
+
+    @property
+    def has_credit(self) -> bool:
+        return self.unacked < self._prefetch
+
+    async def cancel(self) -> None:
+        self.cancelled = True
+        self._connection.subscriptions.pop(self, None)
+        self.detach()
+        self.wake_queue()
+
+    async def leave(self) -> None:
+        self.detach()
+        for hold in tuple(self._connection.holds):
+            if hold.consumer is self:
+                hold.lose()
+        await self.cancel()
+
+    def attach(self) -> None:
+        if (queue := self._queue) and self not in queue.consumers:
+            queue.consumers.append(self)
+            queue.advance()
+
+    def detach(self) -> None:
+        if (queue := self._queue) and self in queue.consumers:
+            queue.consumers.remove(self)
+
+    def wake_queue(self) -> None:
+        """Activate the next consumer, if only one may be active."""
+        if queue := self._queue:
+            queue.advance()
+
+    def receive(self, queue: MemoryQueue, entry: QueueEntry) -> None:
+        self.unacked += 1
+        hold = self._connection.hold(queue, entry, self)
+        asyncio.get_running_loop().call_soon(hold.hand_over, context=self._context)
+
+
+class MemoryFollower:
+    """Follow a stream; attached while the stream exists."""
+
+    def __init__(
+        self,
+        connection: "MemoryConnection",
+        stream: Stream,
+        handler: Callable[[Message], None],
+        since: Literal["first", "next"] | int,
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._handler = handler
+        self._offset = stream.begin_of(since)
+
+    @property
+    def active(self) -> bool:
+        return self._advance in self._stream.followers
+
+    async def cancel(self) -> None:
+        self._connection.subscriptions.pop(self, None)
+        self.detach()
+
+    leave = cancel  # a follower has no unacked messages
+
+    def attach(self) -> None:
+        stream = self._connection.streams.get(self._stream.name)
+        if stream is None or self.active:
+            return
+        if stream is not self._stream:
+            self._stream, self._offset = stream, 0
+        stream.followers[self._advance] = None
+        self._advance()
+
+    def detach(self) -> None:
+        self._stream.followers.pop(self._advance, None)
+
+    def wake_queue(self) -> None: ...
+
+    def _advance(self) -> None:
+        """Call the handler with new entries."""
+        for offset, message in self._stream.read(self._offset):
+            self._offset = offset + 1
+            if not is_mark(message):
+                asyncio.get_running_loop().call_soon(self._hand_over, message)
+
+    def _hand_over(self, message: Message) -> None:
+        if self in self._connection.subscriptions:
+            self._handler(message)
+
+
+class MemoryConnection:
+    """Hold the server's state of a connection."""
+
+    def __init__(self, queues: Mapping[str, MemoryQueue], streams: Mapping[str, Stream]) -> None:
+        self.queues = queues
+        self.streams = streams
+        self.subscriptions: dict[MemoryConsumer | MemoryFollower, None] = {}
+        self.holds: dict[Hold, None] = {}
+
+    def subscribe(self, subscription: MemoryConsumer | MemoryFollower) -> None:
+        self.subscriptions[subscription] = None
+        subscription.attach()
+
+    def hold(
+        self, queue: MemoryQueue, entry: QueueEntry, consumer: MemoryConsumer | None = None
+    ) -> Hold:
+        lost = asyncio.get_running_loop().create_future()
+        hold = Hold(self, queue, entry, consumer, lost)
+        self.holds[hold] = None
+        return hold
+
+    def get(self, queue: MemoryQueue) -> Hold | None:
+        """Get the message at the head of a queue, if there is one."""
+        if (entry := queue.take()) is None:
+            return None
+        queue.getters += 1
+        return self.hold(queue, entry)
+
+    def attach(self) -> None:
+        for each in self.subscriptions:
+            each.attach()
+
+    def detach(self) -> None:
+        for each in self.subscriptions:
+            each.detach()
+
+    def lose(self) -> None:
+        for hold in tuple(self.holds):
+            hold.lose()
+
+
+class MemoryExchange:
+    """Hold the bindings of one exchange, and the headers that it checks."""
+
+    def __init__(self, spec: Exchange) -> None:
+        self.spec = spec
+        self.heeded: set[str] = set()
+        self._exact: dict[str, dict[Binding, None]] = {}
+        self._patterns = _Patterns()
+
+    def bind(self, binding: Binding) -> None:
+        self.heeded |= binding.arguments.keys() - {"x-match"}
+        pattern = self._pattern(binding)
+        if pattern is None:
+            self._exact.setdefault(binding.routing_key, {})[binding] = None
+        else:
+            self._patterns.at(pattern).bindings[binding] = None
+
+    def unbind(self, binding: Binding) -> None:
+        if (pattern := self._pattern(binding)) is not None:
+            self._patterns.at(pattern).bindings.pop(binding, None)
+        self._exact.get(binding.routing_key, {}).pop(binding, None)
+
+    def matching(self, keys: Iterable[str], headers: Mapping[str, Any]) -> list[Binding]:
+        """List the bindings that match any of a message's keys, or all their required headers."""
+        if self.spec.type == "headers":
+            bound = (binding for each in self._exact.values() for binding in each)
+            return [each for each in bound if _matches(each, headers)]
+        found: dict[Binding, None] = {}
+        for key in keys:
+            words = key.split(".") if key else []
+            found |= self._exact.get(key, {}) | dict.fromkeys(self._patterns.matching(words))
+        return list(found)
+
+    def _pattern(self, binding: Binding) -> Sequence[str] | None:
+        words = binding.routing_key.split(".")
+        match self.spec.type:
+            case "fanout":
+                return ["#"]
+            case "topic" if "*" in words or "#" in words:
+                return words
+            case _:
+                return None
+
+
+def _matches(binding: Binding, headers: Mapping[str, Any]) -> bool:
+    wanted = binding.arguments.items()
+    return all(headers.get(name) == value for name, value in wanted if name != "x-match")
+
+
+@dataclass(slots=True)
+class _Patterns:
+    """Match patterns word by word: a trie, so that a key is not compared with each of hundreds.
+
+    Attributes:
+        bindings: those whose pattern ends here.
+    """
+
+    bindings: dict[Binding, None] = field(default_factory=dict[Binding, None])
+    after: dict[str, "_Patterns"] = field(default_factory=dict[str, "_Patterns"])
+
+    def at(self, words: Sequence[str]) -> "_Patterns":
+        """Return the node where a pattern of these words ends."""
+        found = self
+        for word in words:
+            if (after := found.after.get(word)) is None:
+                after = found.after[word] = _Patterns()
+            found = after
+        return found
+
+    def matching(self, words: Sequence[str], begin: int = 0) -> Iterator[Binding]:
+        """Yield the bindings that match these words from an index on, some of them twice."""
+        if (any_number := self.after.get("#")) is not None:
+            for end in range(begin, len(words) + 1):
+                yield from any_number.matching(words, end)
+        if begin == len(words):
+            yield from self.bindings
+            return
+        for word in (words[begin], "*"):
+            if (following := self.after.get(word)) is not None:
+                yield from following.matching(words, begin + 1)
+
 
 BUILT_IN = tuple(Exchange(f"amq.{type}", type) for type in ("topic", "fanout", "direct"))
 CACHED_ROUTES = 100_000
@@ -124,7 +423,7 @@ class MemoryServer:
         if full:
             raise Rejected(f"The queue {full[0]!r} is full.")
 
-    def place(self, name: str) -> MemoryQueue | Stream | None:
+    def place(self, name: str) -> Place | None:
         return self.queues.get(name) or self.streams.get(name)
 
     def queue(self, name: str) -> MemoryQueue:
@@ -149,7 +448,7 @@ class MemoryServer:
         for queue in tuple(self._stuck):
             queue.retry_stranded()
 
-    def _route(self, letter: Letter) -> tuple[MemoryQueue | Stream, ...]:
+    def _route(self, letter: Letter) -> tuple[Place, ...]:
         """Find the destinations of a letter: by all its keys, and its relevant headers."""
         found = letter.message.headers
         headers = [(name, found[name]) for name in self._heeded if isinstance(found.get(name), str)]
@@ -157,10 +456,10 @@ class MemoryServer:
 
     def _find_places(
         self, exchange: str, keys: tuple[str, ...], heeded: frozenset[tuple[str, str]]
-    ) -> tuple[MemoryQueue | Stream, ...]:
+    ) -> tuple[Place, ...]:
         if not exchange:
             return tuple({place: None for key in keys if (place := self.place(key))})
-        headers, found = dict(heeded), dict[MemoryQueue | Stream, None]()
+        headers, found = dict(heeded), dict[Place, None]()
         ahead, seen = [exchange], set[str]()
         while ahead:
             name = ahead.pop()

@@ -16,7 +16,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Consumer, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.control.where import Where
+from scheduler.control.loops import Where
 from scheduler.errors import BrokerUnavailable, DeliveryLost
 from scheduler.events import Event
 from scheduler.processor.processor import Worker

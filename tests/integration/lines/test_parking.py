@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from scheduler import Context, Scheduler
-from scheduler.control.where import Where
+from scheduler.control.loops import Where
 from scheduler.protocol.epochs import Verb
 from tests.integration.lines.scene import Pod, Scene
 

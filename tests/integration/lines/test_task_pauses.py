@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Scheduler
+from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
-from scheduler.control.where import Where
 from scheduler.events import LoopRepaired, TaskPaused
 from scheduler.program import Program
 from scheduler.sending import CallTask

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scheduler.control.beginnings import REPAIRED
+from scheduler.control.loops import Where
 from scheduler.control.supervision import ADVICE
-from scheduler.control.where import Where
 from scheduler.protocol.tokens import Ending
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/words.md").read_text(encoding="utf-8")

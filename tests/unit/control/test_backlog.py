@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from scheduler import Retry, Scheduler
-from scheduler.control.leftovers import Leftover
+from scheduler.control.installation import Leftover
 from scheduler.control.reports import Effect
 from scheduler.control.status import Backlog, Counts
 from scheduler.errors import Unroutable

@@ -12,8 +12,8 @@ import pytest
 
 from scheduler import Context, Every, Scheduler
 from scheduler.control.beginnings import CALLING_TIMEOUT
+from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
-from scheduler.control.where import Where
 from scheduler.errors import BrokerUnavailable, Unconfirmed
 from scheduler.program import Program
 from scheduler.protocol.messages import Message

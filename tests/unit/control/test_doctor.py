@@ -20,8 +20,8 @@ from scheduler.control.doctor import (
 )
 from scheduler.errors import AccessRefused, BrokerUnavailable, IncompatibleBroker, Unconfirmed
 from scheduler.program import Program
+from scheduler.protocol.administration import Rights
 from scheduler.protocol.messages import Message
-from scheduler.protocol.rights import Rights
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Topology
 from scheduler.queues.failed import Reason

@@ -9,8 +9,8 @@ import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
 from scheduler.control.doctor import Finding
+from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
-from scheduler.control.where import Where
 from scheduler.errors import UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.tasks.loops import Loop, Override

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Every, Retry, Scheduler, StopLoop
+from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
-from scheduler.control.where import Where
 from scheduler.dashboard.picture import Picture
 from scheduler.errors import BrokerError, Unconfirmed
 from scheduler.events import LoopReported
@@ -19,8 +19,7 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.queues.failed import EVERYTHING
 from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import RollCall
-from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import aliases_of
+from scheduler.tasks.loops import Loop, aliases_of
 from scheduler.timing.schedules import Once
 from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, new_app, of, program_of

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Every, Retry, Scheduler
+from scheduler.control.loops import Where
 from scheduler.control.status import Choice, Status
-from scheduler.control.where import Where
 from scheduler.errors import Unconfirmed
 from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.tasks.tasks import SUPERVISION

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from scheduler import Context, Cron, Every, Scheduler, StopLoop
+from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
-from scheduler.control.where import Where
 from scheduler.errors import (
     InvalidArguments,
     Overtaken,

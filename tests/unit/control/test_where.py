@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler.brokers.contract import Depth
-from scheduler.control.where import TOLERANCE, Where, due_at_of, put_of, where
+from scheduler.control.loops import TOLERANCE, Where, due_at_of, put_of, where
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import WHOLE, Act, LoopId, State, Token
 from scheduler.queues.listing import RosterEntry

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from scheduler import Context, Cron, Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.control.where import Where
+from scheduler.control.loops import Where
 from scheduler.dashboard.access import Access, Redact, Visitor, basic_access
 from scheduler.dashboard.actions import ACTS
 from scheduler.dashboard.pages import PAGES

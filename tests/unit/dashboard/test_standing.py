@@ -7,7 +7,7 @@ import pytest
 
 from scheduler import Every
 from scheduler.brokers.contract import Depth
-from scheduler.control.where import Where
+from scheduler.control.loops import Where
 from scheduler.dashboard.forms import PAGE, Filter
 from scheduler.dashboard.picture import RUNS_KEPT, LoopPicture, PastRun, Picture
 from scheduler.dashboard.standing import (

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from scheduler import Cron, Every
-from scheduler.control.where import Where
+from scheduler.control.loops import Where
 from scheduler.dashboard.picture import LoopPicture, PastRun
 from scheduler.dashboard.standing import Standing
 from scheduler.dashboard.ticks import MOST_PAST, SLOT, PastTick, past_ticks, planned

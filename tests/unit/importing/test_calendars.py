@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from scheduler.errors import ScheduleError
 from scheduler.importing.calendars import COLUMNS, DAY, HOUR, MINUTE, WEEKDAY, Calendar, Dialect
 from scheduler.importing.celery import read_celery
-from scheduler.importing.cronjob import read_cronjobs
-from scheduler.importing.crontab import read_crontab
-from scheduler.importing.findings import ImportedJob
+from scheduler.importing.crontab import read_cronjobs, read_crontab
+from scheduler.importing.writing import ImportedJob
 from scheduler.timing.crontab import pattern_of
 from scheduler.timing.schedules import Cron
 

@@ -7,7 +7,7 @@ import pytest
 from scheduler import Cron, Every, Retry
 from scheduler.errors import UsageError
 from scheduler.importing.celery import read_celery
-from scheduler.importing.findings import CeleryCall, Found, ImportedJob, Parameter, Unknown
+from scheduler.importing.writing import CeleryCall, Found, ImportedJob, Parameter, Unknown
 from tests.imported import KINDS, form, job_of, notes_of
 
 

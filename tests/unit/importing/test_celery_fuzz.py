@@ -13,7 +13,7 @@ import pytest
 from scheduler import Cron, Every
 from scheduler.errors import ScheduleError
 from scheduler.importing.celery import read_celery
-from scheduler.importing.findings import CeleryCall, Found, ImportedJob
+from scheduler.importing.writing import CeleryCall, Found, ImportedJob
 
 SCHEDULES = int(os.environ.get("SCHEDULER_TEST_IMPORTS", "200"))
 PER_FILE = 4

@@ -10,8 +10,8 @@ import yaml
 
 from scheduler import Cron, Every, Retry
 from scheduler.errors import UsageError
-from scheduler.importing.cronjob import read_cronjobs
-from scheduler.importing.findings import BY_HAND, Command, Found, ImportedJob, Unknown
+from scheduler.importing.crontab import read_cronjobs
+from scheduler.importing.writing import BY_HAND, Command, Found, ImportedJob, Unknown
 from tests.imported import KINDS, job_of, notes_of
 
 

@@ -5,7 +5,7 @@ import pytest
 from scheduler import Cron
 from scheduler.errors import UsageError
 from scheduler.importing.crontab import SIX, read_crontab
-from scheduler.importing.findings import BY_HAND, NO_LIMIT, Command, ImportedJob
+from scheduler.importing.writing import BY_HAND, NO_LIMIT, Command, ImportedJob
 from tests.imported import KINDS, notes_of
 
 

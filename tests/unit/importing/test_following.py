@@ -4,7 +4,7 @@ import pytest
 
 from scheduler import Cron, Every
 from scheduler.importing.celery import read_celery
-from scheduler.importing.findings import CeleryCall, Found, ImportedJob, Unknown
+from scheduler.importing.writing import CeleryCall, Found, ImportedJob, Unknown
 from tests.imported import form, notes_of
 
 A = "{'task': 't.a', 'schedule': 60}"

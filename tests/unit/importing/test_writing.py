@@ -14,8 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler import Cron, Every, Retry
-from scheduler.importing.findings import CeleryCall, Command, Found, ImportedJob, Note, SourceLine
-from scheduler.importing.writing import code_of, comment, literal, name_of
+from scheduler.importing.writing import (
+    CeleryCall,
+    Command,
+    Found,
+    ImportedJob,
+    Note,
+    SourceLine,
+    code_of,
+    comment,
+    literal,
+    name_of,
+)
 from scheduler.testing import Kit, run_virtually
 from tests.imported import KINDS, app_of, module_of
 

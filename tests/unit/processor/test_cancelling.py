@@ -10,8 +10,8 @@ import pytest
 
 from scheduler import Context, NotRunning, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.control.loops import Where
 from scheduler.control.reports import operator_here
-from scheduler.control.where import Where
 from scheduler.errors import UsageError
 from scheduler.events import Escalated, RunFinished
 from scheduler.protocol.tokens import Ending, LoopId, State

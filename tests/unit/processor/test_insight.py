@@ -16,7 +16,7 @@ import pytest
 from scheduler import Context, Retry, Scheduler, UsageError
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.control.cancellation import Cancellation
+from scheduler.control.verbs import Cancellation
 from scheduler.errors import NotRunning
 from scheduler.events import Event, RunFinished, RunStarted
 from scheduler.processor.stacks import LIMIT, of_thread

@@ -11,7 +11,7 @@ import pytest
 from scheduler import Context, Retry, Scheduler, StopLoop
 from scheduler.brokers.contract import Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.control.where import Where
+from scheduler.control.loops import Where
 from scheduler.errors import BrokerUnavailable, Unconfirmed
 from scheduler.events import (
     ConnectionLost,

@@ -9,8 +9,8 @@ import pytest
 
 from scheduler import Context, Cron, Every, Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.brokers.memory.connection import MemoryConsumer
-from scheduler.control.where import Where
+from scheduler.brokers.memory.server import MemoryConsumer
+from scheduler.control.loops import Where
 from scheduler.errors import QueueNotFound
 from scheduler.events import (
     ProcessorStarted,

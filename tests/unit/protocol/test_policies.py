@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.protocol.policies import BrokerPolicy, advice, harms, shield
+from scheduler.protocol.administration import BrokerPolicy, advice, harms, shield
 from scheduler.protocol.topology import Queue, topology
 
 SHOP = topology("shop", ["report"], called=["report"])

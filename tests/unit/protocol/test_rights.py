@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.protocol.rights import (
+from scheduler.protocol.administration import (
     Rights,
     command,
     rights_to_look,

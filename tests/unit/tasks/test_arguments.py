@@ -5,8 +5,8 @@ from pydantic import BaseModel, Field, SecretStr
 
 from scheduler.errors import InvalidArguments, RegistrationError
 from scheduler.protocol.messages import Message
-from scheduler.tasks.arguments import Arguments, BodyReader
 from scheduler.tasks.context import Context
+from scheduler.tasks.tasks import Arguments, BodyReader
 
 
 async def ships(ctx: Context, order: int, city: str = "Bonn", *, times: int = 1) -> None: ...

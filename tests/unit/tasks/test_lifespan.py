@@ -9,7 +9,7 @@ import pytest
 
 from scheduler import Context, Scheduler
 from scheduler.errors import RegistrationError
-from scheduler.tasks.arguments import Arguments
+from scheduler.tasks.tasks import Arguments
 
 
 async def generator(app: Scheduler) -> AsyncGenerator[int]:

@@ -3,10 +3,9 @@ from datetime import timedelta
 import pytest
 
 from scheduler.protocol.tokens import LoopId
-from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.loops import absent, loop_of, supervision
 from scheduler.tasks.retries import Policy, Retry
-from scheduler.tasks.tasks import TaskSpec
+from scheduler.tasks.tasks import Arguments, TaskSpec
 from scheduler.timing.schedules import Every
 
 

@@ -15,7 +15,7 @@ from scheduler import Context, Retry, Scheduler
 from scheduler.errors import InvalidArguments, RegistrationError, ScheduleError
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Subscription
-from scheduler.tasks.arguments import Arguments
+from scheduler.tasks.tasks import Arguments
 from scheduler.timing.pacing import Rate
 from scheduler.timing.schedules import Every
 

@@ -1,9 +1,10 @@
-"""Generate registration code from files of other schedulers: `scheduler import`."""
+"""Write code: `scheduler init`, a first app; `scheduler import`, from files of other schedulers."""
 
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -11,15 +12,55 @@ import typer
 
 from scheduler.app import NAMESPACE
 from scheduler.cli.arguments import command, new_group
-from scheduler.cli.printing import AS_JSON, print_json
+from scheduler.cli.printing import AS_JSON, Output, print_json
 from scheduler.errors import SchedulerError, UsageError
 from scheduler.importing.celery import read_celery
-from scheduler.importing.cronjob import read_cronjobs
-from scheduler.importing.crontab import read_crontab
-from scheduler.importing.findings import Found
-from scheduler.importing.writing import code_of
+from scheduler.importing.crontab import read_cronjobs, read_crontab
+from scheduler.importing.writing import Found, code_of
 from scheduler.protocol.messages import printable
 from scheduler.spelling import counted
+
+cli = new_group()
+
+TEXTS = files("scheduler.cli") / "first_app"
+NAMES = ("jobs.py", "test_jobs.py", "compose.yaml")
+
+
+@command(cli, "init", asks=False)
+def init(
+    folder: Annotated[
+        str,
+        typer.Argument(metavar="[FOLDER]", help="The folder to write to; by default, this one."),
+    ] = ".",
+) -> Output:
+    """Write a first app, its test, and a compose file with RabbitMQ.
+
+    The files are jobs.py, test_jobs.py and compose.yaml. The namespace of the app is the name of
+    the folder. If one of the files exists, the command writes none.
+
+    Example: scheduler init shop
+    """
+    written = _write_app(Path(folder))
+    line = f"Written: {', '.join(written)}. `scheduler dev {written[0]}` runs the app."
+    return Output({"written": written}, [line])
+
+
+def _write_app(folder: Path) -> list[str]:
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", folder.resolve().name)[:64].strip("-") or "jobs"
+    texts = {
+        folder / name: (TEXTS / f"{name}-tpl").read_text("utf-8").replace("NAMESPACE", plain)
+        for name in NAMES
+    }
+    if there := [str(path) for path in texts if path.exists()]:
+        raise UsageError(f"{there[0]} exists: nothing was written. Name another folder.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written to: {error.strerror}.") from None
+    return [str(path) for path in texts]
+
 
 STDIN = "-"
 
@@ -42,10 +83,11 @@ Zone = Annotated[
     typer.Option(help="The zone of times, such as Europe/Berlin, if the file names none."),
 ]
 
-cli = new_group("Convert the jobs of Celery, crontabs and CronJobs to code. Runs nothing.")
+imports = new_group("Convert the jobs of Celery, crontabs and CronJobs to code. Runs nothing.")
+cli.add_typer(imports, name="import")
 
 
-@command(cli, "celery", asks=False)
+@command(imports, "celery", asks=False)
 def import_celery(
     files: Files,
     out: Out = None,
@@ -64,7 +106,7 @@ def import_celery(
     _show(read_celery(dict(_texts(files)), tz=tz), out, force, namespace)
 
 
-@command(cli, "crontab", asks=False)
+@command(imports, "crontab", asks=False)
 def import_crontab(
     files: Files,
     out: Out = None,
@@ -89,7 +131,7 @@ def import_crontab(
     _show(_together(found), out, force, namespace)
 
 
-@command(cli, "cronjob", asks=False)
+@command(imports, "cronjob", asks=False)
 def import_cronjob(
     files: Files,
     out: Out = None,
