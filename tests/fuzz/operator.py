@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
-from scheduler.cli.failed import row_of_parked
+from scheduler.cli.messages import row_of_parked
 from scheduler.cli.printing import print_json
 from scheduler.cli.runs import row_of_entry
 from scheduler.queues.failed import EVERYTHING, ParkedMessage, Selection

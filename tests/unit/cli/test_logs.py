@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from scheduler import Context, Retry, Scheduler, Settings
-from scheduler.cli.logs import configure, log_event, logged_events
+from scheduler.cli.loading import configure, log_event, logged_events
 from scheduler.events import (
     Connected,
     ConnectionRetried,

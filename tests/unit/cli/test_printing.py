@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from scheduler.brokers.tables import Opaque
-from scheduler.cli.failed import Spool, row_of_parked
+from scheduler.cli.messages import Spool, row_of_parked
 from scheduler.cli.printing import (
     print_error,
     print_json,
