@@ -187,10 +187,20 @@ class Survey:
         overdue = self._overdue(loops, listing, now)
         answers = await self.answers(overdue) if overdue else None
         asked = dict.fromkeys(overdue, answers)
-        return [
-            self._status(loop, listing, now, depths[loop.id.task], asked.get(loop.id))
-            for loop in loops
-        ]
+
+        def statuses() -> list[Status]:
+            return [
+                self._status(loop, listing, now, depths[loop.id.task], asked.get(loop.id))
+                for loop in loops
+            ]
+
+        found = statuses()
+        # A token whose run was settled since the reading is not held, but has continued.
+        lost = [each.loop.id for each in found if each.where is Where.LOST]
+        if lost := [loop for loop in lost if loop in self._tokens]:
+            await self._last_tokens(lost, listing)
+            found = statuses()
+        return found
 
     def _status(
         self,

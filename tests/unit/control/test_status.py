@@ -1,7 +1,7 @@
 """Where the token of each loop is, as an operator is told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ from scheduler.control.loops import Where
 from scheduler.control.status import Choice, Status
 from scheduler.errors import Unconfirmed
 from scheduler.protocol.tokens import Ending, LoopId
+from scheduler.queues.roll_call import Answers
 from scheduler.tasks.tasks import SUPERVISION
 from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, new_app, program_of
@@ -73,6 +74,22 @@ async def delete_roster(stage: Stage) -> None:
 
 
 Deed = Callable[[Stage], Awaitable[None]]
+
+
+async def test_a_run_that_ends_while_the_status_is_asked_for_is_not_a_lost_token(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.seed(looping(takes=30))
+    ask = stage.survey.answers
+
+    async def after_the_run(loops: Mapping[LoopId, int]) -> Answers:
+        await asyncio.sleep(25)
+        return await ask(loops)
+
+    async with stage.processor():
+        await asyncio.sleep(80)
+        monkeypatch.setattr(stage.survey, "answers", after_the_run)
+        assert (await status(stage)).where is Where.WAITING
 
 
 @pytest.mark.parametrize(
