@@ -31,7 +31,7 @@ CALLED_AT_ONCE = 2_000
 """Loops in one question of a roll call: some 100 kB."""
 
 BEGUN_AT_ONCE = 10_000
-PUT_AT_ONCE = LANES * LANE_HOLDS // 2  # of two creators that take turns, both find a lane
+PUT_AT_ONCE = LANES * LANE_HOLDS
 REPAIRED = {
     "lost": "its token was put again",
     "doubled": "a node of the broker delivered its token twice: one token replaces both",
