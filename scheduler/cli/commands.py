@@ -50,7 +50,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "doctor": CommandEntry("doctor", "Check everything that could break the guarantees."),
     "scheduled": CommandEntry("loops", "List, move and cancel named one-offs."),
     "schedule": CommandEntry("loops", "Override a loop's schedule without changing code."),
-    "failed": CommandEntry("messages", "List, show, replay and purge parked messages."),
+    "failed": CommandEntry("messages", "List, show, replay, purge and restore parked messages."),
     "unsent": CommandEntry("messages", "List, send and purge messages that could not be sent."),
     "topology": CommandEntry("seeding", "Show or export the exchanges and queues the app uses."),
     "import": CommandEntry("writing", "Convert the jobs of Celery, crontabs and CronJobs to code."),
@@ -63,7 +63,7 @@ ELSEWHERE = {
     **dict.fromkeys(("flower", "web"), "dashboard"),
     **{"inspect": "ps", "logs": "history", "stop": "pause"},
     **{"delete": "remove", "help": "--help", "rm": "remove", "version": "--version"},
-    **{"purge": "failed purge", "retry": "failed replay"},
+    **{"purge": "failed purge", "undelete": "failed restore", "retry": "failed replay"},
 }
 """The names of commands in other programs of this kind, and their counterparts here."""
 

@@ -229,7 +229,7 @@ OneReason = Annotated[
 ]
 All = Annotated[bool, typer.Option("--all", help="All parked messages, instead of IDs.")]
 
-failures = new_group("List, show, replay and purge parked messages.")
+failures = new_group("List, show, replay, purge and restore parked messages.")
 cli.add_typer(failures, name="failed")
 
 
@@ -239,6 +239,9 @@ def failed_list(
     task: OneTask = None,
     reason: OneReason = None,
     limit: Annotated[int, typer.Option(min=1, help="The maximum number of messages.")] = 100,
+    trash: Annotated[
+        bool, typer.Option("--trash", help="List deleted messages, which can be restored.")
+    ] = False,
 ) -> None:
     """List the parked messages.
 
@@ -251,7 +254,7 @@ def failed_list(
         rows = Spool(file)
 
         async def listed(program: Program) -> tuple[int, NotAllSeen | None, Zones]:
-            tasks = await _tasks(app, program, task)
+            tasks = None if trash else await _tasks(app, program, task)
             seen = await _laid_out(program.failed, tasks, which, limit, rows)
             has_ticks = not as_json and any(map(_is_tick, rows))
             return *seen, await zones_of_loops(app, program) if has_ticks else {}
@@ -355,17 +358,40 @@ def failed_purge(
     reason: OneReason = None,
     yes: Yes = False,
 ) -> Output:
-    """Delete parked messages for good.
+    """Delete parked messages. The trash keeps them for a day.
 
-    Select messages by ID, --task, --reason or --all.
+    Select messages by ID, --task, --reason or --all. `scheduler failed restore` takes them back.
 
     Example: scheduler failed purge jobs:app 0195f3a2
     """
     reference, which = _selection(reference, messages, everything, task, reason)
     app = ready_app(reference)
     if not yes:
-        typer.confirm("Delete parked messages for good?", abort=True, err=True)
+        typer.confirm("Delete parked messages?", abort=True, err=True)
     return _do("purged", app, which, FailedQueues.purge)
+
+
+@command(failures, "restore")
+def failed_restore(
+    reference: AppArgument = None,
+    messages: Ids = None,
+    everything: All = False,
+    task: OneTask = None,
+    reason: OneReason = None,
+) -> Output:
+    """Take deleted messages back from the trash, within a day.
+
+    They are parked again as they were. Select messages by ID, --task, --reason or --all.
+
+    Example: scheduler failed restore jobs:app 0195f3a2
+    """
+    reference, which = _selection(reference, messages, everything, task, reason)
+    app = ready_app(reference)
+
+    def restore(failed: FailedQueues, _: None, which: Selection, **tell: Any) -> Awaitable[int]:
+        return failed.restore(which, **tell)
+
+    return _do("restored", app, which, restore, in_trash=True)
 
 
 class Spool:
@@ -414,7 +440,7 @@ def _selection(
 
 async def _laid_out(
     failed: FailedQueues,
-    tasks: list[str],
+    tasks: list[str] | None,
     which: Selection,
     limit: int,
     rows: Spool,
@@ -434,7 +460,7 @@ async def _laid_out(
     return more, None
 
 
-async def _whole(failed: FailedQueues, tasks: list[str], which: Selection) -> Selection:
+async def _whole(failed: FailedQueues, tasks: list[str] | None, which: Selection) -> Selection:
     if which.ids is None:
         return which
     named = await failed.named(tasks, which.ids)
@@ -442,7 +468,12 @@ async def _whole(failed: FailedQueues, tasks: list[str], which: Selection) -> Se
 
 
 def _do(
-    done: str, app: Scheduler, which: Selection, verb: Callable[..., Awaitable[object]]
+    done: str,
+    app: Scheduler,
+    which: Selection,
+    verb: Callable[..., Awaitable[object]],
+    *,
+    in_trash: bool = False,
 ) -> Output:
     """Run an operation on messages, and report its effect, even if it is interrupted."""
     not_found, ids, error = set(which.ids or ()), list[str](), None
@@ -455,7 +486,7 @@ def _do(
             print_line(f"{done} {parked.id}")
 
     async def through(program: Program) -> None:
-        failed, tasks = program.failed, await _tasks(app, program, which.task)
+        failed, tasks = program.failed, None if in_trash else await _tasks(app, program, which.task)
         whole = await _whole(failed, tasks, which)
         if whole.ids is not None:
             work.expect(len(whole.ids))

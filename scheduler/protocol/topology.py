@@ -11,6 +11,7 @@ function.
         └► (no queue) ──► unrouted ──TTL──► rerouted ──► processor.{task}
                                                └► (no queue) ──► unmatched
     failed ──► failed.{task}; (no queue) ──► unmatched ──► failed
+      └─trash─► trash: deleted messages, for a day
 
     scheduler ──► journal (stream): each settlement, and records of parked messages
     control ──imprint──► imprint: the app and the settings that everything was declared for
@@ -87,6 +88,9 @@ LAST_ALONE: Mapping[str, Any] = MappingProxyType({"x-max-length": 1, "x-overflow
 # processor doing so, the broker does. Not a setting: the limit of an existing queue cannot be
 # changed.
 DELIVERY_BACKSTOP = 100
+
+TRASH_KEY = "trash"  # no key of a task or a loop
+TRASHED_FOR = timedelta(days=1)
 
 # Each priority of a classic queue costs processes in the broker; quorum queues have theirs anyway.
 CLASSIC_PRIORITIES = 5
@@ -256,6 +260,7 @@ class Names:
     failed = Named(
         "failed", "The exchange and the queue of messages that no failed queue is bound for."
     )
+    trash = Named("trash", "The queue of deleted parked messages, which keeps each for a day.")
     unmatched = Named("unmatched", "The exchange of parked messages without a known task.")
     journal = Named("journal", "The stream of everything that was settled, done or parked.")
     control = Named("control", "The exchange of messages between processors.")
@@ -461,6 +466,7 @@ class _Builder:
             ),
             queues=(
                 Queue(names.failed, dict(SAFE)),
+                Queue(names.trash, {**SAFE, "x-message-ttl": milliseconds(TRASHED_FOR)}),
                 _timer_queue(names.unrouted, UNROUTED_FOR, names.rerouted),
                 _timer_queue(names.later_unrouted, UNROUTED_CALL_FOR, names.later_rerouted),
                 _stream(names.journal, self.max_bytes, JOURNAL_SEGMENT, self.max_age),
@@ -472,6 +478,7 @@ class _Builder:
             ),
             bindings=(
                 Binding(names.unmatched, names.failed, ""),
+                Binding(names.failed, names.trash, TRASH_KEY),
                 Binding(names.unrouted, names.unrouted, ""),
                 Binding(names.later_unrouted, names.later_unrouted, ""),
                 Binding(names.later, names.later_refused, f"{RETRY_KEY}#", "exchange"),

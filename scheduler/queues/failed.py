@@ -19,6 +19,9 @@ be inspected, one that cannot be parked breaks connection after connection.
 
 A replayed message has none of them, only `scheduler-replayed-at-ms`, the time of the replay.
 
+A deleted message is in the trash for a day, with two more headers: `scheduler-parked-key` and
+`scheduler-parked-deletion`, its routing key and the deletion that it was a part of.
+
 The journal gets a record of each: these headers, without the traceback, and which tick it was.
 
 Messages that the broker itself parks (for a task that does not exist, or that no processor could
@@ -73,12 +76,13 @@ from scheduler.protocol.messages import (
     summary_of,
 )
 from scheduler.protocol.tokens import LOOP_KEY, REPLAY, claims_of, is_token, loop_named_by
-from scheduler.protocol.topology import Names, is_of_task
+from scheduler.protocol.topology import TRASH_KEY, Names, is_of_task
 from scheduler.spelling import no_such
 from scheduler.timing.moments import Clock, milliseconds_since_epoch, moment_of
 from scheduler.timing.pacing import Pacer, Rate
 
 PARKED_SEQ = f"{PARKED}seq"
+TRASHED_KEY, DELETION = f"{PARKED}key", f"{PARKED}deletion"
 RECORD_TYPE = "scheduler.parked"
 RECORD_KEY = "scheduler.parked"
 TRACEBACK_LENGTH = 4000
@@ -346,9 +350,11 @@ class FailedQueues:
         await delivery.ack()
 
     async def look(
-        self, tasks: Iterable[str], which: Selection = EVERYTHING
+        self, tasks: Iterable[str] | None, which: Selection = EVERYTHING
     ) -> AsyncGenerator[ParkedMessage]:
         """Browse the parked messages of these tasks, and those without a known task.
+
+        Without tasks (None), browse the deleted ones in the trash.
 
         They stay unacked until the end: close the iterator to stop early.
 
@@ -365,7 +371,7 @@ class FailedQueues:
                             yield parked
 
     async def browse(
-        self, tasks: Iterable[str], which: Selection = EVERYTHING, *, limit: int = 100
+        self, tasks: Iterable[str] | None, which: Selection = EVERYTHING, *, limit: int = 100
     ) -> list[ParkedMessage]:
         """Return the first of them, without those that another reader holds."""
         found: list[ParkedMessage] = []
@@ -375,7 +381,7 @@ class FailedQueues:
                     found.append(parked)
         return found
 
-    async def named(self, tasks: Iterable[str], beginnings: Iterable[str]) -> dict[str, str]:
+    async def named(self, tasks: Iterable[str] | None, beginnings: Iterable[str]) -> dict[str, str]:
         """Resolve prefixes to IDs; a whole ID is itself.
 
         Raises:
@@ -406,8 +412,8 @@ class FailedQueues:
                 named[beginning] = beginning if beginning in ids else ids.pop()
         return named
 
-    async def count(self, tasks: Iterable[str]) -> int:
-        """Count the parked messages of these tasks, and those without a known task."""
+    async def count(self, tasks: Iterable[str] | None) -> int:
+        """Count the messages that `look` browses."""
         return sum((await self._waiting(tasks)).values())
 
     async def replay(
@@ -448,35 +454,73 @@ class FailedQueues:
         return await self._take(tasks, sweep)
 
     async def purge(
-        self, tasks: Iterable[str], which: Selection, *, tell: Tell = lambda parked: None
+        self,
+        tasks: Iterable[str],
+        which: Selection,
+        *,
+        deletion: str = "",
+        tell: Tell = lambda parked: None,
     ) -> int:
-        """Delete parked messages; return their number.
+        """Delete parked messages; return their number. The trash keeps them for a day.
+
+        Each is published to the trash and confirmed before it is removed from the failed queue.
 
         Args:
+            deletion: names this deletion, to restore what it has deleted.
             tell: called with each after its deletion.
 
         Raises:
             NotAllSeen: some messages could not be read.
         """
 
-        async def forget(_: ParkedMessage) -> None: ...
+        async def discard(parked: ParkedMessage) -> None:
+            message = _trashed(parked, deletion)
+            await self._publish(message, self._names.failed, TRASH_KEY, DEFAULT_TIMEOUT)
 
-        sweep = _Sweep(self._broker, self._read, which, forget, tell, None)
+        sweep = _Sweep(self._broker, self._read, which, discard, tell, None)
         return await self._take(tasks, sweep)
 
-    async def _take(self, tasks: Iterable[str], sweep: "_Sweep") -> int:
+    async def restore(
+        self,
+        which: Selection,
+        *,
+        deletion: str | None = None,
+        tell: Tell = lambda parked: None,
+    ) -> int:
+        """Park deleted messages again, as they were; return their number.
+
+        Each is published and confirmed before it is removed from the trash.
+
+        Args:
+            deletion: only what this deletion has deleted; None: any.
+            tell: called with each after its return.
+
+        Raises:
+            NotAllSeen: some messages could not be read.
+        """
+
+        async def park_again(parked: ParkedMessage) -> None:
+            headers = dict(parked.message.headers)
+            key = str(headers.pop(TRASHED_KEY, ""))
+            headers.pop(DELETION, None)
+            message = replace(parked.message, headers=own_headers(headers), expiration=None)
+            await self._publish(message, self._names.failed, key, DEFAULT_TIMEOUT)
+
+        of_deletion = _OfDeletion(which, deletion)
+        sweep = _Sweep(self._broker, self._read, of_deletion, park_again, tell, None)
+        return await self._take(None, sweep)
+
+    async def _take(self, tasks: Iterable[str] | None, sweep: "_Sweep") -> int:
         left = await self._waiting(tasks)
         with _counting(left):
             for queue in left:
                 await sweep.over(queue, left)
         return sweep.taken
 
-    async def _waiting(self, tasks: Iterable[str]) -> dict[str, int]:
-        """Count the messages in each failed queue."""
+    async def _waiting(self, tasks: Iterable[str] | None) -> dict[str, int]:
+        """Count the messages in each queue."""
         waiting: dict[str, int] = {}
-        wanted = list(dict.fromkeys(tasks))
-        names = (*wanted, *(old for old, task in self._aliases.items() if task in wanted))
-        for queue in [*map(self._names.failed_queue, names), self._names.failed]:
+        for queue in self._queues(tasks):
             depth = await self._broker.depth(queue)
             if depth is None:
                 raise QueueNotFound(
@@ -485,8 +529,17 @@ class FailedQueues:
             waiting[queue] = depth.ready
         return waiting
 
+    def _queues(self, tasks: Iterable[str] | None) -> list[str]:
+        if tasks is None:
+            return [self._names.trash]
+        wanted = list(dict.fromkeys(tasks))
+        names = (*wanted, *(old for old, task in self._aliases.items() if task in wanted))
+        return [*map(self._names.failed_queue, names), self._names.failed]
+
     def _read(self, delivery: Delivery) -> ParkedMessage:
         message, key = delivery.message, delivery.routing_key
+        if delivery.queue == self._names.trash:
+            key = str(message.headers.get(TRASHED_KEY) or "")
         name = delivery.queue.removeprefix(self._names.failed_queue(""))
         if (task := self._aliases.get(name)) is not None:
             message, key = renamed(message, key, name, task)
@@ -537,7 +590,7 @@ class _Sweep:
         self,
         broker: Broker,
         read: Callable[[Delivery], ParkedMessage],
-        which: Selection,
+        which: "Selection | _OfDeletion",
         use: Callable[[ParkedMessage], Awaitable[None]],
         tell: Tell,
         rate: Rate | None,
@@ -581,6 +634,41 @@ class _Sweep:
         await delivery.ack()
         self.taken += 1
         self._tell(parked)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfDeletion:
+    """Select messages in the trash."""
+
+    which: Selection
+    deletion: str | None
+
+    def has(self, parked: ParkedMessage) -> bool:
+        is_its = self.deletion in (None, parked.message.headers.get(DELETION))
+        return is_its and self.which.has(parked)
+
+
+def _trashed(parked: ParkedMessage, deletion: str) -> Message:
+    """Return the message as it is put into the trash.
+
+    What the broker had parked stays distinguishable from a tick: its key is that of its task, as
+    the broker's own headers are lost.
+    """
+    is_dead, at = _is_dead(parked.message), parked.parked_at
+    key = task_key(parked.task) if is_dead and parked.task else parked.routing_key
+    texts = {
+        "loop": one_line(parked.loop),
+        "reason": parked.reason,
+        "error": parked.error,
+        "traceback": parked.traceback,
+        "key": key.encode(errors="replace").decode(),
+        "deletion": deletion,
+    }
+    added: dict[str, Any] = {PARKED + name: text for name, text in texts.items()}
+    if at is not None:
+        added[f"{PARKED}at-ms"] = milliseconds_since_epoch(at)
+    headers = {**_origin_of(parked.message), **parked.headers, **added}
+    return replace(parked.message, headers=headers, expiration=None)
 
 
 @contextmanager

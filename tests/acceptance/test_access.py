@@ -41,6 +41,7 @@ ONLINE = (
     "failed show nobody",
     "failed replay --all",
     "failed purge --all --yes",
+    "failed restore --all",
     "history",
     "doctor",
 )

@@ -74,6 +74,7 @@ COMMANDS = {
     "failed show": ("some-id", WRONG, "no parked message 'some-id'"),
     "failed replay": ("--all", FINE, "0 replayed"),
     "failed purge": ("--all --yes", FINE, "0 purged"),
+    "failed restore": ("--all", FINE, "0 restored"),
     "init": (f"{APPS}/quick.py", MISUSE, "cannot be written to"),
     "unsent list": ("", MISUSE, "stores no messages"),
     "unsent send": ("", MISUSE, "stores no messages"),
@@ -136,7 +137,7 @@ def test_every_option_and_argument_says_what_it_is(name: str, command: Any):
 
 @pytest.mark.parametrize(
     ("words", "completed"),
-    [("sta", ["status"]), ("failed re", ["replay"]), ("status --w", ["--watch"])],
+    [("sta", ["status"]), ("failed re", ["replay", "restore"]), ("status --w", ["--watch"])],
 )
 def test_a_shell_can_complete_commands_and_options(
     offline: CommandLine, words: str, completed: list[str]
@@ -205,6 +206,7 @@ def test_json_is_what_every_command_prints_when_asked(seeded: CommandLine):
         "failed list",
         "failed replay --all",
         "failed purge --all --yes",
+        "failed restore --all",
         "topology show",
         "topology export",
         "doctor",

@@ -53,7 +53,7 @@ def test_the_app_may_be_left_out(offline: CommandLine):
     assert completed(offline, "seed", "", SCHEDULER_APP=SHOP) == []  # it takes no loop
 
 
-@pytest.mark.parametrize("command", ["list", "replay", "purge"])
+@pytest.mark.parametrize("command", ["list", "replay", "purge", "restore"])
 def test_tasks_are_completed(offline: CommandLine, command: str):
     assert completed(offline, "failed", command, SHOP_ALONE, "--task", "se") == ["sell"]
     assert completed(offline, "failed", command, "--task", "se", SCHEDULER_APP=SHOP) == ["sell"]

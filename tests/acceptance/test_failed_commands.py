@@ -218,6 +218,17 @@ def test_a_terminal_shows_as_much_of_an_id_as_a_verb_needs(desk: Desk):
     assert desk.left == ["m3", "m4", "m5"]
 
 
+def test_what_is_purged_is_in_the_trash_and_is_restored(desk: Desk):
+    ids = [desk.id_of("m1"), desk.id_of("m2")]
+    assert desk("purge", "--yes", *ids).out.splitlines()[-1] == "2 purged"
+    assert desk.left == ["m3", "m4", "m5"]
+    assert [row["id"] for row in desk("list", "--trash", "--json").json] == ids
+    assert desk("restore", ids[1][:8]).out.splitlines() == [f"restored {ids[1]}", "1 restored"]
+    assert sorted(desk.left) == ["m2", "m3", "m4", "m5"]
+    done = desk("restore", ids[1])
+    assert (done.code, done.out.splitlines()) == (1, [f"not found: {ids[1]}", "0 restored"])
+
+
 def test_an_id_that_several_begin_with_is_refused(desk: Desk):
     done = desk("purge", "--yes", "m")
     assert done.code == MISUSE

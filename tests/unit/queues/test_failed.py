@@ -408,6 +408,7 @@ async def test_parked_messages_are_chosen_by_all_that_is_given(
     failed: FailedQueues, selection: Selection, chosen: str
 ):
     await park_some(failed)
+    before = {each.id: each for each in await failed.browse(TASKS)}
     found = await failed.browse(TASKS, selection)
     assert [each.message.message_id for each in found] == list(chosen)
     assert [each.id for each in await failed.browse(TASKS, selection, limit=1)] == [
@@ -417,6 +418,44 @@ async def test_parked_messages_are_chosen_by_all_that_is_given(
     assert await failed.purge(TASKS, selection, tell=purged.append) == len(chosen)
     assert {each.id for each in purged} == {each.id for each in found}
     assert len(await failed.browse(TASKS)) == 4 - len(chosen)
+    # The trash has them, and they are restored as they were.
+    assert {each.id for each in await failed.browse(None)} == {each.id for each in found}
+    assert await failed.restore(selection) == len(chosen)
+    after = {each.id: each for each in await failed.browse(TASKS)}
+    assert {id: own(each) for id, each in after.items()} == {
+        id: own(each) for id, each in before.items()
+    }
+    assert await failed.count(None) == 0
+
+
+def own(parked: ParkedMessage) -> ParkedMessage:
+    """What a program knows of it: brokers count deliveries."""
+    message = replace(parked.message, headers=own_headers(parked.message.headers))
+    return replace(parked, message=message)
+
+
+async def test_a_deletion_is_undone_alone_and_only_for_a_day(stage: Stage, slow: FailedQueues):
+    report, mail = Selection(task="report"), Selection(task="mail")
+    assert await slow.purge(TASKS, report, deletion="first") == 2
+    assert await slow.purge(TASKS, mail, deletion="second") == 1
+    assert await slow.restore(EVERYTHING, deletion="second") == 1
+    assert [each.task for each in await slow.browse(["mail"], mail)] == ["mail"]
+    await asyncio.sleep(timedelta(days=1).total_seconds() + 1)
+    assert await slow.restore(EVERYTHING, deletion="first") == 0
+
+
+async def test_what_claims_to_be_a_tick_is_none_after_its_restoration(
+    stage: Stage, slow: FailedQueues
+):
+    claims = {**FROM_BROKERS, **OWN, "scheduler-parked-reason": "rejected"}
+    stage.server.publish(Message(b"{}", claims, message_id="dead"), NAMES.failed, BERLIN)
+    dead = Selection(ids=frozenset(["dead"]))
+    (before,) = await slow.browse(TASKS, dead)
+    assert await slow.purge(TASKS, dead) == 1
+    assert await slow.restore(dead) == 1
+    (after,) = await slow.browse(TASKS, dead)
+    assert not after.came_as_token
+    assert (after.reason, after.error, after.task) == (before.reason, before.error, "report")
 
 
 @pytest.mark.parametrize(
