@@ -17,12 +17,13 @@ from scheduler.spelling import no_such
 
 ACTIONS = (
     *("pause", "resume", "trigger", "send", "remove", "start", "schedule"),
-    *("look", "replay", "edit", "purge", "examine", "roll-call", "running", "cancel"),
+    *("replay", "edit", "purge", "examine", "stack", "cancel"),
 )
 """All actions of the dashboard."""
 RIGHTS = {
     "now": "resume",
     "run": "trigger",
+    "restore": "purge",
     "schedule-set": "schedule",
     "schedule-clear": "schedule",
 }

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from secrets import token_urlsafe
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -12,18 +13,11 @@ from scheduler.control.loops import loop_named
 from scheduler.control.reports import Effect, Report
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import right_of
-from scheduler.dashboard.answers import (
-    Look,
-    ShownMessages,
-    description_of,
-    look_at,
-    roll_of,
-    words_of,
-)
+from scheduler.dashboard.answers import ShownMessages, description_of, words_of
 from scheduler.dashboard.forms import Form
 from scheduler.dashboard.operations import Operation, Work
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import AT_REST, Standing
+from scheduler.dashboard.standing import Standing
 from scheduler.errors import (
     BrokerError,
     InvalidArguments,
@@ -34,7 +28,7 @@ from scheduler.errors import (
 )
 from scheduler.program import Program
 from scheduler.queues.concurrency import AT_ONCE, side_by_side
-from scheduler.queues.failed import FailedQueues, ParkedMessage, Selection
+from scheduler.queues.failed import EVERYTHING, FailedQueues, ParkedMessage, Tell
 from scheduler.queues.outbox import Outbox
 from scheduler.spelling import counted, listed
 from scheduler.tasks.loops import Loop
@@ -42,6 +36,7 @@ from scheduler.timing.schedules import Once, Schedule, options_of
 
 IN_BULK = 250
 MOST_TOLD = 100
+MOST_PAUSES = 5
 TICKS = 3
 BY_DEFAULT = "paused from the dashboard"
 
@@ -239,9 +234,24 @@ def _about_loops(site: Site, verb: LoopVerb, names: Sequence[str]) -> ActionConf
     if len(names) > 1:
         states = Counter(found.state.value for name in names if (found := site.standing(name)))
         says += f" Now {listed([f'{n} {state}' for state, n in states.items()])}."
+        if verb.undone_by == "pause" and (paused := _pauses_of(site, names)):
+            says += f" Paused {paused}."
     frozen = {"loops": "\n".join(names)}
     about = names[:MOST_TOLD]
     return ActionConfirmation(f"{what}?", says, about, len(names), what, frozen, is_grave=verb.ends)
+
+
+def _pauses_of(site: Site, names: Sequence[str]) -> str:
+    """Describe who paused these loops, and why."""
+    pauses = Counter[tuple[str, str]]()
+    for name in names:
+        found = site.standing(name)
+        if found is not None and found.loop.is_paused:
+            listed_as = found.loop.listed
+            pauses[listed_as.by if listed_as else "", found.loop.reason] += 1
+    most = pauses.most_common(MOST_PAUSES)
+    texts = [f"{n} by {by or 'unknown'} ({why or 'no reason'})" for (by, why), n in most]
+    return listed([*texts, *(["others"] if len(pauses) > len(most) else [])])
 
 
 def _standing(site: Site, name: str) -> Standing:
@@ -362,7 +372,9 @@ def _about_schedule(
 def _replay(site: Site, form: Form) -> RequestedAction:
     which, replay = form.messages(), partial(FailedQueues.replay, rate=form.rate())
     work = _on_parked(site, form, which, replay, "replayed")
-    return RequestedAction(f"replay {description_of(which)}", work)
+    says = "Each is sent to its task, with all its attempts again."
+    question = None if which.ids else _about_messages(form, which, "Replay", says, is_grave=False)
+    return RequestedAction(f"replay {description_of(which)}", work, question=question)
 
 
 def _edit(site: Site, form: Form) -> RequestedAction:
@@ -381,20 +393,45 @@ def _edit(site: Site, form: Form) -> RequestedAction:
 
 
 def _purge(site: Site, form: Form) -> RequestedAction:
-    which, count = form.messages(), form.text("count") or "1"
-    work = _on_parked(site, form, which, FailedQueues.purge, "deleted")
+    which, deletion = form.messages(), token_urlsafe(8)
+    purge = partial(FailedQueues.purge, deletion=deletion)
+    work = _on_parked(site, form, which, purge, "deleted")
 
-    async def wait_and_purge(operation: Operation) -> None:
-        await operation.hold(site.clock.now())
-        await work(operation)
+    async def purge_with_undo(operation: Operation) -> None:
+        try:
+            await work(operation)
+        finally:
+            if operation.count:
+                operation.undo = "restore", {"deletion": deletion}
 
+    says = "They can be restored for a day."
+    question = _about_messages(form, which, "Delete", says, is_grave=True)
+    return RequestedAction(f"delete {description_of(which)}", purge_with_undo, question=question)
+
+
+def _restore(site: Site, form: Form) -> RequestedAction:
+    if not (deletion := form.text("deletion")):
+        raise UsageError("No deletion was named.")
+
+    def restore(failed: FailedQueues, *_: object, tell: Tell) -> Awaitable[int]:
+        return failed.restore(EVERYTHING, deletion=deletion, tell=tell)
+
+    gone = "The messages are not in the trash any more: it keeps them for a day."
+    work = _on_parked(site, form, ShownMessages(), restore, "restored", gone)
+    return RequestedAction("restore deleted messages", work)
+
+
+def _about_messages(
+    form: Form, which: ShownMessages, verb: str, says: str, *, is_grave: bool
+) -> ActionConfirmation:
+    count = form.text("count") or "1"
     about = [*(which.ids or ()), *words_of(which)]
-    says = "They are deleted for good, with their arguments and tracebacks."
     if which.until is not None:
         says += f" Those parked after {wording.brief(which.until)} stay."
-    what = f"Delete {count} message{'' if count == '1' else 's'}"
-    question = ActionConfirmation(f"{what}?", says, about[:MOST_TOLD], len(about), what)
-    return RequestedAction(f"delete {description_of(which)}", wait_and_purge, question=question)
+    what = f"{verb} {count} message{'' if count == '1' else 's'}"
+    return ActionConfirmation(
+        f"{what}?", says, about[:MOST_TOLD], len(about), what, is_grave=is_grave
+    )
 
 
 def _on_parked(
@@ -403,6 +440,7 @@ def _on_parked(
     which: ShownMessages,
     verb: Callable[..., Awaitable[object]],
     done: str,
+    none: str = "It is not parked any more: another visitor was faster.",
 ) -> Work:
     count = form.text("count")
     tasks = [which.task] if which.task in site.app.tasks else [*site.app.tasks]
@@ -415,37 +453,33 @@ def _on_parked(
         if count.isdecimal():
             operation.expect(int(count))
         try:
-            await verb(site.program.failed, tasks, which, tell=tell)
+            async with site.watch.taking():
+                await verb(site.program.failed, tasks, which, tell=tell)
         finally:
             with suppress(BrokerError):  # the page shows older data then
-                for task in site.looks:
-                    await _look_again(site, task)
+                for task in [*site.watch.looks]:
+                    await site.watch.look(task)
         if operation.count != operation.total and operation.total is not None:
             gone = f"{operation.count} of the {count} shown; the rest were gone already."
             operation.lines.insert(0, gone)
         elif not operation.count:
-            raise UsageError("It is not parked any more: another visitor was faster.")
+            raise UsageError(none)
+        if newer := _newer(site, which):
+            operation.lines.insert(0, f"{counted(newer, 'message')} parked since: left alone.")
 
     return work
 
 
-def _look(site: Site, form: Form) -> RequestedAction:
-    task = form.text("task") if form.text("task") in site.app.tasks else ""
-
-    async def work(operation: Operation) -> None:
-        look = await _look_again(site, task)
-        more = "" if look.is_whole else ", and there are more"
-        groups = f"{counted(look.count, 'message')} in {len(look.groups)} groups"
-        operation.add_line(groups + more)
-
-    return RequestedAction("look at what is parked", work)
-
-
-async def _look_again(site: Site, task: str) -> Look:
-    tasks, which = [task] if task else [*site.app.tasks], Selection(task=task or None)
-    look = await look_at(site.program.failed, tasks, which, site.clock.now())
-    site.looks[task] = look
-    return look
+def _newer(site: Site, which: ShownMessages) -> int:
+    """Count the messages like these that were parked since they were shown."""
+    look = site.watch.looks.get(which.task or "") or site.watch.looks.get("")
+    if look is None or which.until is None:
+        return 0
+    return sum(
+        group.count
+        for group in look.groups
+        if (group.task, group.reason, group.kind) == (which.task, which.reason, which.kind)
+    )
 
 
 # The broker and its processors
@@ -461,39 +495,30 @@ def _examine(site: Site, _: Form) -> RequestedAction:
     return RequestedAction("examine the broker", work)
 
 
-def _call_the_roll(site: Site, _: Form) -> RequestedAction:
+def _read_stack(site: Site, form: Form) -> RequestedAction:
+    run = _run_named_by(form)
+
     async def work(operation: Operation) -> None:
-        program, known = site.program, site.picture.listing.known
-        # No processor holds a waiting loop.
-        loops = [each.loop.id for each in site.judged.standings if each.state not in AT_REST]
-        answers = await program.survey.answers({loop: known(loop) for loop in loops})
-        running = await program.cancellation.running()
-        site.running = site.clock.now(), running
-        site.roll = roll_of(answers, running, site.clock.now())
-        operation.add_line(f"{len(answers.said)} of {answers.expected} processors responded")
+        await site.watch.ask({}, stack_of=run)
+        operation.add_line("its stack is shown with it")
 
-    return RequestedAction("call the roll", work)
+    return RequestedAction(f"read the stack of {run}", work)
 
 
-def _ask_what_runs(site: Site, form: Form) -> RequestedAction:
-    async def work(operation: Operation) -> None:
-        running = await site.program.cancellation.running(stack_of=form.text("run") or None)
-        site.running = site.clock.now(), running
-        more = f", and {running.more} more" if running.more else ""
-        operation.add_line(f"{counted(len(running.runs), 'run')}{more}")
-
-    return RequestedAction("ask for the current runs", work)
+def _run_named_by(form: Form) -> str:
+    if not (run := form.text("run")):
+        raise UsageError("No run was named.")
+    return run
 
 
 def _cancel(site: Site, form: Form) -> RequestedAction:
-    if not (run := form.text("run")):
-        raise UsageError("No run was named.")
+    run = _run_named_by(form)
 
     async def work(operation: Operation) -> None:
         report = await site.program.cancellation.cancel(run, by=form.visitor.name)
         ending = report.ending or "still running, cancellation requested"
         operation.add_line(f"{report.run.id}: {ending}")
-        site.running = site.clock.now(), await site.program.cancellation.running()
+        await site.watch.ask({})
 
     says = "It is not retried; a loop continues with its next tick. Its effects so far remain."
     question = ActionConfirmation("Cancel this run?", says, [run], 1, "Cancel the run")
@@ -510,10 +535,9 @@ ACTS: Mapping[str, Callable[[Site, Form], RequestedAction]] = {
     "replay": _replay,
     "edit": _edit,
     "purge": _purge,
-    "look": _look,
+    "restore": _restore,
     "examine": _examine,
-    "roll-call": _call_the_roll,
-    "running": _ask_what_runs,
+    "stack": _read_stack,
     "cancel": _cancel,
 }
 

@@ -202,6 +202,27 @@ def timeline(runs: Sequence[PastRun], now: datetime) -> Markup:
     return image("chart timeline", f"{len(runs)} runs", 60, *drawn)
 
 
+def elapsed(
+    started_at: datetime, deadline: datetime, usual: timedelta | None, now: datetime
+) -> Markup:
+    """Draw how far a run is on the way to its timeout, with a mark at its usual duration."""
+    whole = max(deadline - started_at, timedelta(seconds=1))
+
+    def share(part: timedelta) -> str:
+        return f"{min(max(round(part / whole * 100), 1), 100)}%"
+
+    ran = now - started_at
+    is_long = usual is not None and ran > 2 * usual
+    bars = [("bg", "", "100%"), ("past" if is_long else "fg", "", share(ran))]
+    if usual is not None:
+        bars.append(("usual", share(usual), "2"))
+    drawn = [
+        element("rect", {"class": name, "x": x, "width": width, "height": 6})
+        for name, x, width in bars
+    ]
+    return element("svg", {"class": "bartime", "aria-hidden": "true"}, *drawn)
+
+
 def _span_of(run: PastRun, at: Callable[[datetime], float]) -> Markup:
     last, start = run.last, at(run.last.started_at)
     title = f"#{run.seq} {last.ending.value}: planned {in_full(in_zone(last.scheduled_at))}, "

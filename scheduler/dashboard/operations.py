@@ -3,9 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from secrets import token_urlsafe
 from typing import Any
 
@@ -17,7 +16,6 @@ REMEMBERED = 50
 LINES = 50
 LONG = 100  # loops, after which progress is shown
 PATIENCE_S = 5.0
-HOLD = timedelta(seconds=10)
 
 
 class Stopped(Exception):
@@ -34,7 +32,6 @@ class Operation:
         count: how many of them are done, failures included.
         lines: the results of the first of them, failures first.
         undo: the action that reverts it, and its fields; None: there is none.
-        starts_at: when it begins to act, if it can be withdrawn until then.
         shown: set once the visitor watches it, before its end.
     """
 
@@ -50,7 +47,6 @@ class Operation:
     lines: list[str] = field(default_factory=list[str])
     error: str = ""
     undo: tuple[str, Mapping[str, str]] | None = None
-    starts_at: datetime | None = None
     is_stopped: bool = False
     shown: asyncio.Event = field(default_factory=asyncio.Event)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -64,12 +60,10 @@ class Operation:
     def state(self) -> str:
         """Describe its progress, or how it has ended."""
         done = f"{self.count:,}" + (f" of {self.total:,}" if self.total is not None else "")
-        if self.starts_at is not None:
-            return f"starts in {HOLD.seconds} s"
         if self.ended_at is None:
             return f"{done} done"
         if self.is_stopped:
-            return f"stopped after {done}" if self.count else "withdrawn, nothing was done"
+            return f"stopped after {done}"
         if self.error:
             return f"failed after {self.count:,}" if self.count else "failed"
         return f"{self.failed:,} of {self.count:,} failed" if self.failed else "done"
@@ -101,15 +95,6 @@ class Operation:
         self.count += 1
         self.lines.insert(place, line)
         del self.lines[LINES:]
-
-    async def hold(self, now: datetime) -> None:
-        """Wait for a while, in which the operation can be withdrawn."""
-        self.starts_at = now + HOLD
-        self.shown.set()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self.stopping.wait(), HOLD.total_seconds())
-        self.starts_at = None
-        self.check()
 
     def check(self) -> None:
         """Raise `Stopped` if the visitor has stopped it."""

@@ -15,17 +15,20 @@ from zoneinfo import available_timezones
 from scheduler.control.loops import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
+from scheduler.dashboard.entries import ROUTINE
 from scheduler.dashboard.forms import FIELDS, Filter, TaskFilter, arguments_in, pages_of
 from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import Workload, delayed
+from scheduler.dashboard.standing import Workload, delayed, succeeded_at
 from scheduler.dashboard.ticks import Agenda, past_ticks
+from scheduler.dashboard.watch import FAILED, Rollout
 from scheduler.errors import NotAllSeen
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.queues.failed import REASONS, ParkedMessage, Selection
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.running import RunningRun
+from scheduler.spelling import counted
 from scheduler.tasks.loops import resting
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
@@ -44,10 +47,10 @@ MOST_MARKS = 50
 TICKS = 10
 TAIL = 100
 LATELY = 10
-ROUTINE = (Ending.SUCCEEDED, Ending.RETRIED, Verb.SEED)
 MOST_DUE = 50
 PAUSES_S = (0.3, 1.0)
-WORST = 5
+WORST, MOST_TROUBLES = 5, 7
+SHORTLY = timedelta(minutes=30)
 IDLE = Workload()
 NOTHING_WRITTEN = dict.fromkeys(FIELDS, "")
 ZONES = sorted(available_timezones())
@@ -58,14 +61,15 @@ class Page:
     """Define a page, its path without the prefix of the dashboard, and its values.
 
     Attributes:
-        form: the action of its form, if it has one: such a page is not updated, nor in the menu.
+        icon: its icon in the menu; empty: it is not in the menu.
+        form: the action of its form, if it has one: such a page is not updated.
     """
 
     path: str
     title: str
     template: str
     context: Callable[[Site, Query], Context | None | Awaitable[Context | None]]
-    in_menu: bool = True
+    icon: str = ""
     form: str = ""
 
     async def seen(self, site: Site, query: Query) -> Context | None:
@@ -78,20 +82,32 @@ def overview(site: Site, query: Query) -> Context:
     now = site.clock.now()
     minutes = [minute for _, minute in site.picture.minutes.last(HOUR, now)]
     span = query.get("span", "") if query.get("span") in SPANS else next(iter(SPANS))
+    verdict = site.judged.verdict
+    known = [each for each in verdict.failures if each.first_at is not None]
+    newest = max(known, key=lambda each: each.first_at or now, default=None)
     return {
-        "verdict": site.judged.verdict,
+        "verdict": verdict,
+        "vitals": site.judged.vitals,
+        "newest": newest,
+        "after": _rollout_before(site, newest.first_at if newest else None),
+        "most": MOST_TROUBLES,
         "worst": WORST,
+        "coming": site.agenda().upcoming[:LATELY],
         "runs": sum(minute.runs for minute in minutes),
         "failed": sum(minute.failed for minute in minutes),
         "per_second": _per_second(minutes),
-        "lately": _not_routine(site.picture.entries),
+        "lately": _not_routine(site.picture.entries.all),
         "latest": max((minute.latest for minute in minutes), default=timedelta(0)),
-        "parked": site.parked,
-        "processors": site.processors,
         "charts": _charts(site, span, now),
         "span": span,
         "spans": [*SPANS],
     }
+
+
+def _rollout_before(site: Site, moment: datetime | None) -> Rollout | None:
+    """Return the start of processors shortly before a moment."""
+    before = [each for each in site.watch.rollouts if moment and each.at <= moment]
+    return before[-1] if moment and before and moment - before[-1].at < SHORTLY else None
 
 
 def _charts(site: Site, span: str, now: datetime) -> Sequence[Chart]:
@@ -122,24 +138,22 @@ def _charts(site: Site, span: str, now: datetime) -> Sequence[Chart]:
 
 
 def _marks(site: Site) -> Sequence[Mark]:
-    """Return the pauses of operators, and the processor starts in the last roll call."""
+    """Return the pauses of operators, and the starts of processors."""
     pauses = [
         Mark(entry.at, "pause", f"{entry.loop} paused by {entry.by}")
-        for entry in site.picture.entries
-        if entry.what == Verb.PAUSE and entry.by and entry.at is not None
+        for entry in site.picture.entries.actions
+        if entry.what == Verb.PAUSE and entry.at is not None
     ]
-    starts: dict[datetime, list[str]] = {}
-    for pod in site.roll.pods if site.roll is not None else ():
-        if pod.about.since is not None:
-            minute = pod.about.since.replace(second=0, microsecond=0)
-            starts.setdefault(minute, []).append(pod.about.version or "unknown version")
-    return [
-        *pauses[-MOST_MARKS:],
-        *(
-            Mark(at, "deployment", f"{len(found)} processors started: {', '.join({*found})}")
-            for at, found in starts.items()
-        ),
+    rollouts = [
+        Mark(
+            each.at,
+            "deployment",
+            f"{counted(each.count, 'processor')} started"
+            + (f", the first of version {each.version}" if each.version else ""),
+        )
+        for each in site.watch.rollouts
     ]
+    return [*pauses[-MOST_MARKS:], *rollouts[-MOST_MARKS:]]
 
 
 def _per_second(minutes: Sequence[Minute]) -> float:
@@ -326,7 +340,8 @@ def tasks(site: Site, query: Query) -> Context:
 def failed(site: Site, query: Query) -> Context:
     names, depths = site.app.names, site.picture.depths
     task = query.get("task", "") if query.get("task", "") in site.app.tasks else ""
-    look = site.looks.get(task)
+    site.view(f"{FAILED}?{task}")
+    look = site.watch.looks.get(task)
     parked = site.picture.parked.items() if look is None else ()
     heard = [item for item in parked if task in ("", item[0][0])]
     heard.sort(key=lambda item: -item[1].count)
@@ -340,6 +355,7 @@ def failed(site: Site, query: Query) -> Context:
         "unknown": depth.ready if (depth := depths.get(names.failed)) else 0,
         "parked": site.parked,
         "heard": heard,
+        "succeeded": succeeded_at(site.judged.standings, site.picture),
         "reasons": REASONS,
     }
 
@@ -401,7 +417,9 @@ def processors(site: Site, _: Query) -> Context:
     }
     return {
         "processors": site.processors,
-        "roll": site.roll,
+        "roll": site.watch.roll,
+        "gone": site.watch.gone,
+        "refusal": site.watch.refusal,
         "counted": bool(taken) or not site.app.tasks,
         "unattended": [task for task, is_taken in taken.items() if not is_taken],
     }
@@ -410,12 +428,21 @@ def processors(site: Site, _: Query) -> Context:
 def running(site: Site, _: Query) -> Context:
     due = [each for each in site.judged.standings if each.state is Where.RUNNING]
     due.sort(key=lambda each: each.loop.due_at or site.clock.now())
-    reported = [*site.running[1].runs] if site.running else []
-    going_on = [run for run in reported if not _has_ended(run, site.picture)]
-    ids = {run.id for run in going_on}
+    told = site.watch.running
+    reported = [*told[1].runs] if told else []
+    now, loops = site.clock.now(), site.picture.loops
+    going_on = [
+        (run, _usual(loops.get(LoopId(run.task, run.key))) if run.loop else None)
+        for run in reported
+        if not _has_ended(run, site.picture)
+    ]
+    going_on.sort(key=lambda item: item[0].started_at + 2 * (item[1] or item[0].deadline - now))
+    ids = {run.id for run, _ in going_on}
     not_told = [each for each in due if _run_of(each.loop) not in ids]
     return {
-        "running": site.running,
+        "running": told,
+        "refusal": site.watch.refusal,
+        "stacks": site.watch.stacks,
         "going_on": going_on,
         "ended": len(reported) - len(going_on),
         "due": len(due),
@@ -441,8 +468,8 @@ def _run_of(loop: LoopPicture) -> str:
     return f"{loop.id}#{loop.token.seq}" if loop.token else ""
 
 
-def _usual(loop: LoopPicture) -> timedelta | None:
-    took = sorted(run.last.duration for run in loop.runs)
+def _usual(loop: LoopPicture | None) -> timedelta | None:
+    took = sorted(run.last.duration for run in loop.runs) if loop else []
     return took[len(took) // 2] if took else None
 
 
@@ -450,10 +477,10 @@ def journal(site: Site, query: Query) -> Context:
     only, what = query.get("q", "").strip().lower(), query.get("what", "")
     entries = [
         entry
-        for entry in reversed(site.picture.entries)
+        for entry in reversed(site.picture.entries.all)
         if only in entry.loop.lower() and what in ("", entry.what)
     ]
-    kinds = sorted({entry.what for entry in site.picture.entries} | ({what} - {""}))
+    kinds = sorted({entry.what for entry in site.picture.entries.all} | ({what} - {""}))
     return {"entries": entries[:TAIL], "q": only, "what": what, "kinds": kinds}
 
 
@@ -466,21 +493,21 @@ def doctor(site: Site, _: Query) -> Context:
 
 
 PAGES = (
-    Page("/", "Overview", "overview.html", overview),
-    Page("/loops", "Loops", "loops.html", loops),
-    Page("/loop", "Loop", "loop.html", loop, in_menu=False),
+    Page("/", "Overview", "overview.html", overview, "i-home"),
+    Page("/loops", "Loops", "loops.html", loops, "i-loop"),
+    Page("/loop", "Loop", "loop.html", loop),
     Page("/loop/schedule", "Schedule", "schedule.html", schedule, form="schedule-set"),
-    Page("/running", "Running", "running.html", running),
-    Page("/tasks", "Tasks", "tasks.html", tasks),
+    Page("/running", "Running", "running.html", running, "i-running"),
+    Page("/failed", "Failed", "failed.html", failed, "i-fail"),
+    Page("/calendar", "Calendar", "calendar.html", calendar, "i-cal"),
+    Page("/tasks", "Tasks", "tasks.html", tasks, "i-task"),
     Page("/tasks/start", "Start a loop", "start.html", start, form="start"),
     Page("/tasks/send", "Send a call", "send.html", send, form="send"),
     Page("/loop/run", "Run once", "send.html", run_once, form="run"),
-    Page("/failed", "Failed", "failed.html", failed),
     Page("/failed/message", "Parked message", "message.html", message, form="edit"),
-    Page("/calendar", "Calendar", "calendar.html", calendar),
-    Page("/processors", "Processors", "processors.html", processors),
-    Page("/journal", "Journal", "journal.html", journal),
-    Page("/doctor", "Doctor", "doctor.html", doctor),
+    Page("/processors", "Processors", "processors.html", processors, "i-work"),
+    Page("/journal", "Journal", "journal.html", journal, "i-log"),
+    Page("/doctor", "Doctor", "doctor.html", doctor, "i-doctor"),
 )
 PAGE_OF_FORM = {page.form: page for page in PAGES if page.form}
 """The page with the form of an action, by the action."""

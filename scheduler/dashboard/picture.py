@@ -16,6 +16,7 @@ from typing import NamedTuple
 from scheduler.brokers.contract import Depth
 from scheduler.control.installation import Leftover
 from scheduler.control.status import RECENT
+from scheduler.dashboard.entries import Entries
 from scheduler.errors import MessageError
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
@@ -38,7 +39,6 @@ from scheduler.timing.moments import UNIX_EPOCH
 MOST_LOOPS = 20_000
 RUNS_KEPT = 30
 ACTS_KEPT = 10
-ENTRIES_KEPT = 1_000
 GROUPS_KEPT = 1_000
 MINUTES_KEPT = 7 * 24 * 60
 BUCKETS = 4  # for each doubling of a delay
@@ -164,7 +164,7 @@ class Picture:
         self._aliases = aliases
         self.loops: dict[LoopId, LoopPicture] = {}
         self.minutes = Minutes()
-        self.entries: list[JournalEntry] = []
+        self.entries = Entries()
         self.listing = Listing()
         self.depths: dict[str, Depth | None] = {}
         self.leftovers: Sequence[Leftover] = ()
@@ -265,7 +265,7 @@ class Picture:
             self._note(entry, loop)
         elif entry.run is not None and loop.add(_run_of(entry, entry.run)):
             self.minutes.count(entry.run)
-            self._enter(entry)
+            self.entries.add(entry)
 
     def list(self, listing: Iterable[RosterEntry]) -> None:
         for listed in listing:
@@ -310,7 +310,7 @@ class Picture:
 
     def _note(self, entry: JournalEntry, loop: LoopPicture | None) -> None:
         self.version += 1
-        self._enter(entry)
+        self.entries.add(entry)
         if loop is not None and entry not in loop.acts and entry.at is not None:
             insort(loop.acts, entry, key=_moment)
             del loop.acts[:-ACTS_KEPT]
@@ -324,15 +324,6 @@ class Picture:
         group.first_at = min(group.first_at, at)
         if at >= group.last_at:
             group.last_at, group.error = at, parked.error
-
-    def _enter(self, entry: JournalEntry) -> None:
-        if entry.at is None:
-            return
-        entries = self.entries
-        if len(entries) >= ENTRIES_KEPT and entry.at < _moment(entries[0]):
-            return
-        insort(entries, entry, key=_moment)
-        del entries[:-ENTRIES_KEPT]
 
 
 def _moment(entry: JournalEntry) -> datetime:

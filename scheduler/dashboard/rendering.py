@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import ACTIONS, Visitor
 from scheduler.dashboard.actions import LOOP_VERBS
-from scheduler.dashboard.charts import amount, element, strip
+from scheduler.dashboard.charts import amount, elapsed, element, strip
 from scheduler.dashboard.pages import PAGES, Context
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import MARKS, MEANINGS
@@ -39,6 +39,8 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+THEME, THEMES = "scheduler-theme", ("light", "dark")
+LEVELS = {"ok": "ok", "off": "help", "warn": "warn", "bad": "bad"}
 KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 FOR_EVER = {
     "Cache-Control": "public, max-age=31536000, immutable",
@@ -118,7 +120,12 @@ class Documents:
             amount=amount,
         )
         cast("dict[str, Any]", self._environment.globals).update(
-            strip=strip, marks=MARKS, meanings=MEANINGS, verbs=LOOP_VERBS
+            strip=strip,
+            elapsed=elapsed,
+            marks=MARKS,
+            meanings=MEANINGS,
+            levels=LEVELS,
+            verbs=LOOP_VERBS,
         )
 
     def rendered(self, template: str, context: Mapping[str, Any]) -> Rendered:
@@ -151,9 +158,10 @@ class Documents:
             "base": base,
             "title": title,
             "path": request.url.path.removeprefix(base) or "/",
-            "menu": [page for page in PAGES if page.in_menu and not page.form],
+            "menu": [page for page in PAGES if page.icon],
             "live": f"{base}{live}{query}" if live else "",
             "nonce": nonce,
+            "theme": theme if (theme := request.cookies.get(THEME)) in THEMES else "",
             "assets": VERSION,
             "content": html,
             "visitor": visitor,
@@ -186,7 +194,11 @@ class Documents:
         if "seen" in request.path_params:
             here = f"/{request.path_params['path']}"
         kept = {name: value for name, value in query.items() if name != "done"}
+        judged = site.judged
         return {
+            "badges": site.badges,
+            "failing": sum(each.is_failing for each in judged.standings),
+            "level": judged.verdict.level if site.picture.is_listed else "off",
             "picture": site.picture,
             "base": base_of(request),
             "now": site.clock.now(),

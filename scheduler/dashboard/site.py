@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -13,11 +13,11 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.doctor import Finding
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import Access, Redact
-from scheduler.dashboard.answers import Look, Roll
 from scheduler.dashboard.feed import Feed
 from scheduler.dashboard.operations import DashboardOperations
 from scheduler.dashboard.picture import Picture
 from scheduler.dashboard.standing import (
+    AT_REST,
     HealthVerdict,
     Standing,
     Workload,
@@ -30,11 +30,20 @@ from scheduler.dashboard.standing import (
     workloads,
 )
 from scheduler.dashboard.ticks import Agenda, planned
+from scheduler.dashboard.vitals import (
+    Vital,
+    vital_of_broker,
+    vital_of_calls,
+    vital_of_loops,
+    vital_of_processors,
+)
+from scheduler.dashboard.watch import Watch
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
+from scheduler.protocol.tokens import LoopId
 from scheduler.queues.failed import ParkedMessage
-from scheduler.queues.running import Running
+from scheduler.queues.history import CallTotals
 from scheduler.tasks.loops import App, aliases_of
 from scheduler.timing.moments import Clock
 from scheduler.timing.pacing import backoff
@@ -44,7 +53,7 @@ PLANS_HOLD = timedelta(seconds=30)
 MANY = 2_000  # loops, from which judging all of them is slow
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 VIEWED = timedelta(seconds=30)
-LOOK_EVERY = timedelta(seconds=10)
+MOST_ASKED = 1_000  # loops
 TASKS = "/tasks"
 DATA = ("args", "carry")
 
@@ -52,19 +61,41 @@ DATA = ("args", "carry")
 class Judgement:
     """Judge all loops at a moment; what follows from it is computed once."""
 
-    def __init__(self, app: App, picture: Picture, now: datetime) -> None:
+    def __init__(self, app: App, picture: Picture, watch: Watch, now: datetime) -> None:
         self.version = picture.version
         self.at = now
         self.standings = standings_of(app, picture, now)
-        self._app, self._picture = app, picture
+        self._app, self._picture, self._watch = app, picture, watch
 
     @cached_property
     def verdict(self) -> HealthVerdict:
-        app, picture, calls = self._app, self._picture, self._picture.calls(self.at)
+        app, picture = self._app, self._picture
         failures = failures_of(self.standings, picture, app.names, self.at)
-        delays = delays_in_words(app, picture, calls, self.at)
+        delays = delays_in_words(app, picture, self._calls, self.at)
         notes = [*pauses_in_words(app, picture), *leftovers_in_words(picture)]
-        return verdict_of(self.standings, calls, failures, delays, notes)
+        around = [(each.problem, each.level) for each in self._around if each.problem]
+        return verdict_of(self.standings, self._calls, failures, delays, notes, around)
+
+    @cached_property
+    def vitals(self) -> list[Vital]:
+        parked = parked_in(self._app, self._picture)
+        return [
+            vital_of_loops(self.standings, self.verdict),
+            vital_of_calls(self._app, self._calls, self.verdict, parked),
+            *self._around,
+        ]
+
+    @cached_property
+    def _around(self) -> list[Vital]:
+        app, picture, watch = self._app, self._picture, self._watch
+        return [
+            vital_of_processors(app, picture, watch),
+            vital_of_broker(app, picture, watch.alarm),
+        ]
+
+    @cached_property
+    def _calls(self) -> Mapping[str, CallTotals]:
+        return self._picture.calls(self.at)
 
     @cached_property
     def workloads(self) -> dict[str, Workload]:
@@ -86,10 +117,8 @@ class Site:
     """Share state between all pages and actions of one dashboard.
 
     Attributes:
-        looks: the parked messages last read, by task; under "", of all tasks.
+        watch: the latest answers of the broker and the processors.
         findings: the last findings of the doctor, and when.
-        roll: the processors, as of the last roll call.
-        running: the last known runs, and when processors were asked.
     """
 
     def __init__(
@@ -107,10 +136,8 @@ class Site:
         self.read_only = read_only
         self.picture = Picture(app.namespace, aliases_of(app))
         self.operations = DashboardOperations(clock)
-        self.looks: dict[str, Look] = {}
+        self.watch = Watch(self.picture, clock, self.is_viewed, self._asked_about)
         self.findings: tuple[datetime, Sequence[Finding]] | None = None
-        self.roll: Roll | None = None
-        self.running: tuple[datetime, Running] | None = None
         self._redact = redact
         self._connect = connect
         self._judged: Judgement | None = None
@@ -173,27 +200,26 @@ class Site:
             feed = Feed(self._program, self.picture, self.shown)
             async with asyncio.TaskGroup() as group:
                 group.create_task(feed.run(), name="feed of the dashboard")
-                group.create_task(self._look_for_leftovers(self._program), name="leftovers")
+                group.create_task(self.watch.run(self._program), name="watch of the dashboard")
 
-    async def _look_for_leftovers(self, program: Program) -> None:
-        while True:
-            if self.is_viewed():
-                with suppress(BrokerError):  # the picture tells that it is away
-                    self.picture.leave(await program.leftovers.found())
-            await asyncio.sleep(LOOK_EVERY.total_seconds())
+    def _asked_about(self) -> dict[LoopId, int]:
+        """Return the loops that a processor may hold: not those that wait."""
+        known = self.picture.listing.known
+        loops = [each.loop.id for each in self.judged.standings if each.state not in AT_REST]
+        return {loop: known(loop) for loop in loops[:MOST_ASKED]}
 
     def view(self, path: str = "") -> None:
         """Note that a visitor looks, and at which page."""
         self._viewed_at[""] = self._viewed_at[path] = self.clock.now()
 
-    def is_viewed(self, path: str = "") -> bool:
-        """Return whether a visitor looks, at this page if one is named."""
+    def is_viewed(self, path: str) -> bool:
+        """Return whether a visitor looks at this page; "": at any."""
         at = self._viewed_at.get(path)
         return at is not None and self.clock.now() - at <= VIEWED
 
     def shown(self) -> list[str]:
         """Return the queues whose depths are on display; none without visitors."""
-        if not self.is_viewed():
+        if not self.is_viewed(""):
             return []
         names, tasks = self.app.names, self.app.tasks
         of_tasks = [names.processor_queue(task) for task in tasks]
@@ -207,11 +233,26 @@ class Site:
         """Return the state of all loops, as of a moment ago."""
         now, known = self.clock.now(), self._judged
         if known is None or not known.holds(self.picture.version, now):
-            known = self._judged = Judgement(self.app, self.picture, now)
+            known = self._judged = Judgement(self.app, self.picture, self.watch, now)
         return known
 
     def standing(self, name: str) -> Standing | None:
         return self.judged.by_name.get(name)
+
+    @property
+    def badges(self) -> Mapping[str, tuple[str, str]]:
+        """Return the count next to each page in the menu, and its level."""
+        judged, running, parked = self.judged, self.watch.running, self.parked
+        processors = judged.vitals[2]
+        failing = sum(each.is_failing for each in judged.standings)
+        loops = (f"{failing:,}", "bad") if failing else (f"{len(judged.standings):,}", "")
+        problem = "" if processors.level in ("ok", "off") else processors.level
+        return {
+            "/loops": loops,
+            "/running": (f"{len(running[1].runs):,}" if running else "", ""),
+            "/failed": (f"{parked:,}" if parked else "", "bad"),
+            "/processors": ("" if self.processors is None else f"{self.processors:,}", problem),
+        }
 
     def agenda(self) -> Agenda:
         """Return the planned runs, as of some moments ago."""
@@ -223,14 +264,17 @@ class Site:
     @property
     def parked(self) -> int | None:
         """Return the number of parked messages; None: unknown yet."""
-        names = self.app.names
-        queues = [*map(names.failed_queue, self.app.tasks), names.failed]
-        depths = [self.picture.depths.get(queue) for queue in queues]
-        known = [depth.ready for depth in depths if depth is not None]
-        return sum(known) if known else None
+        return parked_in(self.app, self.picture)
 
     @property
     def processors(self) -> int | None:
         """Return the number of processors; None: unknown yet."""
         depth = self.picture.depths.get(self.app.names.presence)
         return None if depth is None else depth.consumers
+
+
+def parked_in(app: App, picture: Picture) -> int | None:
+    """Count the parked messages of an app; None: unknown yet."""
+    queues = [*map(app.names.failed_queue, app.tasks), app.names.failed]
+    known = [depth.ready for queue in queues if (depth := picture.depths.get(queue)) is not None]
+    return sum(known) if known else None

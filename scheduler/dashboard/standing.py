@@ -35,19 +35,24 @@ SPANS = (
     ("days", timedelta.max),
 )
 MARKS = {
-    Where.LOST: "✕",
-    Where.UNATTENDED: "⚠",
-    Where.LATE: "!",
-    Where.UNSEEDED: "∅",
-    Where.REMOVED: "−",
-    Where.UNHEARD: "?",
-    Where.READY: "◔",
-    Where.RUNNING: "▶",
-    Where.PAUSED: "‖",
-    Where.WAITING: "○",
+    "failing": "bad",
+    Where.LOST: "bad",
+    Where.UNATTENDED: "warn",
+    Where.LATE: "late",
+    Where.UNSEEDED: "miss",
+    Where.REMOVED: "skip",
+    Where.UNHEARD: "help",
+    Where.READY: "queue",
+    Where.RUNNING: "run",
+    Where.PAUSED: "hold",
+    Where.WAITING: "ok",
 }
+"""The shape of each state."""
 MEANINGS = {where: f"{where.meaning[0].upper()}{where.meaning[1:]}." for where in Where}
 AT_REST = (Where.WAITING, Where.PAUSED, Where.UNSEEDED, Where.REMOVED)
+MILD = (Where.LATE, Where.UNSEEDED)
+LEVELS = ("ok", "off", "warn", "bad")
+CLAUSES = 2
 TROUBLES = (Where.LOST, Where.UNATTENDED, Where.LATE, Where.UNSEEDED)
 
 
@@ -77,8 +82,10 @@ class Standing:
         return _capped(self.failures, self.failures >= RUNS_KEPT)
 
     @property
-    def mark(self) -> str:
-        return MARKS[self.state]
+    def word(self) -> str:
+        """Return its state; "failing" outranks the states of timing."""
+        is_timing = self.state in (Where.WAITING, Where.RUNNING, Where.READY, Where.LATE)
+        return "failing" if self.is_failing and is_timing else self.state.value
 
     @property
     def meaning(self) -> str:
@@ -239,12 +246,10 @@ def failures_of(
     since.
     """
     found: dict[tuple[str, str], Failure] = {}
-    succeeded = dict(picture.calls_succeeded_at)
+    succeeded = succeeded_at(standings, picture)
     for each in standings:
-        task, at = each.loop.id.task, each.loop.succeeded_at
-        if at is not None:
-            succeeded[task] = max(succeeded.get(task, at), at)
         if each.is_failing:
+            task = each.loop.id.task
             failed = each.loop.runs[-max(each.failures, 1) :]
             error = each.loop.last.error or "" if each.loop.last else ""
             group = found.setdefault((task, kind_of(error)), Failure(task, error))
@@ -270,15 +275,27 @@ def failures_of(
     return sorted(found.values(), key=lambda each: (-len(each.loops), -each.parked, each.task))
 
 
+def succeeded_at(standings: Iterable[Standing], picture: Picture) -> dict[str, datetime]:
+    """Return when a run or a call of each task succeeded last, as far as known."""
+    found = dict(picture.calls_succeeded_at)
+    for each in standings:
+        if (at := each.loop.succeeded_at) is not None:
+            found[each.loop.id.task] = max(found.get(each.loop.id.task, at), at)
+    return found
+
+
 def _capped(count: int, is_capped: bool) -> str:
     return f"{count:,}+" if is_capped else f"{count:,}"
 
 
 @dataclass(frozen=True, slots=True)
 class HealthVerdict:
-    """Summarize all loops: a sentence, the problems, and the number of loops in each state.
+    """Summarize everything: a sentence, the problems, and the number of loops in each state.
 
     Attributes:
+        sentence: the two worst problems; without any, that all is well.
+        more: further problems, and what is worth knowing.
+        level: "ok", "off" (something is not known yet), "warn" or "bad".
         late: the number of loops with a seriously late run in the last day.
         calls: the outcomes of calls, for tasks of which at least as many fail as succeed.
     """
@@ -286,14 +303,15 @@ class HealthVerdict:
     sentence: str
     troubles: Sequence[Trouble]
     counts: Mapping[Where, int]
+    more: str = ""
+    level: str = "ok"
     late: int = 0
     calls: Mapping[str, CallTotals] = field(default_factory=dict[str, CallTotals])
     failures: Sequence[Failure] = ()
-    delays: Sequence[str] = ()
 
     @property
     def is_fine(self) -> bool:
-        return not (self.troubles or self.calls or self.failures or self.delays)
+        return self.level == "ok"
 
 
 def verdict_of(
@@ -302,8 +320,13 @@ def verdict_of(
     failures: Sequence[Failure] = (),
     delays: Sequence[str] = (),
     notes: Iterable[str] = (),
+    around: Sequence[tuple[str, str]] = (),
 ) -> HealthVerdict:
-    """Judge loops, recent calls and failures; delays and notes are further sentences."""
+    """Judge loops, recent calls and failures; delays and notes are further sentences.
+
+    Args:
+        around: the problems of processors and the broker, each with its level.
+    """
     troubles = list(_troubles(standings))
     counts = Counter(standing.state for standing in standings)
     late = sum(standing.was_late is not None for standing in standings)
@@ -312,21 +335,39 @@ def verdict_of(
     for each in failures:
         if not each.loops and each.task not in failing:
             parked[each.task] += each.parked
-    sentences = [
-        _sentence(standings, troubles, counts),
+    waiting = (
+        f"{counted(count, 'message')} of {task} {'is' if count == 1 else 'are'} parked, and no "
+        "run has succeeded since."
+        for task, count in parked.items()
+    )
+    is_mild = all(trouble.what in MILD for trouble in troubles)
+    loops = _sentence(standings, troubles, counts)
+    problems = [
+        *around,
+        *([(loops, "warn" if is_mild else "bad")] if troubles else []),
         *(
-            f"{counted(totals.lost, 'call')} of {task} failed in the last 15 minutes."
+            (f"{counted(totals.lost, 'call')} of {task} failed in the last 15 minutes.", "bad")
             for task, totals in failing.items()
         ),
-        *(
-            f"{counted(count, 'message')} of {task} {'is' if count == 1 else 'are'} parked, and no "
-            "run has succeeded since."
-            for task, count in parked.items()
-        ),
-        *delays,
-        *notes,
+        *((sentence, "bad") for sentence in waiting),
+        *((delay, "warn") for delay in delays),
     ]
-    return HealthVerdict(" ".join(sentences), troubles, counts, late, failing, failures, delays)
+    problems.sort(key=lambda problem: -LEVELS.index(problem[1]))
+    said = [sentence for sentence, _ in problems]
+    if troubles or not problems:
+        first, rest = said[:CLAUSES] or [loops], said[CLAUSES:]
+    else:
+        first, rest = said[:CLAUSES], [*said[CLAUSES:], loops]
+    return HealthVerdict(
+        " ".join(first),
+        troubles,
+        counts,
+        " ".join([*rest, *notes]),
+        problems[0][1] if problems else "ok",
+        late,
+        failing,
+        failures,
+    )
 
 
 def _troubles(standings: Sequence[Standing]) -> Iterator[Trouble]:
@@ -352,12 +393,14 @@ def _sentence(
     if not standings:
         return "This app has no loops."
     paused = counts.get(Where.PAUSED, 0)
-    but = f", {paused} of them paused" if paused else ""
+    but = f", {paused:,} of them paused" if paused else ""
     if not troubles:
-        everyone = "The only loop is" if len(standings) == 1 else f"All {len(standings)} loops are"
+        everyone = (
+            "The only loop is" if len(standings) == 1 else f"All {len(standings):,} loops are"
+        )
         return f"{everyone} on time{but if len(standings) > 1 else ''}."
     counts_of = ((len(trouble.loops), trouble.what) for trouble in troubles)
-    parts = [f"{count} {'is' if count == 1 else 'are'} {what}" for count, what in counts_of]
+    parts = [f"{count:,} {'is' if count == 1 else 'are'} {what}" for count, what in counts_of]
     return f"Of {counted(len(standings), 'loop')}, {listed(parts)}."
 
 

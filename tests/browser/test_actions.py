@@ -1,6 +1,6 @@
 """Each action of each page, in a real browser, with what it does in a RabbitMQ."""
 
-from datetime import timedelta
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -8,7 +8,6 @@ from playwright.sync_api import Locator, Page, expect
 
 from scheduler import Every
 from scheduler.control.loops import Where
-from scheduler.dashboard import operations
 from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.listing import RosterEntry
@@ -133,6 +132,47 @@ def test_all_that_a_filter_has_after_a_question(
     assert page.evaluate("window.loadedOnce")
 
 
+def test_a_confirmed_action_is_done_to_the_loops_it_named(visitor: Reader, ward: Ward) -> None:
+    page = visitor.open("/loops?q=bed-")
+    button(page, "Pause all 2").click()
+    question = asked(page, "Pause 2 loops?")
+
+    async def start(_: Program) -> None:
+        sender: Any = ward.app.senders["visit"]
+        await sender.start("bed-later", every="1h", args={"ward": "later"})
+
+    ward.ask(start)
+    expect(row(page, "visit.bed-later")).to_be_visible()
+    button(question, "Pause 2 loops").click()
+    done(page, "1 more match the filter since, and were left alone: visit.bed-later")
+    names = ("bed-north", "bed-south", "visit.bed-later")
+    assert [ward.is_paused(each) for each in names] == [True, True, False]
+    button(page.locator("#doing"), "Undo").click()
+    done(page, "bed-south: resumed")
+    assert [ward.is_paused(each) for each in names] == [False] * 3
+    page = visitor.open("/loop?name=visit.bed-later")
+    button(page, "Remove…").click()
+    button(asked(page, "Remove 1 loop?"), "Remove 1 loop").click()
+    done(page, "visit.bed-later: removed")
+
+
+def test_a_run_is_looked_into_and_cancelled_in_place(visitor: Reader, ward: Ward) -> None:
+    page = visitor.open("/loops?q=dialysis")
+    button(row(page, "dialysis"), "Run now").click()
+    done(page, "dialysis: triggered")
+    page = visitor.open("/running")
+    page.evaluate("window.loadedOnce = true")
+    run = page.locator("#runs tr", has_text="dialysis")
+    button(run, "Stack").click(timeout=30_000)
+    expect(run.locator("pre")).to_contain_text("asyncio.sleep(3600)")
+    button(run, "Cancel…").click()
+    button(asked(page, "Cancel this run?"), "Cancel the run").click()
+    done(page, "cancelled")
+    expect(run).to_have_count(0)
+    assert page.evaluate("window.loadedOnce")
+    assert endings(ward, "dialysis")[-1] == "cancelled"
+
+
 def test_rows_are_selected_and_done_by_keys(visitor: Reader, ward: Ward) -> None:
     page = visitor.open("/loops?q=bed-")
     page.keyboard.press("?")
@@ -203,14 +243,13 @@ def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
 
 
 def test_replay_one_with_other_arguments_one_as_it_is_and_delete_the_others(
-    visitor: Reader, ward: Ward, monkeypatch: pytest.MonkeyPatch
+    visitor: Reader, ward: Ward
 ) -> None:
     ward.mended = False
     send(ward, "bill", "dora", "emil", "fritz", "gerda")
     page = visitor.open("/failed?task=bill")
     parked(ward, page, "bill", 4)
     ids = [each.id for each in ward.parked("bill")]
-    button(page, "Show messages").click()
     page.get_by_text("The messages", exact=True).click()
     page.get_by_role("link", name=ids[0]).click()
     page.get_by_role("link", name="Show them").click()
@@ -233,14 +272,23 @@ def test_replay_one_with_other_arguments_one_as_it_is_and_delete_the_others(
     page = visitor.open(f"/failed/message?id={quote(ids[2])}")
     button(page, "Delete…").click()
     button(asked(page, "Delete 1 message?"), "Delete 1 message").click()
-    done(page, "starts in 10 s")
+    done(page, "deleted")
+    assert {each.id for each in ward.parked("bill")} == set(ids[3:])
     button(page.locator("#doing"), "Undo").click()
-    done(page, "withdrawn, nothing was done")
+    done(page, "restored")
     assert {each.id for each in ward.parked("bill")} == set(ids[2:])
-    monkeypatch.setattr(operations, "HOLD", timedelta(milliseconds=100))
     page = visitor.open("/failed?task=bill")
+    page.evaluate("window.loadedOnce = true")
     button(page.locator("article", has_text="bill"), "Delete all 2…").click()
     assert len(ward.parked("bill")) == 2
     button(asked(page, "Delete 2 messages?"), "Delete 2 messages").click()
     done(page, "deleted")
     assert ward.parked("bill") == []
+    button(page.locator("#doing"), "Undo").click()
+    done(page, "restored")
+    assert {each.id for each in ward.parked("bill")} == set(ids[2:])
+    button(page.locator("article", has_text="bill"), "Replay all 2…").click()
+    button(asked(page, "Replay 2 messages?"), "Replay 2 messages").click()
+    done(page, "replayed")
+    assert ward.parked("bill") == []
+    assert page.evaluate("window.loadedOnce")

@@ -81,9 +81,6 @@ def test_which_pod_runs_what_now(finger: Finger, ward: Ward) -> None:
     ((name, _),) = ward.ask(lambda it: it.survey.answers({})).about.items()
     page = finger.page
     finger.click(page.get_by_role("navigation").get_by_role("link", name="Running"))
-    # What is due, and how long it may take, is there already: the journal tells.
-    expect(page.locator("#due tr", has_text="dialysis")).to_be_visible(timeout=WITHIN_MS)
-    finger.click(page.get_by_role("button", name="Refresh"))
     run = page.locator("#runs tr", has_text="dialysis")
     expect(run).to_contain_text(name, timeout=WITHIN_MS)
     assert page.locator("#due tr", has_text="dialysis").count() == 0
@@ -98,13 +95,15 @@ def test_all_that_failed_with_one_error_is_replayed_after_a_fix(finger: Finger, 
     ward.mended = False
     ward.ask(send)
     page = finger.page
-    tile = page.locator("#tiles > div", has_text="Parked")
-    expect(tile).to_contain_text(re.compile("[4-9]"), timeout=WITHIN_MS)  # the scanner has one
+    tile = page.locator("[id='vital/Calls']")
+    expect(tile).to_contain_text(
+        re.compile("[4-9] parked"), timeout=WITHIN_MS
+    )  # the scanner has one
     ward.mended = True
-    finger.click(tile.get_by_role("link"))
-    finger.click(page.get_by_role("button", name="Show messages"))
+    finger.click(tile)
     group = page.locator("article", has_text="no address")
     finger.click(group.get_by_role("button", name="Replay all 2"))
+    finger.click(page.get_by_role("button", name="Replay 2 messages"))
     expect(page.locator("#doing")).to_contain_text("replayed", timeout=WITHIN_MS)
     assert ward.parked("letter") == []
     assert len(ward.parked("bill")) == 1

@@ -27,7 +27,7 @@ function rough(seconds) {
 
 function tellTime(element, now) {
   if (element.classList.contains("clock")) {
-    const clock = new Date(element.dateTime).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+    const clock = new Date(element.dateTime).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
     if (element.textContent !== clock) element.textContent = clock;
     return;
   }
@@ -59,7 +59,7 @@ note.id = "waiting";
 note.type = "button";
 note.title = "Show them now. They are shown when you leave the list.";
 note.hidden = true;
-document.querySelector(".top").append(note);
+document.body.append(note);
 let latest = main.cloneNode(true);
 let waiting = 0;
 
@@ -131,6 +131,7 @@ function show(hold = true) {
   tellTimes(next);
   waiting = 0;
   morphChildren(main, next, hold);
+  showBadges();
   note.hidden = !waiting;
   note.textContent = waiting === 1 ? "1 change waiting" : `${waiting} changes waiting`;
   const active = document.activeElement;
@@ -138,6 +139,27 @@ function show(hold = true) {
 }
 
 note.addEventListener("click", () => show(false));
+
+// Outside of the page: the counts in the menu, the title and the icon of its tab.
+
+const ICON = document.getElementById("favicon");
+const TITLE = document.title;
+const COLOURS = { ok: "3f9463", off: "868e99", warn: "c07a10", bad: "d4372a" };
+const SHAPES = { ok: "", off: "", warn: "M12 8v4.4l2.6 1.6", bad: "M12 7.6v5.4M12 16.4h.01" };
+const GREY = ICON.href;
+
+function showBadges() {
+  for (const badge of main.querySelectorAll("#badges b")) {
+    const count = document.querySelector(`nav .count[data-of="${badge.dataset.of}"]`);
+    if (count.textContent !== badge.textContent) count.textContent = badge.textContent;
+    count.className = `count ${badge.className}`;
+  }
+  const { failing = "0", level = "off" } = main.querySelector("#badges i")?.dataset ?? {};
+  document.title = failing === "0" ? TITLE : `(${failing}) ${TITLE}`;
+  const mark = `%3Cpath fill='none' stroke='%23${COLOURS[level]}' stroke-width='3' d='${SHAPES[level]}'/%3E`;
+  const icon = GREY.replace("868e99", COLOURS[level]).replace("%3C/svg%3E", `${mark}%3C/svg%3E`);
+  if (ICON.href !== icon) ICON.href = icon;
+}
 
 function made(html) {
   const template = document.createElement("template");
@@ -435,7 +457,33 @@ live.addEventListener("change", () => {
   listen();
 });
 
+// The theme: a cookie, so that the next page comes in it.
+
+const theme = document.getElementById("theme");
+theme.addEventListener("change", () => {
+  document.documentElement.dataset.theme = theme.value;
+  document.cookie = `scheduler-theme=${theme.value}; path=${main.dataset.base || "/"}; max-age=31536000; samesite=lax`;
+});
+document.getElementById("help").addEventListener("click", () => keys.showModal());
+
+const clock = document.querySelector(".clock");
+const NOW = {
+  weekday: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+  timeZoneName: "short",
+};
+
+function tellClock() {
+  clock.textContent = new Date().toLocaleString([], NOW);
+}
+
 document.documentElement.classList.add("live");
+showBadges();
+tellClock();
+setInterval(tellClock, 1000);
 tellTimes();
 setInterval(() => (waiting ? show() : tellTimes()), 1000);
 listen();

@@ -18,6 +18,12 @@ for number in range(int(os.environ.get("CLINIC_WARDS", "0"))):
     async def ward() -> None: ...
 
 
+for number in range(int(os.environ.get("CLINIC_VISITS", "0"))):
+
+    @app.periodic(name=f"visit-{number}", every="1h")
+    async def visit() -> None: ...
+
+
 @app.periodic(every="2s", retry=Retry(0))
 async def lab() -> None:
     raise RuntimeError("the centrifuge is out of balance")

@@ -52,6 +52,13 @@ for number, shop in enumerate(SHOPS):
     nightly(f"weekly-report-{shop}", f"{number * 5} 6 * * MON")
 
 
+@app.periodic(every="5s", timeout="5m")
+async def rebuild_index(ctx: Context) -> None:
+    for part in range(100):
+        ctx.progress(part / 100, f"part {part} of 100")
+        await asyncio.sleep(0.05 if ctx.seq < 2 else 1.2)
+
+
 @app.periodic(every="7s")
 async def campaign(ctx: Context) -> None:
     if ctx.seq < 5:

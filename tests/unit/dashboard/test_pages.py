@@ -74,6 +74,15 @@ class Browser:
         assert answer.status_code == code, answer.text
         return unescape(answer.text)
 
+    async def await_on(self, path: str, text: str) -> str:
+        """The page, once it has the text, as it refreshes itself."""
+        page = ""
+        for _ in range(60):
+            if text in (page := await self.see(path)):
+                return page
+            await asyncio.sleep(0.5)
+        raise AssertionError(f"{text!r} is not on {path}: {page}")
+
     async def get(self, path: str, **headers: str) -> httpx.Response:
         return await self._client.get(path, headers=headers)
 
@@ -152,7 +161,7 @@ async def test_the_overview_says_in_a_sentence_how_it_is(shop: Stage) -> None:
 async def test_calls_that_fail_are_in_the_verdict(shop: Stage, looks_before: bool) -> None:
     async def send() -> None:
         async with shop.processor():
-            for number in range(3):
+            for number in range(300):
                 await shop.app.senders["send_sms"].send(f"+49 {number}")
             await asyncio.sleep(12)
         await asyncio.sleep(1)
@@ -164,18 +173,18 @@ async def test_calls_that_fail_are_in_the_verdict(shop: Stage, looks_before: boo
             assert "send_sms" not in await browser.see("/")
             await send()
         page = await browser.see("/")
-        assert "3 calls of send_sms failed in the last 15 minutes." in page
-        (group,) = re.findall(
-            r'<section class="card trouble" id="failure/.*?</section>', page, re.S
-        )
+        assert "300 calls of send_sms failed in the last 15 minutes." in page
+        assert '<h1><svg class="mark level-bad"' in page
+        assert "300 of 300 failed in 15 min" in page
+        (group,) = re.findall(r'<li id="failure/.*?</li>', page, re.S)
         told = re.sub(r"<[^>]+>", "", group)
-        assert "RuntimeError: no provider takes '+49 2'" in told
-        assert "3 parked. First seen" in told
+        assert "RuntimeError: no provider takes '+49 299'" in told
+        assert re.search(r"300 parked\. First seen .+, last seen .+\.", told)
         assert "No success found." in told
         await asyncio.sleep(960)  # they wait for an operator still
         page = await browser.see("/")
-        assert "3 messages of send_sms are parked, and no run has succeeded since." in page
-        assert '<h1 class="trouble">' in page
+        assert "300 messages of send_sms are parked, and no run has succeeded since." in page
+        assert '<h1><svg class="mark level-bad"' in page
         await shop.app.senders["send_sms"].send("+1")
         async with shop.processor():
             await asyncio.sleep(12)
@@ -524,7 +533,7 @@ async def test_what_is_parked_is_looked_at_in_groups_and_sent_back(shop: Stage) 
     await parked(shop, "+491", "+492", "+4933")
     async with browsing(shop) as browser:
         assert "3 messages are parked" in re.sub("<[^>]+>", "", await browser.see("/failed"))
-        page = await browser.press("look", back="/failed", task="")
+        page = await browser.await_on("/failed", 'name="kind"')
         assert "3 × send_sms" in page
         kind = re.search(r'name="kind" value="([^"]+)"', page)
         assert kind
@@ -532,9 +541,13 @@ async def test_what_is_parked_is_looked_at_in_groups_and_sent_back(shop: Stage) 
         assert until
         await parked(shop, "+4944")  # since: it stays
         shown = {"task": "send_sms", "reason": "exhausted", "kind": kind[1]}
-        page = await browser.press("replay", back="/failed", count="4", until=until[1], **shown)
+        shown |= {"back": "/failed", "count": "4", "until": until[1]}
+        assert "Replay 4 messages?" in await browser.press("replay", **shown)
+        assert len(await shop.parked()) == 4
+        page = await browser.press("replay", sure="yes", **shown)
         assert page.count("replayed ") == 3
         assert "3 of the 4 shown; the rest were gone already." in page
+        assert "1 message parked since: left alone." in page
         assert len(await shop.parked()) == 1
         assert "1 × send_sms" in page  # the page shows what is left
 
@@ -562,21 +575,69 @@ async def test_one_is_sent_back_with_other_arguments(shop: Stage) -> None:
     assert await shop.parked() == []
 
 
-async def test_what_is_deleted_is_asked_for_and_can_be_kept_for_a_moment(shop: Stage) -> None:
+async def test_what_is_deleted_is_asked_for_and_can_be_restored_for_a_day(shop: Stage) -> None:
     await parked(shop, "+491", "+492")
     async with browsing(shop) as browser:
         page = await browser.press("purge", task="send_sms", count="2")
         assert "Delete 2 messages?" in page
-        assert len(await shop.parked()) == 2
+        before = {each.id for each in await shop.parked()}
+        assert len(before) == 2
         page = await browser.press("purge", task="send_sms", count="2", sure="yes")
-        assert "starts in 10 s" in page
+        assert await shop.parked() == []
+        (deletion,) = re.findall(r'name="deletion" value="([^"]+)"', page)
+        assert page.count("restored ") == 0
+        page = await browser.press("restore", deletion=deletion)
+        assert page.count("restored ") == 2
+        assert {each.id for each in await shop.parked()} == before
+        assert "not in the trash" in await browser.press("restore", deletion=deletion)
+
+
+async def test_an_action_on_many_shows_its_progress_and_is_stopped(shop: Stage) -> None:
+    await parked(shop, "+491", "+492", "+493")
+    async with browsing(shop) as browser:
+        fields = {"task": "send_sms", "count": "3", "rate": "1/m"}
+        page = await browser.press("replay", sure="yes", **fields)
+        assert "1 of 3 done" in page
+        assert '<progress max="3" value="1"' in page
         (operation,) = re.findall(r'name="operation" value="([^"]+)"', page)
-        assert "withdrawn, nothing was done" in await browser.press("stop", operation=operation)
-        await asyncio.sleep(20)
-        assert len(await shop.parked()) == 2
-        await browser.press("purge", task="send_sms", sure="yes")
-        await asyncio.sleep(11)
-    assert await shop.parked() == []
+        await browser.press("stop", operation=operation)
+        await asyncio.sleep(120)
+        assert "stopped after 2 of 3" in await browser.see(f"/loops?done={operation}")
+    assert len(await shop.parked()) == 1
+
+
+async def test_two_who_act_at_once_are_told_apart(shop: Stage) -> None:
+    def access(request: Request) -> Visitor:
+        return Visitor(request.headers["x-user"], "all")
+
+    site = Site(shop.app, lambda: MemoryBroker(shop.server), shop.clock, access, False)
+    transport = httpx.ASGITransport(Routes(site).app())
+
+    async def pause(user: str, loop: str) -> httpx.Response:
+        async with httpx.AsyncClient(transport=transport, base_url=HOST) as client:
+            headers, form = {"x-user": user}, {"loop": loop, "reason": f"for {user}"}
+            return await client.post("/do/pause", data=form, headers=headers)
+
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url=HOST) as client:
+            await client.get("/", headers={"x-user": "ada"})
+            await asyncio.sleep(3)
+        users = {"ada": "report", "bob": "import_orders"}
+        answers = await asyncio.gather(*(pause(user, loop) for user, loop in users.items()))
+        assert [answer.status_code for answer in answers] == [303, 303]
+        async with httpx.AsyncClient(transport=transport, base_url=HOST) as client:
+            form = {"loops": "report\nimport_orders", "back": "/loops"}
+            answer = await client.post("/do/resume", data=form, headers={"x-user": "ada"})
+        # Who resumes what somebody else has paused, is told of that first.
+        question = unescape(answer.text)
+        for user in users:
+            assert re.search(rf"1 by {user} at \S+ \(for {user}\)", question), question
+    finally:
+        await site.stop()
+    for user, loop in users.items():
+        entries = [entry async for entry in shop.journal.entries(loop=loop)]
+        assert entries[-1].by.startswith(f"{user} at ")
+        assert entries[-1].note == f"for {user}"
 
 
 async def test_a_body_that_is_no_text_is_shown_in_hexadecimal(shop: Stage) -> None:
@@ -620,11 +681,27 @@ async def test_nothing_named_is_nothing_done(shop: Stage, action: str) -> None:
     assert len(await shop.parked()) == 1
 
 
-async def test_the_doctor_and_the_roll_call_are_asked_when_somebody_asks(shop: Stage) -> None:
+async def test_the_doctor_examines_when_somebody_asks(shop: Stage) -> None:
     async with browsing(shop) as browser, shop.supervised():
         assert "broker version" in await browser.press("examine", back="/doctor")
-        page = await browser.press("roll-call", back="/processors")
-        assert "1 of 1 processors responded" in page
+
+
+async def test_who_may_only_look_sees_processors_runs_and_parked_messages_anew(
+    shop: Stage,
+) -> None:
+    async with browsing(shop, read_only=True) as browser:
+        async with shop.processor():
+            await browser.await_on("/processors", "Responding")
+            await browser.await_on("/processors", "1 processor is running.")
+            await browser.await_on("/running", "No runs.")
+            await browser.await_on("/failed", "None were found.")
+            await shop.app.outbox.send("send_sms", {"phone": "+491"}, posting())
+            await browser.await_on("/failed", "1 × send_sms")
+        await browser.await_on("/processors", "Gone")
+        await browser.await_on("/processors", "No processor is running.")
+        page = await browser.await_on("/", "1 parked")
+        assert "First seen" in page
+        assert "No success found." in page
 
 
 async def test_what_runs_is_told_with_its_stack_and_ended(shop: Stage) -> None:
@@ -642,12 +719,10 @@ async def test_what_runs_is_told_with_its_stack_and_ended(shop: Stage) -> None:
     async with browsing(shop) as browser, shop.supervised():
         run = await export.send()
         await asyncio.sleep(1)
-        page = await browser.press("running", back="/running")
-        assert "a quarter" in page
+        page = await browser.await_on("/running", "a quarter")
         assert "25 %" in page
-        assert "await asyncio.sleep(3600)" in await browser.press(
-            "running", back="/running", run=run
-        )
+        page = await browser.press("stack", back="/running", run=run)
+        assert "await asyncio.sleep(3600)" in page
         assert "Cancel this run?" in await browser.press("cancel", back="/running", run=run)
         assert not ended.is_set()
         page = await browser.press("cancel", back="/running", run=run, sure="yes")

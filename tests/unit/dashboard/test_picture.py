@@ -9,6 +9,7 @@ import pytest
 
 from scheduler import Every
 from scheduler.dashboard import picture as pictures
+from scheduler.dashboard.entries import FAILURES_KEPT, ROUTINE_KEPT, Entries
 from scheduler.dashboard.picture import ACTS_KEPT, RUNS_KEPT, Picture
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.hatchery import NO_WAIT
@@ -25,6 +26,7 @@ from scheduler.protocol.tokens import (
     token_key,
 )
 from scheduler.queues.failed import Reason, parked, record_of
+from scheduler.queues.journal import JournalEntry
 from scheduler.queues.listing import RosterEntry
 from scheduler.tasks.tasks import SUPERVISION
 from tests.stage import START
@@ -79,7 +81,7 @@ def test_messages_may_come_in_any_order_and_twice() -> None:
         picture = picture_of(*order)
         assert picture.loops[POLL].due_at == at(12)
         assert [run.seq for run in picture.loops[POLL].runs] == [0, 1, 2]
-        assert [entry.seq for entry in picture.entries] == [0, 1, 2]
+        assert [entry.seq for entry in picture.entries.all] == [0, 1, 2]
         assert sum(minute.runs for _, minute in picture.minutes.last(1, at(60))) == 3
 
 
@@ -150,7 +152,7 @@ def test_supervision_other_apps_replays_and_what_is_no_token_leave_no_trace() ->
     picture.hear(message(Replay.of(ran(0))))
     picture.hear(Message(b"\xff", type="scheduler.token"))
     assert not picture.loops
-    assert not picture.entries
+    assert not picture.entries.all
 
 
 def test_minutes_count_first_attempts_alone_as_late() -> None:
@@ -179,3 +181,20 @@ def test_each_change_has_a_version_and_what_is_the_same_has_none() -> None:
     assert (picture.version, picture.since) == (before, START)
     picture.be(True, at(2))
     assert (picture.version > before, picture.since) == (True, at(2))
+
+
+def test_routine_pushes_out_no_failure_and_no_operation() -> None:
+    entries = Entries()
+
+    def note(second: int, what: str, loop: str = "poll", by: str = "") -> None:
+        entries.add(JournalEntry(at(second), loop, what, second, 1, by=by))
+
+    note(0, Verb.PAUSE, by="ada")
+    note(1, Ending.ESCALATED, loop="other")
+    for second in range(2, 2 + 2 * ROUTINE_KEPT):
+        note(second, Ending.SUCCEEDED)
+        note(second, Ending.ESCALATED)
+    found = [(each.loop, each.what) for each in entries.all]
+    assert found[:2] == [("poll", Verb.PAUSE), ("other", Ending.ESCALATED)]
+    assert found.count(("poll", Ending.SUCCEEDED)) == ROUTINE_KEPT
+    assert found.count(("poll", Ending.ESCALATED)) == FAILURES_KEPT

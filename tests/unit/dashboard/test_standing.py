@@ -111,6 +111,20 @@ def test_the_verdict_is_one_sentence(standings: list[Standing], sentence: str) -
     assert verdict_of(standings).sentence == sentence
 
 
+def test_the_verdict_is_as_bad_as_the_worst_of_loops_processors_and_the_broker() -> None:
+    well = [standing("a", Where.WAITING)]
+    assert verdict_of(well).level == "ok"
+    silent, away = ("1 of 2 processors does not respond.", "warn"), ("The broker is away.", "bad")
+    verdict = verdict_of(well, around=[("Not known yet.", "off")])
+    assert (verdict.level, verdict.sentence) == ("off", "Not known yet.")
+    late = [standing("a", Where.LATE)]
+    verdict = verdict_of(late, around=[silent, away])
+    assert verdict.level == "bad"
+    assert verdict.sentence == "The broker is away. 1 of 2 processors does not respond."
+    assert verdict.more == "Of 1 loop, 1 is late."
+    assert verdict_of(late).level == "warn"
+
+
 def test_loops_of_the_code_and_of_the_broker_are_told_apart() -> None:
     app = new_app()
 

@@ -1,0 +1,234 @@
+"""Ask the broker and the processors what no stream tells, as long as visitors look.
+
+A visitor who may only read sees the same answers: the dashboard asks, not the visitor. If the user
+of the broker may only read, nothing is asked, and pages show what the journal says.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.dashboard.answers import Look, Roll, look_at, roll_of
+from scheduler.dashboard.picture import Picture
+from scheduler.errors import AccessRefused, Rejected, SchedulerError, Unroutable
+from scheduler.program import Program
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId
+from scheduler.queues.about import About
+from scheduler.queues.failed import Selection
+from scheduler.queues.roll_call import Answers
+from scheduler.queues.running import Running
+from scheduler.timing.durations import SECOND
+from scheduler.timing.moments import Clock
+
+FAILED, RUNNING, PROCESSORS = "/failed", "/running", "/processors"
+BEAT = SECOND
+ASK_EVERY, ASK_SELDOM = 5 * SECOND, 15 * SECOND  # each opens a connection, to see alarms
+LOOK_EVERY, LOOK_SELDOM = 5 * SECOND, timedelta(minutes=1)
+MANY = 1_000  # parked messages, from which reading all of them is slow
+LEFTOVERS_EVERY = 10 * SECOND
+MOST_KNOWN = 500
+KNOWN_FOR = timedelta(days=7)
+TOGETHER = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenProcessor:
+    """Describe a processor that has answered, and when it did last."""
+
+    about: About
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """Describe processors that started together; `version` is empty if it was seen before."""
+
+    at: datetime
+    count: int
+    version: str = ""
+
+
+class Watch:
+    """Hold the latest answers, and renew them.
+
+    Attributes:
+        looks: the parked messages last read, by task; under "", of all tasks.
+        running: the last known runs, and when processors were asked.
+        roll: the processors, as of the last roll call.
+        seen: all processors that have answered.
+        alarm: why the broker blocks publishers; empty: it does not, as far as known.
+        refusal: why processors cannot be asked; empty: they can.
+        stacks: the requested stacks of runs.
+
+    Args:
+        loops: returns the loops of which processors may hold tokens, with their epochs.
+    """
+
+    def __init__(
+        self,
+        picture: Picture,
+        clock: Clock,
+        is_viewed: Callable[[str], bool],
+        loops: Callable[[], Mapping[LoopId, int]],
+    ) -> None:
+        self.looks: dict[str, Look] = {}
+        self.running: tuple[datetime, Running] | None = None
+        self.roll: Roll | None = None
+        self.seen: dict[str, SeenProcessor] = {}
+        self.alarm = ""
+        self.refusal = ""
+        self.stacks: dict[str, str] = {}
+        self._looking = asyncio.Lock()
+        self._taking = 0
+        self._silent = self._silent_before = 0
+        self._picture, self._clock = picture, clock
+        self._is_viewed, self._loops = is_viewed, loops
+        self._parked: dict[str, object] = {}
+        self._program: Program
+
+    @property
+    def silent(self) -> int:
+        """Return how many processors have not answered twice in a row."""
+        return min(self._silent, self._silent_before)
+
+    @property
+    def gone(self) -> Sequence[tuple[str, SeenProcessor]]:
+        """Return the processors that have left, the latest first."""
+        if self.roll is None:
+            return []
+        named = " ".join(pod.name for pod in self.roll.pods)
+        left = [(name, seen) for name, seen in self.seen.items() if name not in named]
+        return sorted(left, key=lambda each: each[1].last_at, reverse=True)
+
+    @property
+    def rollouts(self) -> Sequence[Rollout]:
+        """Return when processors started, those within ten minutes together."""
+        found, known = list[Rollout](), set[str]()
+        starts = sorted(
+            (seen.about.since, seen.about.version)
+            for seen in self.seen.values()
+            if seen.about.since is not None
+        )
+        for at, version in starts:
+            new = "" if version in known else version
+            known.add(version)
+            last = found[-1] if found else None
+            if last is not None and at - last.at < TOGETHER and not (new and last.version):
+                found[-1] = Rollout(last.at, last.count + 1, last.version or new)
+            else:
+                found.append(Rollout(at, 1, new))
+        return found
+
+    async def run(self, program: Program) -> None:
+        """Renew the answers, until cancelled. The broker must be open."""
+        self._program = program
+        async with asyncio.TaskGroup() as group:
+            for name, renew in (
+                ("leftovers", self._find_leftovers),
+                ("processors", self._ask_in_turn),
+                ("parked messages", self._look_in_turn),
+            ):
+                group.create_task(self._again_and_again(renew), name=name)
+
+    async def _again_and_again(self, renew: Callable[[], Coroutine[Any, Any, timedelta]]) -> None:
+        while True:
+            pause = BEAT
+            if self._is_viewed("") and self._program.broker.connected:
+                with suppress(SchedulerError):  # the picture tells if the broker is away
+                    pause = await renew()
+            await asyncio.sleep(pause.total_seconds())
+
+    async def _find_leftovers(self) -> timedelta:
+        self._picture.leave(await self._program.leftovers.found())
+        return LEFTOVERS_EVERY
+
+    # Processors
+
+    async def _ask_in_turn(self) -> timedelta:
+        is_detailed = self._is_viewed(RUNNING) or self._is_viewed(PROCESSORS)
+        asked_at = self.running[0] if self.running else None
+        if asked_at and not is_detailed and self._clock.now() - asked_at < ASK_SELDOM:
+            return BEAT
+        if self.running is None:
+            self.refusal = await self._find_refusal()
+        if self.refusal:
+            return ASK_SELDOM
+        await self.ask(self._loops() if self._is_viewed(PROCESSORS) else {})
+        return ASK_EVERY
+
+    async def _find_refusal(self) -> str:
+        """Return why this user may not ask: a refused question would look like silence."""
+        broker, names = self._program.broker, self._program.app.names
+        self.alarm = await broker.alarm()
+        if not self.alarm:
+            try:
+                await broker.publish(Message(), exchange=names.control, routing_key=names.presence)
+            except AccessRefused as error:
+                return str(error)
+            except (Unroutable, Rejected):  # no queue is bound for this
+                pass
+        return ""
+
+    async def ask(self, loops: Mapping[LoopId, int], *, stack_of: str | None = None) -> Answers:
+        """Ask all processors for their runs, and for their tokens of these loops."""
+        answers = await self._program.survey.answers(loops)
+        running = await self._program.cancellation.running(stack_of=stack_of)
+        now = self._clock.now()
+        silent = 0 if answers.alarm else answers.silent
+        self._silent, self._silent_before = silent, self._silent
+        self.alarm = answers.alarm
+        self.running, self.roll = (now, running), roll_of(answers, running, now)
+        going_on = {run.id: run.stack for run in running.runs}
+        self.stacks = {run: stack for run, stack in self.stacks.items() if run in going_on}
+        self.stacks |= {run: stack for run, stack in going_on.items() if stack}
+        for name, about in answers.about.items():
+            self.seen[name] = SeenProcessor(about, now)
+        recent = [item for item in self.seen.items() if now - item[1].last_at < KNOWN_FOR]
+        self.seen = dict(sorted(recent, key=lambda item: item[1].last_at)[-MOST_KNOWN:])
+        self._picture.version += 1
+        return answers
+
+    # Parked messages
+
+    @asynccontextmanager
+    async def taking(self) -> AsyncGenerator[None]:
+        """Take parked messages inside the block: no look holds any of them."""
+        self._taking += 1
+        try:
+            async with self._looking:
+                pass  # it has ended
+            yield
+        finally:
+            self._taking -= 1
+
+    async def _look_in_turn(self) -> timedelta:
+        for task in ("", *self._program.app.tasks):
+            if self._is_viewed(f"{FAILED}?{task}"):
+                known, changed = self.looks.get(task), self._parked.get(task) != self._counts()
+                is_old = known and self._clock.now() - known.at >= LOOK_SELDOM
+                if known is None or (changed and (known.count < MANY or is_old)):
+                    await self.look(task)
+                    return LOOK_EVERY
+        return BEAT
+
+    async def look(self, task: str = "") -> None:
+        """Read the parked messages of a task, or of all, unless an action takes some."""
+        async with self._looking:
+            if self._taking:
+                return
+            counts, app = self._counts(), self._program.app
+            which, tasks = Selection(task=task or None), [task] if task else [*app.tasks]
+            look = await look_at(self._program.failed, tasks, which, self._clock.now())
+            self.looks[task], self._parked[task] = look, counts
+        self._picture.version += 1
+
+    def _counts(self) -> object:
+        """Return what changes when a message is parked, replayed or deleted."""
+        names, depths = self._program.app.names, self._picture.depths
+        queues = (names.failed, *map(names.failed_queue, self._program.app.tasks))
+        known = [depth.ready for queue in queues if (depth := depths.get(queue)) is not None]
+        return known, sum(group.count for group in self._picture.parked.values())
