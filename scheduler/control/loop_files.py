@@ -22,45 +22,18 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from scheduler.control.keyed import Connect, Keyed, Operations, Synced, wanted_loop
-from scheduler.errors import BrokerError, ScheduleError, UsageError
-from scheduler.protocol.messages import problems_of
+from scheduler.errors import BrokerError, UsageError
 from scheduler.spelling import nearest, no_such
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import shown
-from scheduler.timing.schedules import Recurring, schedule_of
+from scheduler.timing.schedules import Recurring, ScheduleOptions, schedule_of
 
 FilePath = str | PathLike[str]
 Wanted = Mapping[str, Mapping[str, tuple[Recurring, Mapping[str, Any]]]]
 
 
-class FileRow(BaseModel):
-    """Describe a loop in a file: its schedule as decorators take it, and its arguments."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-    every: str | None = None
-    cron: str | None = None
-    mode: str | None = None
-    offset: str | None = None
-    tz: str | None = None
-    jitter: str | None = None
-    catch_up: str | None = None
-    grace: str | None = None
-    args: Mapping[str, Any] = {}
-
-    @property
-    def schedule(self) -> Recurring:
-        """Return the schedule.
-
-        Raises:
-            ScheduleError: it is invalid.
-        """
-        if (self.every is None) == (self.cron is None):
-            raise ScheduleError("expected either every or cron")
-        return schedule_of(**self.model_dump(exclude={"args"}))
+NAMES = ("every", "cron", *ScheduleOptions.__annotations__, "args")
 
 
 async def sync_file(
@@ -140,31 +113,31 @@ def _loops(
             example = _table(task, "user-42")
             detail = f"expected tables of keyed loops, such as {example}; {key!r} is not one."
             raise _wrong(file, detail, task)
-        row = _row(file, task, key, cast("dict[str, object]", values))
+        options = cast("dict[str, Any]", values)
+        if unknown := [name for name in options if name not in NAMES]:
+            raise _wrong(file, _no_option(task, key, unknown[0], options[unknown[0]]), task, key)
+        args = options.pop("args", {})
+        if not isinstance(args, dict):
+            raise _wrong(file, f"args: expected a table, got: {shown(args)}.", task, key)
         parameters = tasks[task].arguments.parameters
-        if unknown := [name for name in row.args if name not in parameters]:
-            detail = no_such("parameter", unknown[0], parameters)
-            raise _wrong(file, detail, task, key, "args")
+        if unknown := [name for name in args if name not in parameters]:
+            raise _wrong(file, no_such("parameter", unknown[0], parameters), task, key, "args")
+        if (options.get("every") is None) == (options.get("cron") is None):
+            raise _wrong(file, "expected either every or cron.", task, key)
         try:
-            loop = row.schedule, row.args
+            loop = schedule_of(**options), cast("dict[str, Any]", args)
             wanted_loop(tasks[task], key, loop)
         except UsageError as error:
             raise _wrong(file, str(error), task, key) from None
         yield key, loop
 
 
-def _row(file: Path, task: str, key: str, values: Mapping[str, object]) -> FileRow:
-    if unknown := [name for name in values if name not in FileRow.model_fields]:
-        near = nearest(unknown[0], FileRow.model_fields)
-        has = f"there are: {', '.join(FileRow.model_fields)}."
-        if isinstance(values[unknown[0]], dict):
-            has += f" Quote a key with a '.': {_table(task, f'{key}.{unknown[0]}')}."
-        hint = f"did you mean {near!r}?" if near else has
-        raise _wrong(file, f"There is no {unknown[0]!r} in a loop; {hint}", task, key)
-    try:
-        return FileRow.model_validate(values)
-    except ValidationError as error:
-        raise _wrong(file, f"{problems_of(error)}.", task, key) from None
+def _no_option(task: str, key: str, name: str, value: object) -> str:
+    near = nearest(name, NAMES)
+    has = f"there are: {', '.join(NAMES)}."
+    if isinstance(value, dict):
+        has += f" Quote a key with a '.': {_table(task, f'{key}.{name}')}."
+    return f"There is no {name!r} in a loop; {f'did you mean {near!r}?' if near else has}"
 
 
 def _wrong(file: Path, what: str, *table: str) -> UsageError:
