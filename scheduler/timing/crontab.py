@@ -203,7 +203,7 @@ def in_words(expression: str) -> str:
         ScheduleError: it cannot be understood.
     """
     pattern = pattern_of(expression)
-    return f"{_in_times(pattern)}{_days(pattern)}"
+    return f"{_times_in_words(pattern)}{_days(pattern)}"
 
 
 def seconds_first(expression: str) -> str | None:
@@ -229,7 +229,7 @@ def _may_be_weekdays(field: str) -> bool:
     return field == "*" or bool(span)
 
 
-def _in_times(pattern: Pattern) -> str:
+def _times_in_words(pattern: Pattern) -> str:
     seconds, minutes, hours = pattern.seconds, pattern.minutes, pattern.hours
     parts = (hours, minutes) if seconds == (0,) else (hours, minutes, seconds)
     if len(seconds) * len(minutes) * len(hours) <= MOST_TIMES:
