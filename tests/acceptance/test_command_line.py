@@ -150,26 +150,29 @@ def test_a_shell_can_complete_commands_and_options(
 # Seeding
 
 
-def test_seeding_creates_each_loop_once(scheduler: CommandLine):
+def test_an_app_is_unseeded_until_a_seed_creates_each_loop_once(
+    scheduler: CommandLine, namespace: str
+):
+    told = f"The namespace '{namespace}' has no journal yet: run `scheduler seed` first."
+    assert_refused(scheduler("history"), WRONG, told)
+    one = scheduler("status", "report")
+    assert one.code == WRONG
+    assert "unseeded: in the code, but not in the broker: run `scheduler seed`" in one.out
+    unseeded = scheduler("status")
+    assert unseeded.code == WRONG
+    assert [row[:2] for row in unseeded.rows] == [[name, "unseeded"] for name in LOOPS]
     first, second = scheduler("seed"), scheduler("seed")
     created, unchanged = first.rows[: len(LOOPS)], second.rows[: len(LOOPS)]
     assert [(row[0], "created" in row) for row in created] == [(name, True) for name in LOOPS]
     assert [(row[0], "unchanged" in row) for row in unchanged] == [(n, True) for n in LOOPS]
     assert (first.code, second.code, first.err, second.err) == (FINE, FINE, "", "")
     assert [row[-2:] for row in created] == [row[-2:] for row in unchanged]  # when it is due
-
-
-# Looking
-
-
-def test_status_is_wrong_until_the_app_is_seeded(scheduler: CommandLine):
-    unseeded = scheduler("status")
-    assert unseeded.code == WRONG
-    assert [row[:2] for row in unseeded.rows] == [[name, "unseeded"] for name in LOOPS]
-    assert scheduler("seed").code == FINE
     waiting = scheduler("status")
     assert waiting.code == FINE
     assert [row[:3] for row in waiting.rows] == [[name, "waiting", "#0"] for name in LOOPS]
+
+
+# Looking
 
 
 def test_next_needs_no_broker_and_tells_coming_times(offline: CommandLine):
@@ -231,21 +234,12 @@ def test_a_loop_is_paused_and_resumed(seeded: CommandLine):
     assert re.search(told, seeded("status").out)
     assert f"stocktaking, by {status['by']}\n" in seeded("history", "report").out
     assert seeded("pause", "report").out == "report: unchanged\n"
+    in_vain = seeded("trigger", "report")
+    assert (in_vain.code, in_vain.out) == (WRONG, "report: is paused\n")
     resumed = seeded("resume", "report", "--json")
     assert (resumed.code, resumed.json["did"]) == (FINE, "resumed")
     due_in = datetime.fromisoformat(resumed.json["due_at"]) - datetime.now(UTC)
     assert timedelta(minutes=59) < due_in <= timedelta(hours=1)
-
-
-def test_what_was_never_seeded_has_no_history(scheduler: CommandLine, namespace: str):
-    told = f"The namespace '{namespace}' has no journal yet: run `scheduler seed` first."
-    assert_refused(scheduler("history"), WRONG, told)
-
-
-def test_what_was_in_vain_is_told_and_exits_1(seeded: CommandLine):
-    assert seeded("pause", "report").code == FINE
-    done = seeded("trigger", "report")
-    assert (done.code, done.out) == (WRONG, "report: is paused\n")
 
 
 def test_a_triggered_loop_is_run_at_once_by_whoever_comes(seeded: CommandLine):

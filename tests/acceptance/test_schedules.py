@@ -36,7 +36,7 @@ def test_a_schedule_is_set_told_and_cleared(seeded: CommandLine) -> None:
     assert "set by" not in seeded("status").out
 
 
-def test_programs_are_told_who_has_set_a_schedule(seeded: CommandLine) -> None:
+def test_programs_are_told_who_has_set_a_schedule_with_any_options(seeded: CommandLine) -> None:
     done = seeded("schedule", "set", "report", "--cron", "0 9 * * *", "--json").json
     assert (done["did"], done["schedule"]) == ("rescheduled", "0 9 * * * in UTC")
     (row,) = [each for each in seeded("status", "--json").json["loops"] if each["override"]]
@@ -55,14 +55,11 @@ def test_programs_are_told_who_has_set_a_schedule(seeded: CommandLine) -> None:
         None,
         None,
     ]
-
-
-def test_all_options_of_a_schedule_can_be_given(seeded: CommandLine) -> None:
     fixed = ("--every", "1h", "--fixed-rate", "--offset", "5m", "--jitter", "2s")
-    done = seeded("schedule", "set", "report", *fixed, "--catch-up", "skip", "--grace", "10m")
-    assert done.out.splitlines()[1].startswith("every 1h at fixed rate, offset 5m, set by ")
-    done = seeded("schedule", "set", "sell", "--cron", "0 9 * * *", "--tz", "Europe/Berlin")
-    assert done.out.splitlines()[1].startswith("0 9 * * * in Europe/Berlin: at 09:00")
+    told = seeded("schedule", "set", "report", *fixed, "--catch-up", "skip", "--grace", "10m")
+    assert told.out.splitlines()[1].startswith("every 1h at fixed rate, offset 5m, set by ")
+    told = seeded("schedule", "set", "sell", "--cron", "0 9 * * *", "--tz", "Europe/Berlin")
+    assert told.out.splitlines()[1].startswith("0 9 * * * in Europe/Berlin: at 09:00")
 
 
 @pytest.mark.parametrize(

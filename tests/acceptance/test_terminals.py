@@ -84,12 +84,6 @@ def test_a_loop_that_is_not_there_is_told(looked_at: CommandLine):
     assert "did you mean 'report'?" in done.err
 
 
-def test_one_loop_that_was_not_seeded_is_wrong(scheduler: CommandLine):
-    done = scheduler("status", "report")
-    assert done.code == 1
-    assert "unseeded: in the code, but not in the broker: run `scheduler seed`" in done.out
-
-
 # Watching
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler import Scheduler, Settings
 from tests.acceptance.conftest import CommandLine
-from tests.sweep import clear, new_namespace
+from tests.sweep import clear
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -29,8 +29,7 @@ plain.task(remind)
 class Shop:
     """The command line, and a program that cannot reach the broker."""
 
-    def __init__(self, url: str, directory: Path) -> None:
-        namespace = new_namespace()
+    def __init__(self, url: str, namespace: str, directory: Path) -> None:
         (directory / "shop.py").write_text(SHOP.format(namespace=namespace))
         self.run = CommandLine(
             directory, SCHEDULER_BROKER_URL=url, SCHEDULER_APP="shop.py:app", TZ="Asia/Tokyo"
@@ -46,8 +45,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(broker_url: str, tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(broker_url, tmp_path)
+def shop(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(broker_url, namespace, tmp_path)
     assert shop.run("seed").code == 0
     yield shop
     asyncio.run(clear(broker_url, shop.app.topology()))

@@ -149,7 +149,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(
     queue_type=st.sampled_from(["classic", "quorum"]),
     ttl_ms=st.sampled_from([None, 150]),

@@ -23,18 +23,21 @@ def page_of(body: bytes) -> WSGIApplication:
     return page
 
 
+PATIENCE = 30
 LIVEZ = {"/livez": page_of(b"yes")}
 
 
 @contextmanager
-def visitors(port: int, many: int = 1) -> Generator[list[socket.socket]]:
+def visitors(
+    port: int, many: int = 1, asked: bytes = b"GET /livez HTTP/1.0\r\n"
+) -> Generator[list[socket.socket]]:
     """Who have sent the beginning of a request, and keep silent."""
     with ExitStack() as stack:
         came: list[socket.socket] = []
         for _ in range(many):
-            visitor = socket.create_connection(("127.0.0.1", port), timeout=5)
+            visitor = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
             came.append(stack.enter_context(visitor))
-            visitor.sendall(b"GET /livez HTTP/1.0\r\n")
+            visitor.sendall(asked)
         yield came
 
 
@@ -46,7 +49,8 @@ def is_sent_away(visitor: socket.socket) -> bool:
         return True
 
 
-def test_hundreds_who_ask_slowly_hold_up_no_probe() -> None:
+def test_hundreds_who_ask_slowly_hold_up_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "LONGEST_VISIT_S", 10 * PATIENCE)  # not for that they are sent away
     (port,) = free_ports(1)
     threads = threading.active_count()
     with serving(port, LIVEZ), visitors(port, 400) as slow:
@@ -62,7 +66,7 @@ def test_who_sends_a_byte_now_and_then_is_sent_away(monkeypatch: pytest.MonkeyPa
     (port,) = free_ports(1)
     with serving(port, LIVEZ), visitors(port) as (slow,):
         slow.settimeout(0.01)
-        for _ in range(200):
+        for _ in range(100 * PATIENCE):
             with suppress(TimeoutError):
                 assert is_sent_away(slow)
                 return
@@ -90,13 +94,13 @@ def test_a_page_that_takes_long_holds_up_no_other() -> None:
 
     def metrics(environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
         asked.set()
-        enough.wait(10)
+        enough.wait(PATIENCE)
         start("200 OK", [])
         return [b"all"]
 
     with serving(port, {"/metrics": metrics} | LIVEZ), ThreadPoolExecutor() as pool:
         long = pool.submit(ask, port, "/metrics")
-        assert asked.wait(5)
+        assert asked.wait(PATIENCE)
         assert ask(port, "/livez") == Answer(200, "yes")
         enough.set()
         assert long.result() == Answer(200, "all")
@@ -123,6 +127,5 @@ def test_nobody_waits_for_those_who_are_there_at_the_end() -> None:
 )
 def test_each_request_is_answered_at_once(asked: bytes, status: bytes) -> None:
     (port,) = free_ports(1)
-    with serving(port, LIVEZ), socket.create_connection(("127.0.0.1", port), timeout=5) as visitor:
-        visitor.sendall(asked)
+    with serving(port, LIVEZ), visitors(port, asked=asked) as (visitor,):
         assert visitor.recv(100).startswith(b"HTTP/1.0 " + status)
