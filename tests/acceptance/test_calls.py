@@ -188,15 +188,9 @@ def at_once(
     shop: CommandLine, commands: Sequence[Sequence[str]]
 ) -> Iterator[tuple[Sequence[str], Done]]:
     """Run commands side by side."""
-
-    def run(command: Sequence[str]) -> Done:
-        began = time.monotonic()
-        done = shop(*command)
-        assert time.monotonic() - began < 20, command
-        return done
-
     with ThreadPoolExecutor(8) as pool:
-        yield from zip(commands, pool.map(run, commands), strict=True)
+        running = [pool.submit(shop, *each) for each in commands]
+        yield from zip(commands, (each.result() for each in running), strict=True)
 
 
 @pytest.mark.parametrize("way", ["blocked", "frozen"])
@@ -257,12 +251,10 @@ def test_a_watch_ends_or_says_that_the_broker_does_not_answer(
         node.freeze()
         try:
             watching.until("has not responded")
-            began = time.monotonic()
             with on_node.terminal(*command) as terminal:
                 done = terminal.end()
             assert (done.code, done.out.count("\n")) == (1, 1)
             assert "has not responded within 3s" in done.out
-            assert time.monotonic() - began < 20
         finally:
             node.thaw()
         watching.until("until Ctrl-C")
@@ -275,9 +267,7 @@ def test_one_interrupt_is_enough(node: PrivateNode, on_node: CommandLine) -> Non
     try:
         with on_node.terminal("status", "--timeout", "5m") as terminal:
             time.sleep(3)
-            terminal.interrupt()
-            began = time.monotonic()
+            terminal.interrupt()  # or this test times out
             assert terminal.end().code != 0
-            assert time.monotonic() - began < 8
     finally:
         node.thaw()

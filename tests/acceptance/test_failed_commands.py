@@ -17,9 +17,8 @@ from scheduler.protocol.topology import Names, Subscription, topology
 from scheduler.queues.failed import ParkedMessage, Reason
 from scheduler.tasks.tasks import SUPERVISION
 from tests.acceptance.conftest import APPS, CommandLine, Done
-from tests.integration.shop import new_namespace
 from tests.stage import failed_of
-from tests.sweep import clear, empty
+from tests.sweep import NAMESPACES, clear, empty, new_namespace
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -32,9 +31,9 @@ MISUSE, WRONG, FINE = 2, 1, 0
 class Desk:
     """The command line, and what is in the queues behind it."""
 
-    def __init__(self, url: str, directory: Path) -> None:
+    def __init__(self, url: str, namespace: str, directory: Path) -> None:
         self.url = url
-        self.names = Names(new_namespace())
+        self.names = Names(namespace)
         self.run = CommandLine(
             directory,
             SCHEDULER_BROKER_URL=url,
@@ -130,13 +129,14 @@ async def sweep(url: str, namespace: str) -> None:
 
 @pytest.fixture(scope="module")
 def seeded(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    desk = Desk(broker_url, tmp_path_factory.mktemp("desk"))
-    try:
-        done = desk.run("seed")
-        assert done.code == FINE, done.output
-        yield desk
-    finally:
-        asyncio.run(sweep(broker_url, desk.names.namespace))
+    with NAMESPACES.lent("quorum") as namespace:
+        desk = Desk(broker_url, namespace, tmp_path_factory.mktemp("desk"))
+        try:
+            done = desk.run("seed")
+            assert done.code == FINE, done.output
+            yield desk
+        finally:
+            asyncio.run(sweep(broker_url, namespace))
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,6 @@ from scheduler.settings import Settings
 from tests.chaos.faults import BY_NAME
 
 DOCS = Path(facts.__file__).parent
-WRITTEN = facts.pages()
 EVENTS = [
     each for each in vars(events).values() if inspect.isclass(each) and issubclass(each, Event)
 ]
@@ -28,6 +29,12 @@ HEADERS = {
     {**MEMBERS, "routing_key": "key"}.get(each.name, each.name) for each in fields(calls.Call)
 } - {"args", "message"}
 OF_TOKENS = {MEMBERS.get(each.name, each.name) for each in fields(tokens.Token)} - {"loop", "trace"}
+
+
+@cache
+def written() -> Mapping[str, str]:
+    """Return the generated pages; workers that run none of these tests do not make them."""
+    return facts.pages()
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
@@ -44,7 +51,7 @@ def test_each_command_is_told() -> None:
 
 @pytest.mark.parametrize(("words", "command"), list(facts.commands()))
 def test_each_option_of_a_command_is_told(words: str, command: facts.Any) -> None:
-    told = WRITTEN["commands.md"].split(f"## `{words}`\n")[1].split("\n## ")[0]
+    told = written()["commands.md"].split(f"## `{words}`\n")[1].split("\n## ")[0]
     for parameter in command.params:
         assert parameter.help
         assert (parameter.metavar or parameter.opts[0]) in told
@@ -53,7 +60,7 @@ def test_each_option_of_a_command_is_told(words: str, command: facts.Any) -> Non
 def test_each_metric_is_told() -> None:
     registry = metrics.instrument(Scheduler("told"))
     names = {metric.name for metric in registry.collect() if metric.name.startswith("scheduler_")}
-    told = re.findall(r"^\| `(scheduler_\w+)`", WRITTEN["metrics.md"], re.MULTILINE)
+    told = re.findall(r"^\| `(scheduler_\w+)`", written()["metrics.md"], re.MULTILINE)
     assert {name.removesuffix("_total") for name in told} == names
 
 
@@ -62,7 +69,7 @@ def test_each_event_says_what_it_is(kind: type[Event]) -> None:
     assert "scheduler.events" in (DOCS / "reference/events.md").read_text()
     assert kind.__doc__
     assert not kind.__doc__.startswith(f"{kind.__name__}(")  # which dataclasses put there
-    assert kind.__subclasses__() or f"| `{kind.__name__}` |" in WRITTEN["events.md"]
+    assert kind.__subclasses__() or f"| `{kind.__name__}` |" in written()["events.md"]
 
 
 @pytest.mark.parametrize("name", [*sorted(OF_TOKENS), "version", "namespace", "task", "key"])
@@ -76,7 +83,7 @@ def test_a_header_of_a_call_is_told(name: str) -> None:
 
 
 def test_each_queue_and_exchange_is_told() -> None:
-    told = set(re.findall(r"^\| `(.+?)`", WRITTEN["queues.md"], re.MULTILINE))
+    told = set(re.findall(r"^\| `(.+?)`", written()["queues.md"], re.MULTILINE))
     names = Names(facts.NAMESPACE)
     asked = [name for name, each in vars(Names).items() if isinstance(each, Named)]
     assert {getattr(names, name) for name in asked} <= told
@@ -99,7 +106,7 @@ def test_the_number_of_queues_is_told_as_it_is() -> None:
 
 
 def test_what_is_imported_is_told_construct_by_construct() -> None:
-    told = WRITTEN["imports.md"]
+    told = written()["imports.md"]
     rows = [line for line in told.splitlines() if line.startswith("| `")]
     known = [
         *imports.LINES,
@@ -116,13 +123,13 @@ def test_what_is_imported_is_told_construct_by_construct() -> None:
 
 def test_each_public_name_is_told() -> None:
     for name in scheduler.__all__:
-        assert WRITTEN["api.md"].count(f":: scheduler.{name}\n") == 1
+        assert written()["api.md"].count(f":: scheduler.{name}\n") == 1
 
 
 @pytest.mark.parametrize("kind", [Scheduler, CallTask, BlockingSender])
 def test_each_method_of_what_programs_use_says_what_it_does(kind: type) -> None:
     """Without a docstring, the reference would leave it out."""
-    assert f":: {kind.__module__}.{kind.__name__}" in WRITTEN["api.md"].replace(
+    assert f":: {kind.__module__}.{kind.__name__}" in written()["api.md"].replace(
         ":: scheduler.Scheduler", ":: scheduler.app.Scheduler"
     )
     said = {name: inspect.getdoc(getattr(kind, name)) for name in dir(kind) if name[0] != "_"}
@@ -153,7 +160,7 @@ def test_what_is_linked_beside_the_site_is_there(name: str) -> None:
 
 
 def lines(page: str) -> list[str]:
-    return WRITTEN[page].splitlines()
+    return written()[page].splitlines()
 
 
 FAULTS = (DOCS / "explanation/guarantees.md").read_text().split("## Fault by fault")[1]
