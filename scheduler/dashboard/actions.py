@@ -141,6 +141,10 @@ class RequestedAction(NamedTuple):
     question: ActionConfirmation | None = None
 
 
+class ActionFailed(Exception):
+    """An action has failed, and none of it is known to be done."""
+
+
 def is_allowed(site: Site, form: Form) -> bool:
     if form.action != "stop":
         return form.visitor.can(form.action)
@@ -152,7 +156,7 @@ async def act(site: Site, form: Form) -> ActionConfirmation | str:
     """Run an action; return the page that shows the result, or the confirmation to ask for."""
     if form.action == "stop":
         if (operation := site.operations.get(form.text("operation"))) is None:
-            raise UsageError("This process of the dashboard does not run that operation.")
+            raise UsageError("That operation is not known any more.")
         await site.operations.stop(operation)
         return form.back(operation.id)
     if (request := ACTS.get(form.action)) is None:
@@ -163,6 +167,8 @@ async def act(site: Site, form: Form) -> ActionConfirmation | str:
     operation = await site.operations.begin(
         requested.what, form.visitor.name, right_of(form.action), requested.work
     )
+    if operation.error and operation.ended_at is not None and not operation.count:
+        raise ActionFailed(operation.error)
     return form.back(operation.id, to="" if operation.is_bad else requested.to)
 
 

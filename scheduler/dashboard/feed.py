@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.control.status import RECENT
+from scheduler.dashboard.operations import is_operation
 from scheduler.dashboard.picture import MOST_LOOPS, Picture
 from scheduler.errors import BrokerError, QueueNotFound
 from scheduler.protocol.messages import Message
@@ -37,6 +38,7 @@ class Feed:
 
     Args:
         shown: returns the queues whose depths are on display.
+        hear_of_operation: called with each record of an operation.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class Feed:
         namespace: Namespace,
         picture: Picture,
         shown: Callable[[], Collection[str]],
+        hear_of_operation: Callable[[Message], None],
     ) -> None:
         self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
         self._names, self._picture, self._shown = namespace.app.names, picture, shown
+        self._hear_of_operation = hear_of_operation
         self._roster = Roster(self._broker, self._names, self._clock, picture.listing)
         self._following: Following | None = None
         self._first_live: int | None = None
@@ -81,7 +85,7 @@ class Feed:
 
     async def _follow_journal(self) -> None:
         self._picture.parked.clear()  # it is counted again
-        await self._broker.follow(self._names.journal, self._hear)
+        await self._broker.follow(self._names.journal, self._hear_now)
 
     async def _follow_roster(self) -> None:
         picture = self._picture
@@ -105,10 +109,17 @@ class Feed:
         listing = await self._roster.look()
         self._picture.list(listing.some(MOST_LOOPS))
 
-    def _hear(self, message: Message) -> None:
+    def _hear_now(self, message: Message) -> None:
         if self._first_live is None:
             self._first_live = message.offset
-        self._picture.hear(message)
+        self._hear(message)
+
+    def _hear(self, message: Message) -> datetime | None:
+        """Note a message of the journal; return the time of its subject."""
+        if is_operation(message):
+            self._hear_of_operation(message)
+            return None
+        return self._picture.hear(message)
 
     async def _read_back(self) -> None:
         """Read the earlier history, from near to far, within limits."""
@@ -145,7 +156,7 @@ class Feed:
                 if before is not None and offset >= before:
                     break
                 begin = offset if begin is None else begin
-                at = self._picture.hear(message)
+                at = self._hear(message)
                 earliest = earliest or at
                 if offset % BREATHE_EVERY == 0:
                     await asyncio.sleep(0)

@@ -41,6 +41,7 @@ SORTS: Mapping[str, Callable[[Standing], Any]] = {
     "state": lambda each: (not each.is_failing, list(Where).index(each.state), each.name),
 }
 OPTIONS = ("every", "cron", "tz", "offset", "jitter", "catch_up", "grace")
+TYPED = ("args", "reason")
 FIELDS = ("key", "args", "mode", *OPTIONS)
 
 
@@ -161,6 +162,12 @@ class Form:
         """Return the fields to send again after the confirmation."""
         left_out = ("sure", "change")
         return [(k, str(v)) for k, v in self.fields.multi_items() if k not in left_out]
+
+    @property
+    def typed(self) -> dict[str, str]:
+        """Return the text that the visitor has written, by field."""
+        fields = [(k.removeprefix("arg."), k, v) for k, v in self.kept]
+        return {name: v for name, k, v in fields if v and (k in TYPED or name != k)}
 
     def back(self, done: str = "", *, to: str = "") -> str:
         """Return the page to go back to, or another one, with the operation to report."""

@@ -1,21 +1,36 @@
-"""Run operations of visitors: with progress, results and undo."""
+"""Run operations of visitors: with progress, results and undo.
+
+Each process of a dashboard records in the journal how its operations proceed. So all processes show
+them, and stop them, wherever a request arrives.
+"""
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from secrets import token_urlsafe
 from typing import Any
 
-from scheduler.control.reports import acting_as
-from scheduler.errors import SchedulerError
-from scheduler.timing.moments import Clock
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from scheduler.control.reports import acting_as
+from scheduler.errors import BrokerError, SchedulerError
+from scheduler.protocol.messages import Message
+from scheduler.timing.moments import Clock, milliseconds_since_epoch, moment_of
+
+RECORD_TYPE = RECORD_KEY = "scheduler.operation"
 REMEMBERED = 50
 LINES = 50
 LONG = 100  # loops, after which progress is shown
 PATIENCE_S = 5.0
+HEARD_WITHIN_S = 5.0
+RECENT = timedelta(minutes=1)
+TELL_EVERY_S = 1.0
+LOST_AFTER = timedelta(seconds=15)
+LOST = "The process of the dashboard that did it has stopped responding. It may be done in part."
+INTERRUPTED = "The process of the dashboard that did it has stopped. It may be done in part."
 
 
 class Stopped(Exception):
@@ -23,16 +38,16 @@ class Stopped(Exception):
 
 
 @dataclass(slots=True)
-class Operation:
-    """Track an action, until it has ended and after.
+class OperationRecord:
+    """Describe an action, until it has ended and after, in any process.
 
     Attributes:
         right: the action whose right its visitor needed.
+        told_at: when its process recorded it last.
         total: the number of its messages or loops; None: not known in advance.
         count: how many of them are done, failures included.
         lines: the results of the first of them, failures first.
         undo: the action that reverts it, and its fields; None: there is none.
-        shown: set once the visitor watches it, before its end.
     """
 
     id: str
@@ -40,6 +55,7 @@ class Operation:
     by: str
     right: str
     begun_at: datetime
+    told_at: datetime | None = None
     ended_at: datetime | None = None
     total: int | None = None
     count: int = 0
@@ -48,8 +64,6 @@ class Operation:
     error: str = ""
     undo: tuple[str, Mapping[str, str]] | None = None
     is_stopped: bool = False
-    shown: asyncio.Event = field(default_factory=asyncio.Event)
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def title(self) -> str:
@@ -75,6 +89,18 @@ class Operation:
     @property
     def is_bad(self) -> bool:
         return bool(self.error or self.failed)
+
+
+@dataclass(slots=True)
+class Operation(OperationRecord):
+    """Track an operation of this process.
+
+    Attributes:
+        shown: set once the visitor watches it, before its end.
+    """
+
+    shown: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def expect(self, total: int) -> None:
         """Set the total; if it is large, the visitor watches the progress."""
@@ -103,44 +129,130 @@ class Operation:
 
 
 Work = Callable[[Operation], Coroutine[Any, Any, None]]
+Publish = Callable[[Message], Awaitable[None]]
+
+
+class OperationNews(BaseModel):
+    """Tell other processes how an operation proceeds, or which one to stop."""
+
+    operation: OperationRecord | None = None
+    stop: str = ""
+
+
+NEWS = TypeAdapter(OperationNews)
 
 
 class DashboardOperations:
-    """Manage the operations in progress, and the last ones that have ended."""
+    """Manage the operations in progress, and the last ones that have ended, of all processes.
 
-    def __init__(self, clock: Clock) -> None:
+    Args:
+        publish: publishes a record to the journal.
+    """
+
+    def __init__(self, clock: Clock, publish: Publish) -> None:
         self._clock = clock
-        self._known: dict[str, Operation] = {}
+        self._publish = publish
+        self._known: dict[str, OperationRecord] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._reports = set[asyncio.Task[None]]()
+        self._heard = asyncio.Event()
 
-    def get(self, name: str) -> Operation | None:
-        return self._known.get(name)
+    def get(self, name: str) -> OperationRecord | None:
+        operation = self._known.get(name)
+        if operation is not None and operation.ended_at is None and name not in self._tasks:
+            at = operation.told_at
+            if at is not None and self._clock.now() - at > LOST_AFTER:
+                operation.ended_at, operation.error = at, LOST
+        return operation
+
+    async def find(self, name: str) -> OperationRecord | None:
+        """Return an operation; wait a while for one that was recorded a moment ago."""
+        if self._is_recent(name):
+            await self._until(lambda: name in self._known, HEARD_WITHIN_S)
+        return self.get(name)
+
+    def hear(self, record: Message) -> None:
+        """Note the record of an operation in another process, or stop one of this process."""
+        try:
+            told = NEWS.validate_json(record.body)
+        except ValidationError:
+            return  # of another version
+        if (operation := told.operation) is not None and operation.id not in self._tasks:
+            known = self._known.get(operation.id)
+            if known is None or _moment(known) < _moment(operation):
+                self._note(operation)
+        if isinstance(stopped := self._known.get(told.stop), Operation):
+            stopped.stopping.set()
+        self._heard.set()
+        self._heard = asyncio.Event()
 
     async def begin(self, what: str, by: str, right: str, work: Work) -> Operation:
         """Begin an operation, and wait a while for its end."""
-        operation = Operation(token_urlsafe(8), what, by, right, self._clock.now())
-        self._known[operation.id] = operation
-        while len(self._known) > REMEMBERED:
-            del self._known[next(iter(self._known))]
+        now = self._clock.now()
+        id = f"{milliseconds_since_epoch(now)}-{token_urlsafe(6)}"
+        operation = Operation(id, what, by, right, now)
+        self._note(operation)
         task = asyncio.create_task(self._carry_out(operation, work), name=what)
         self._tasks[operation.id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(operation.id))
         shown = asyncio.create_task(operation.shown.wait())
         await asyncio.wait([task, shown], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
         shown.cancel()
+        await self._tell(operation)  # any process may be asked for it next
+        if operation.ended_at is None:
+            report = asyncio.create_task(self._report(operation, task), name=f"{what}: progress")
+            self._reports.add(report)
+            report.add_done_callback(self._reports.discard)
         return operation
 
-    async def stop(self, operation: Operation) -> None:
+    async def stop(self, operation: OperationRecord) -> None:
         """Stop an operation before its next loop or message."""
-        operation.stopping.set()
-        if (task := self._tasks.get(operation.id)) is not None:
-            await asyncio.wait([task], timeout=PATIENCE_S)
+        if isinstance(operation, Operation):
+            operation.stopping.set()
+            if (task := self._tasks.get(operation.id)) is not None:
+                await asyncio.wait([task], timeout=PATIENCE_S)
+            await self._tell(operation)
+            return
+        await self._publish(_record(OperationNews(stop=operation.id)))
+
+        def has_ended() -> bool:
+            known = self.get(operation.id)
+            return known is None or known.ended_at is not None
+
+        await self._until(has_ended, PATIENCE_S)
 
     async def close(self) -> None:
         tasks = [*self._tasks.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._reports, return_exceptions=True)
+
+    def _is_recent(self, name: str) -> bool:
+        at = name.partition("-")[0]
+        is_moment = at.isdecimal() and len(at) < 15
+        return is_moment and abs(self._clock.now() - moment_of(int(at))) < RECENT
+
+    def _note(self, operation: OperationRecord) -> None:
+        self._known[operation.id] = operation
+        while len(self._known) > REMEMBERED:
+            del self._known[min(self._known, key=lambda each: self._known[each].begun_at)]
+
+    async def _until(self, is_so: Callable[[], bool], within_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not is_so():
+                    await self._heard.wait()
+
+    async def _tell(self, operation: Operation) -> None:
+        operation.told_at = self._clock.now()
+        # Without the broker, this process still shows it; other processes report that it is away.
+        with suppress(BrokerError):
+            await self._publish(_record(OperationNews(operation=operation)))
+
+    async def _report(self, operation: Operation, task: asyncio.Task[None]) -> None:
+        """Record the progress of an operation until it has ended."""
+        while operation.ended_at is None:
+            await asyncio.wait([task], timeout=TELL_EVERY_S)
+            await self._tell(operation)
 
     async def _carry_out(self, operation: Operation, work: Work) -> None:
         try:
@@ -148,6 +260,9 @@ class DashboardOperations:
                 await work(operation)
         except Stopped:
             operation.is_stopped = True
+        except asyncio.CancelledError:
+            operation.error = INTERRUPTED
+            raise
         except SchedulerError as error:
             operation.error = str(error)
         except Exception as error:
@@ -155,3 +270,17 @@ class DashboardOperations:
             operation.error = f"Failed, see the log: {type(error).__name__}: {error}"
         finally:
             operation.ended_at = self._clock.now()
+            del self._tasks[operation.id]
+
+
+def is_operation(message: Message) -> bool:
+    """Return whether a message of the journal records an operation of a dashboard."""
+    return message.type == RECORD_TYPE
+
+
+def _record(told: OperationNews) -> Message:
+    return Message(NEWS.dump_json(told), content_type="application/json", type=RECORD_TYPE)
+
+
+def _moment(operation: OperationRecord) -> datetime:
+    return operation.told_at or operation.begun_at

@@ -23,7 +23,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.brokers.credentials import is_embedded
 from scheduler.brokers.opening import broker_of
 from scheduler.dashboard.access import Access, Redact, Visitor, local_access, refusal_of, visitor_of
-from scheduler.dashboard.actions import ActionConfirmation, act, is_allowed
+from scheduler.dashboard.actions import ActionConfirmation, ActionFailed, act, is_allowed
 from scheduler.dashboard.data import plain
 from scheduler.dashboard.forms import Form
 from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
@@ -96,6 +96,8 @@ class Routes:
 
     async def _page(self, page: Page, request: Request, visitor: Visitor) -> Response:
         self._site.view(page.path)
+        if done := request.query_params.get("done"):
+            await self._site.operations.find(done)  # another process may have done it
         try:
             if request.headers.get("accept", "").startswith("application/json"):
                 return await self._as_data(page, request)
@@ -181,6 +183,8 @@ class Routes:
             result = await act(self._site, form)
         except UsageError as error:
             return await self._not_done(request, form, f"{error} Nothing was done.", 400)
+        except ActionFailed as error:
+            return await self._not_done(request, form, str(error), 409)
         if isinstance(result, ActionConfirmation):
             can_change = form.action in PAGE_OF_FORM
             context: Context = {"question": result, "form": form, "can_change": can_change}
@@ -191,10 +195,12 @@ class Routes:
     async def _not_done(self, request: Request, form: Form, error: str, code: int) -> Response:
         """Report why; repeat the typed form."""
         page, answer = PAGE_OF_FORM.get(form.action), self._documents.answer
-        context = await page.seen(self._site, dict(form.kept)) if page is not None else None
+        context: Context | None = None
+        with contextlib.suppress(BrokerError):  # then the input is repeated without its page
+            context = await page.seen(self._site, dict(form.kept)) if page is not None else None
         if page is None or context is None:
             refusal = {"error": error, "form": form}
-            return answer(request, form.visitor, "Nothing was done", "refused.html", refusal, code)
+            return answer(request, form.visitor, "Not done", "refused.html", refusal, code)
         context["error"] = error
         return answer(request, form.visitor, page.title, page.template, context, code)
 

@@ -14,7 +14,7 @@ from scheduler.control.doctor import Finding
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import Access, Redact
 from scheduler.dashboard.feed import Feed
-from scheduler.dashboard.operations import DashboardOperations
+from scheduler.dashboard.operations import RECORD_KEY, DashboardOperations
 from scheduler.dashboard.picture import Picture
 from scheduler.dashboard.standing import (
     AT_REST,
@@ -41,6 +41,7 @@ from scheduler.dashboard.watch import Watch
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
+from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.history import CallTotals
@@ -54,6 +55,7 @@ MANY = 2_000  # loops, from which judging all of them is slow
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 VIEWED = timedelta(seconds=30)
 MOST_ASKED = 1_000  # loops
+RECORD_WITHIN = timedelta(seconds=5)
 TASKS = "/tasks"
 DATA = ("args", "carry")
 
@@ -135,7 +137,7 @@ class Site:
         self.access = access
         self.read_only = read_only
         self.picture = Picture(app.namespace, aliases_of(app))
-        self.operations = DashboardOperations(clock)
+        self.operations = DashboardOperations(clock, self._record)
         self.watch = Watch(self.picture, clock, self.is_viewed, self._asked_about)
         self.findings: tuple[datetime, Sequence[Finding]] | None = None
         self._redact = redact
@@ -197,10 +199,18 @@ class Site:
     async def _follow(self) -> None:
         async with self._connect() as broker:
             self._program = Program(self.app, broker, self.clock)
-            feed = Feed(self._program, self.picture, self.shown)
+            feed = Feed(self._program, self.picture, self.shown, self.operations.hear)
             async with asyncio.TaskGroup() as group:
                 group.create_task(feed.run(), name="feed of the dashboard")
                 group.create_task(self.watch.run(self._program), name="watch of the dashboard")
+
+    async def _record(self, record: Message) -> None:
+        await self.program.broker.publish(
+            record,
+            exchange=self.app.names.scheduler,
+            routing_key=RECORD_KEY,
+            timeout=RECORD_WITHIN,
+        )
 
     def _asked_about(self) -> dict[LoopId, int]:
         """Return the loops that a processor may hold: not those that wait."""

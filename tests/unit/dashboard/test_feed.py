@@ -13,6 +13,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.dashboard import feed
 from scheduler.dashboard.feed import Feed
 from scheduler.dashboard.picture import Picture
+from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from tests.stage import START, Stage, new_app, program_of
 
@@ -28,11 +29,15 @@ def beating() -> Scheduler:
     return app
 
 
+def no_operation(_: Message) -> None: ...
+
+
 @asynccontextmanager
 async def followed(stage: Stage, *, shown: tuple[str, ...] = ()) -> AsyncGenerator[Picture]:
     picture = Picture("test")
     async with MemoryBroker(stage.server) as broker:
-        ours = Feed(program_of(beating(), broker, stage.clock), picture, lambda: shown)
+        program = program_of(beating(), broker, stage.clock)
+        ours = Feed(program, picture, lambda: shown, no_operation)
         running = asyncio.create_task(ours.run())
         await asyncio.sleep(5)
         yield picture

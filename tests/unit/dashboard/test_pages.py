@@ -317,7 +317,7 @@ async def test_a_loop_of_the_code_cannot_be_removed_and_a_keyed_one_can(shop: St
     async with browsing(shop) as browser:
         page = await browser.press("remove", loop="report")
         assert "Remove 1 loop?" in page
-        page = await browser.press("remove", loop="report", sure="yes")
+        page = await browser.press("remove", 409, loop="report", sure="yes")
         assert "is in the code" in page
 
 
@@ -569,7 +569,7 @@ async def test_one_is_sent_back_with_other_arguments(shop: Stage) -> None:
         await browser.press("edit", id=one.id, args='{"phone": "+1"}')
         assert await shop.parked() == []
         await browser.see(f"/failed/message?id={one.id}", 404)
-        assert "another visitor was faster" in await browser.press("replay", id=one.id)
+        assert "another visitor was faster" in await browser.press("replay", 409, id=one.id)
     async with shop.processor():
         await asyncio.sleep(1)
     assert await shop.parked() == []
@@ -589,7 +589,7 @@ async def test_what_is_deleted_is_asked_for_and_can_be_restored_for_a_day(shop: 
         page = await browser.press("restore", deletion=deletion)
         assert page.count("restored ") == 2
         assert {each.id for each in await shop.parked()} == before
-        assert "not in the trash" in await browser.press("restore", deletion=deletion)
+        assert "not in the trash" in await browser.press("restore", 409, deletion=deletion)
 
 
 async def test_an_action_on_many_shows_its_progress_and_is_stopped(shop: Stage) -> None:
