@@ -30,7 +30,12 @@ RIGHTS = {
 """The right that an action needs, if that of another one."""
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+FORWARDED = (
+    *("forwarded", "via", "x-real-ip"),
+    *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
+)
+PROXIES_SPEAK = "1.0"
+"""The version of HTTP of nginx without settings, which adds no header; of no browser."""
 NOBODY_KNOWN = "a user of this machine"
 
 
@@ -52,6 +57,11 @@ class Visitor:
         for action in self.may:
             if action not in ACTIONS:
                 raise UsageError(no_such("action", str(action), ACTIONS))
+
+    @property
+    def rights(self) -> Collection[str]:
+        """Return what the visitor may do, to compare it with that of others."""
+        return self.may if isinstance(self.may, str) else frozenset(self.may)
 
     def can(self, action: str) -> bool:
         return self.may == "all" or (self.may != "read-only" and right_of(action) in self.may)
@@ -76,6 +86,7 @@ def local_access(request: Request) -> Visitor | None:
     client = request.client.host if request.client else ""
     headers = request.headers
     is_direct = not any(name in headers for name in FORWARDED)
+    is_direct = is_direct and request.scope.get("http_version") != PROXIES_SPEAK
     names = {_host_of(f"//{headers.get('host', '')}")}
     if "origin" in headers:  # a proxy at this machine may have rewritten the host
         names.add(_host_of(headers["origin"]))

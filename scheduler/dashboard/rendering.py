@@ -31,7 +31,7 @@ from scheduler.dashboard.standing import MARKS, MEANINGS
 from scheduler.queues.failed import kind_of
 from scheduler.timing.moments import milliseconds_since_epoch
 
-PLACE = re.compile("\x00([^\x00]+)\x00")
+PLACE = re.compile("<!part ([^>]+)>")  # no data is in a tag: all of it is escaped
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -142,7 +142,7 @@ class Documents:
         ) -> Markup:
             attributes = {"id": name, "class": classes, "data-label": label}
             parts[name] = element(tag, attributes, caller())
-            return Markup(f"\x00{escape(name)}\x00")
+            return Markup(f"<!part {escape(name)}>")
 
         frame = self._environment.get_template(template).render(**context, part=part)
         return Rendered(frame, parts)

@@ -29,11 +29,13 @@ from scheduler.dashboard.forms import Form
 from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
 from scheduler.dashboard.rendering import HEADERS, Documents, Rendered, answer_asset, base_of
 from scheduler.dashboard.site import Site
+from scheduler.dashboard.streams import POLL_S, Streams, Turns
 from scheduler.errors import BrokerError, SettingsError, UsageError
 from scheduler.timing.moments import SystemClock
 
 PACE_S = 1.0
 STILL_S = 15.0
+RECONNECT_MS = 2000
 LONGEST_VISIT_S = 600.0  # then access is checked again
 UNBUFFERED = {**HEADERS, "X-Accel-Buffering": "no"}  # nginx would buffer updates
 NO_ACCESS = "You have no access to this dashboard. "
@@ -50,7 +52,8 @@ class Routes:
         self._site = site
         self._documents = Documents(site)
         self._refusal = refusal
-        self._seen: dict[tuple[str, ...], tuple[float, Rendered]] = {}
+        self._seen: dict[tuple[object, ...], tuple[float, Rendered]] = {}
+        self._turns, self._streams = Turns(), Streams()
 
     def app(self) -> Starlette:
         to_visitors = self._to_visitors
@@ -121,15 +124,24 @@ class Routes:
     async def _not_found(self, html: str, request: Request, visitor: Visitor) -> Response:
         return self._documents.whole(request, visitor, "Not found", html, "", 404)
 
-    async def _rendered(
-        self, page: Page, request: Request, visitor: Visitor, *, is_followed: bool = False
-    ) -> Rendered | None:
-        """Return the page; if updates follow, one that was rendered a moment ago will do."""
-        now = asyncio.get_running_loop().time()
-        key = (page.path, request.url.query, base_of(request), visitor.name)
-        at, seen = self._seen.get(key, (0.0, None))
-        if is_followed and seen is not None and now - at < PACE_S / 2:
-            return seen
+    async def _followed(self, page: Page, request: Request, visitor: Visitor) -> Rendered | None:
+        """Return a page whose updates follow; one that was rendered a moment ago will do."""
+        key = self._key(page, request, visitor)
+
+        async def rendered() -> Rendered | None:
+            at, seen = self._seen.get(key, (0.0, None))
+            if seen is not None and asyncio.get_running_loop().time() - at < PACE_S / 2:
+                return seen
+            return await self._rendered(page, request, visitor)
+
+        return await self._turns.take(rendered)
+
+    def _key(self, page: Page, request: Request, visitor: Visitor) -> tuple[object, ...]:
+        """Return what a page depends on: visitors with the same rights see the same."""
+        return page.path, request.url.query, base_of(request), visitor.rights
+
+    async def _rendered(self, page: Page, request: Request, visitor: Visitor) -> Rendered | None:
+        now, key = asyncio.get_running_loop().time(), self._key(page, request, visitor)
         query = dict(request.query_params)
         context = await page.seen(self._site, query)
         if context is None:
@@ -149,26 +161,30 @@ class Routes:
         return StreamingResponse(news, media_type="text/event-stream", headers=UNBUFFERED)
 
     async def news(self, page: Page, request: Request, visitor: Visitor) -> AsyncGenerator[str]:
-        """Stream the updates of a page, as long as it is open.
+        """Stream the updates of a page, as long as it is open; after too many others, once.
 
         After a reconnect, the browser sends the last version that it has seen.
         """
-        seen: str | Rendered = request.path_params["seen"]
+        seen: str | Rendered = request.headers.get("last-event-id") or request.path_params["seen"]
         now = said = began = asyncio.get_running_loop().time()
-        yield "retry: 2000\n\n"
-        while now - began < LONGEST_VISIT_S:
-            self._site.view(page.path)
-            rendered = await self._rendered(page, request, visitor, is_followed=True)
-            news = rendered and rendered.news(seen)
-            seen = rendered or seen
-            if news:
-                said = now
-                yield f"event: {news[0]}\ndata: {news[1]}\n\n"
-            elif now - said >= STILL_S:
-                said = now
-                yield ": still here\n\n"
-            await asyncio.sleep(PACE_S)
-            now = asyncio.get_running_loop().time()
+        client = visitor.name, request.client.host if request.client else ""
+        with self._streams.opened(client) as has_too_many:
+            yield f"retry: {POLL_S * 1000 if has_too_many else RECONNECT_MS:.0f}\n\n"
+            while now - began < LONGEST_VISIT_S:
+                self._site.view(page.path)
+                rendered = await self._followed(page, request, visitor)
+                news = rendered and rendered.news(seen)
+                seen = rendered or seen
+                if rendered and news:
+                    said = now
+                    yield f"event: {news[0]}\nid: {rendered.digest}\ndata: {news[1]}\n\n"
+                elif now - said >= STILL_S:
+                    said = now
+                    yield ": still here\n\n"
+                if has_too_many:
+                    return
+                await asyncio.sleep(PACE_S)
+                now = asyncio.get_running_loop().time()
 
     async def _do(self, request: Request, visitor: Visitor) -> Response:
         if (refusal := refusal_of(request.headers)) is not None:

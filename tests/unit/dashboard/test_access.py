@@ -21,9 +21,10 @@ from scheduler.errors import UsageError
 ALICE, BOB = Visitor("alice", "all"), Visitor("bob", {"pause"})
 
 
-def request(client: str, headers: Mapping[str, str]) -> Request:
+def request(client: str, headers: Mapping[str, str], version: str = "1.1") -> Request:
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    return Request({"type": "http", "client": (client, 1), "headers": raw})
+    scope = {"type": "http", "client": (client, 1), "headers": raw, "http_version": version}
+    return Request(scope)
 
 
 @pytest.mark.parametrize("host", ["localhost:8088", "127.0.0.1:8088", "[::1]:8088", "localhost"])
@@ -49,6 +50,10 @@ def test_this_machine_may_do_all(host: str) -> None:
 )
 def test_nobody_else_may_look(client: str, headers: Mapping[str, str]) -> None:
     assert local_access(request(client, headers)) is None
+
+
+def test_nginx_without_settings_is_not_this_machine() -> None:
+    assert local_access(request("127.0.0.1", {"host": "127.0.0.1:8088"}, "1.0")) is None
 
 
 def test_a_visitor_can_do_what_they_may() -> None:

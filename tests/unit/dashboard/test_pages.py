@@ -5,7 +5,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import timedelta
 from html import unescape
 from typing import Any, cast
@@ -20,9 +20,10 @@ from starlette.types import ASGIApp
 from scheduler import Context, Cron, Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control.loops import Where
+from scheduler.dashboard import streams
 from scheduler.dashboard.access import Access, Redact, Visitor, basic_access
 from scheduler.dashboard.actions import ACTS
-from scheduler.dashboard.pages import PAGES
+from scheduler.dashboard.pages import PAGES, Page
 from scheduler.dashboard.routes import Routes
 from scheduler.dashboard.serving import prefixed
 from scheduler.dashboard.site import Site
@@ -846,23 +847,29 @@ async def test_who_has_no_password_is_asked_for_one(shop: Stage) -> None:
         assert "report" in (await browser.get("/loops", authorization=f"Basic {told}")).text
 
 
-async def news_of(browser: Browser, path: str, seen: str) -> AsyncGenerator[tuple[str, Any]]:
-    """What a viewer is told, as events and their data."""
-    routes = Routes(browser.site)
+def follower(path: str, last: str = "", seen: str = "nothing") -> tuple[Page, Request, Visitor]:
+    """Somebody whose browser has seen a page, and after a reconnect its last update."""
+    headers = [(b"last-event-id", last.encode())] if last else []
     scope: dict[str, Any] = {
         "type": "http",
         "method": "GET",
         "path": f"/live/{seen}{path}",
-        "headers": [],
+        "headers": headers,
     }
     request = Request({**scope, "query_string": b"", "server": ("localhost", 80)})
     request.scope["path_params"] = {"seen": seen, "path": path.removeprefix("/")}
-    page = next(page for page in PAGES if page.path == path)
-    async with aclosing(routes.news(page, request, ALICE)) as news:
+    return next(page for page in PAGES if page.path == path), request, ALICE
+
+
+async def news_of(browser: Browser, path: str, seen: str) -> AsyncGenerator[tuple[str, Any]]:
+    """What a viewer is told, as events and their data."""
+    routes = Routes(browser.site)
+    async with aclosing(routes.news(*follower(path, seen=seen))) as news:
         async for each in news:
             if each.startswith("event: "):
-                event, _, data = each.removeprefix("event: ").partition("\ndata: ")
-                yield event, json.loads(data)
+                event, id, data = each.split("\n", 2)
+                assert id.startswith("id: ")
+                yield event.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
 
 async def test_only_what_has_changed_is_told(shop: Stage) -> None:
@@ -875,6 +882,42 @@ async def test_only_what_has_changed_is_told(shop: Stage) -> None:
             assert told[0] == "parts"
             assert "last-import_orders" not in told[1]
             assert "succeeded" in told[1]["last-report"]
+
+
+async def test_a_client_with_too_many_live_pages_asks_again(
+    shop: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MOST_STREAMS", 2)
+    async with browsing(shop) as browser, AsyncExitStack() as stack:
+        routes = Routes(browser.site)
+        for _ in range(2):
+            live = await stack.enter_async_context(aclosing(routes.news(*follower("/loops"))))
+            assert [await anext(live), (await anext(live))[:6]] == ["retry: 2000\n\n", "event:"]
+        polled = [each async for each in routes.news(*follower("/loops"))]
+        assert polled[0] == "retry: 10000\n\n"
+        (seen,) = re.findall(r"\nid: (\w+)\n", polled[1])
+        again = [each async for each in routes.news(*follower("/loops", seen))]
+        assert again == polled[:1]  # nothing has changed
+
+
+async def test_live_pages_leave_half_of_the_time_to_others() -> None:
+    turns, loop = streams.Turns(), asyncio.get_running_loop()
+    begun = list[float]()
+
+    async def render() -> None:
+        begun.append(loop.time())
+        while loop.time() - begun[-1] < 0.01:
+            pass
+
+    began = loop.time()
+    await asyncio.gather(*(turns.take(render) for _ in range(10)))
+    assert begun == sorted(begun)
+    assert loop.time() - began >= 0.2
+
+
+async def test_nul_characters_of_visitors_are_no_places_of_parts(shop: Stage) -> None:
+    async with browsing(shop) as browser:
+        assert "\0doing\0" in await browser.see("/loops?q=%00doing%00")
 
 
 async def test_who_comes_back_is_told_the_whole_page(shop: Stage) -> None:
