@@ -330,7 +330,7 @@ def show(
         typer.Option(
             metavar="FILE",
             help="A file with a user on each line: NAME:PASSWORD or NAME:PASSWORD:ACTIONS. ACTIONS "
-            "is all, read-only, or a list such as pause,resume.",
+            "is all, read-only, or a list such as pause,resume,arguments.",
         ),
     ] = None,
     user_header: Annotated[

@@ -20,6 +20,8 @@ ACTIONS = (
     *("replay", "edit", "purge", "examine", "stack", "cancel"),
 )
 """All actions of the dashboard."""
+SEE = "arguments"
+"""The right to see arguments, carried values, and the headers and bodies of messages."""
 RIGHTS = {
     "now": "resume",
     "run": "trigger",
@@ -45,7 +47,9 @@ class Visitor:
 
     Attributes:
         name: recorded in the roster with their operations.
-        may: the permitted actions, of `ACTIONS`; "all"; or "read-only": none.
+        may: the permitted actions, of `ACTIONS`; "all"; or "read-only": none. "arguments" is the
+            right to see arguments, carried values, and the headers and bodies of messages; of these
+            three, only "all" includes it.
     """
 
     name: str
@@ -55,8 +59,8 @@ class Visitor:
         if self.may in ("all", "read-only"):
             return
         for action in self.may:
-            if action not in ACTIONS:
-                raise UsageError(no_such("action", str(action), ACTIONS))
+            if action not in (*ACTIONS, SEE):
+                raise UsageError(no_such("action", str(action), (*ACTIONS, SEE)))
 
     @property
     def rights(self) -> Collection[str]:
@@ -65,6 +69,11 @@ class Visitor:
 
     def can(self, action: str) -> bool:
         return self.may == "all" or (self.may != "read-only" and right_of(action) in self.may)
+
+
+def without_actions(visitor: Visitor) -> Visitor:
+    """Return a visitor who may only look, at what they could see before."""
+    return Visitor(visitor.name, [SEE] if visitor.can(SEE) else "read-only")
 
 
 def right_of(action: str) -> str:

@@ -13,7 +13,7 @@ from starlette.datastructures import FormData
 
 from scheduler.control.keyed import checked_key
 from scheduler.control.loops import Where
-from scheduler.dashboard.access import Visitor
+from scheduler.dashboard.access import SEE, Visitor
 from scheduler.dashboard.answers import ShownMessages, words_of
 from scheduler.dashboard.standing import Standing
 from scheduler.errors import ScheduleError, UsageError
@@ -43,6 +43,18 @@ SORTS: Mapping[str, Callable[[Standing], Any]] = {
 OPTIONS = ("every", "cron", "tz", "offset", "jitter", "catch_up", "grace")
 TYPED = ("args", "reason")
 FIELDS = ("key", "args", "mode", *OPTIONS)
+
+
+class Query(dict[str, str]):
+    """Hold the fields of a page's address, or of its form.
+
+    Attributes:
+        sees_arguments: whether its visitor may see arguments and bodies.
+    """
+
+    def __init__(self, fields: Mapping[str, str], visitor: Visitor) -> None:
+        super().__init__(fields)
+        self.sees_arguments = visitor.can(SEE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from scheduler.control.loops import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
 from scheduler.dashboard.entries import ROUTINE
-from scheduler.dashboard.forms import FIELDS, Filter, TaskFilter, arguments_in, pages_of
+from scheduler.dashboard.forms import FIELDS, Filter, Query, TaskFilter, arguments_in, pages_of
 from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import Workload, delayed, succeeded_at
@@ -34,7 +34,6 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.schedules import Once, options_of
 
-Query = Mapping[str, str]
 Context = dict[str, Any]
 HOUR = 60
 SPANS = {"1h": (60, 1), "24h": (96, 15), "7d": (84, 120)}
@@ -203,7 +202,7 @@ def loop(site: Site, query: Query) -> Context | None:
         "task": task,
         "of_code": of_code.schedule if (of_code := site.app.loops.get(picture.id)) else None,
         "can_reschedule": task is not None and not isinstance(found.schedule, Once),
-        "values": _values(site, picture) if query.get("args") else None,
+        "values": (_values(site, picture) if query.get("args") and query.sees_arguments else None),
         "past": past_ticks(
             found,
             now,
@@ -289,8 +288,12 @@ def run_once(site: Site, query: Query) -> Context | None:
     task = site.app.tasks.get(found.loop.id.task) if found is not None else None
     if found is None or task is None:
         return None
-    own = site.redact(task.name, dict(found.loop.listed.args) if found.loop.listed else {})
-    defaults = {name: f"default of the loop: {json.dumps(value)}" for name, value in own.items()}
+    own = dict(found.loop.listed.args) if found.loop.listed else {}
+    if query.sees_arguments:
+        shown = site.redact(task.name, own)
+        defaults = {name: f"default of the loop: {json.dumps(shown[name])}" for name in shown}
+    else:
+        defaults = dict.fromkeys(own, "default of the loop")
     return _call(task, query, defaults) | {"loop": found.name}
 
 
@@ -369,7 +372,7 @@ async def message(site: Site, query: Query) -> Context | None:
         "parked": found,
         "task": found.task if found.task in site.app.tasks else "",
         "can_edit": args is not None and shown == args,
-        "show": bool(query.get("show") or query.get("args")),
+        "show": query.sees_arguments and bool(query.get("show") or query.get("args")),
         "error": "",
     }
     if not page["show"]:

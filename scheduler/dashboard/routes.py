@@ -22,10 +22,18 @@ from scheduler.app import Scheduler
 from scheduler.brokers.contract import Broker
 from scheduler.brokers.credentials import is_embedded
 from scheduler.brokers.opening import broker_of
-from scheduler.dashboard.access import Access, Redact, Visitor, local_access, refusal_of, visitor_of
+from scheduler.dashboard.access import (
+    Access,
+    Redact,
+    Visitor,
+    local_access,
+    refusal_of,
+    visitor_of,
+    without_actions,
+)
 from scheduler.dashboard.actions import ActionConfirmation, ActionFailed, act, is_allowed
 from scheduler.dashboard.data import plain
-from scheduler.dashboard.forms import Form
+from scheduler.dashboard.forms import Form, Query
 from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
 from scheduler.dashboard.rendering import HEADERS, Documents, Rendered, answer_asset, base_of
 from scheduler.dashboard.site import Site
@@ -91,7 +99,7 @@ class Routes:
             if visitor is None:
                 return PlainTextResponse(NO_ACCESS + self._refusal, 403)
             if self._site.read_only:
-                visitor = Visitor(visitor.name)
+                visitor = without_actions(visitor)
             self._site.view()
             return await answer(request, visitor)
 
@@ -103,7 +111,7 @@ class Routes:
             await self._site.operations.find(done)  # another process may have done it
         try:
             if request.headers.get("accept", "").startswith("application/json"):
-                return await self._as_data(page, request)
+                return await self._as_data(page, request, visitor)
             rendered = await self._rendered(page, request, visitor)
         except BrokerError as error:
             why = f"<h1>Try again</h1><p>{escape(str(error))}</p>"
@@ -115,8 +123,8 @@ class Routes:
         live = f"/live/{rendered.digest}{page.path}" if not page.form else ""
         return self._documents.whole(request, visitor, page.title, rendered.html, live)
 
-    async def _as_data(self, page: Page, request: Request) -> Response:
-        context = await page.seen(self._site, dict(request.query_params))
+    async def _as_data(self, page: Page, request: Request, visitor: Visitor) -> Response:
+        context = await page.seen(self._site, Query(request.query_params, visitor))
         if context is None:
             return JSONResponse({"error": "not found"}, 404, headers=HEADERS)
         return JSONResponse(plain(context), headers=HEADERS)
@@ -142,7 +150,7 @@ class Routes:
 
     async def _rendered(self, page: Page, request: Request, visitor: Visitor) -> Rendered | None:
         now, key = asyncio.get_running_loop().time(), self._key(page, request, visitor)
-        query = dict(request.query_params)
+        query = Query(request.query_params, visitor)
         context = await page.seen(self._site, query)
         if context is None:
             return None
@@ -213,7 +221,8 @@ class Routes:
         page, answer = PAGE_OF_FORM.get(form.action), self._documents.answer
         context: Context | None = None
         with contextlib.suppress(BrokerError):  # then the input is repeated without its page
-            context = await page.seen(self._site, dict(form.kept)) if page is not None else None
+            typed = Query(dict(form.kept), form.visitor)
+            context = await page.seen(self._site, typed) if page is not None else None
         if page is None or context is None:
             refusal = {"error": error, "form": form}
             return answer(request, form.visitor, "Not done", "refused.html", refusal, code)

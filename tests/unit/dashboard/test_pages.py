@@ -674,6 +674,31 @@ async def test_values_are_redacted(shop: Stage) -> None:
         assert "<textarea" not in page  # what is not shown cannot be edited
 
 
+@pytest.mark.parametrize(
+    ("may", "read_only", "sees"),
+    [
+        ("all", True, True),
+        ({"arguments", "trigger"}, False, True),
+        ("read-only", False, False),
+        ({"edit", "trigger"}, False, False),
+    ],
+)
+async def test_arguments_need_a_right(shop: Stage, may: Any, read_only: bool, sees: bool) -> None:
+    await parked(shop, "+491")
+    (one,) = await shop.parked()
+    visitor = Visitor("eve", may)
+    async with browsing(shop, access=lambda _: visitor, read_only=read_only) as browser:
+        for path, text in (
+            ("/loop?name=report&args=1", "Oslo"),
+            ("/loop/run?loop=report", "Oslo"),
+            (f"/failed/message?id={one.id}&show=1", r'phone\\?":'),
+        ):
+            data = (await browser.get(path, accept="application/json")).text
+            assert bool(re.search(text, data)) is sees
+            has_form = "trigger" in may or "/run" not in path
+            assert bool(re.search(text, await browser.see(path))) is (sees and has_form)
+
+
 @pytest.mark.parametrize("action", ["replay", "purge", "edit"])
 async def test_nothing_named_is_nothing_done(shop: Stage, action: str) -> None:
     await parked(shop, "+491")
