@@ -24,12 +24,13 @@ from scheduler.cli.arguments import (
 )
 from scheduler.cli.connecting import ask
 from scheduler.cli.loading import app_with_tasks
-from scheduler.cli.printing import Output, Row, local, no_loops, relative
+from scheduler.cli.printing import Output, local, no_loops, relative
 from scheduler.cli.tables import Table
 from scheduler.control.keyed import Synced
 from scheduler.control.loop_files import loops_in, sync_all
 from scheduler.control.loops import as_listed
 from scheduler.control.reports import Effect, Report, acting_as, operator_here, user_here
+from scheduler.control.rows import Row, row_of_loop
 from scheduler.errors import ScheduleError, UnknownLoop, UsageError
 from scheduler.program import Program
 from scheduler.spelling import no_such
@@ -117,15 +118,6 @@ def origin_of(loop: Loop) -> str:
         return ""
     code = f"; code: {describe(loop.of_code)}" if loop.of_code else ""
     return f"set by {override.by} {relative(override.at, SystemClock().now())}{code}"
-
-
-def row_of_loop(loop: Loop) -> Row:
-    override = loop.override and {
-        "by": loop.override.by,
-        "at": loop.override.at,
-        "code": describe(loop.of_code) if loop.of_code else None,
-    }
-    return {"loop": str(loop), "schedule": describe(loop.schedule), "override": override}
 
 
 T = TypeVar("T")

@@ -1,7 +1,6 @@
 """Send calls, and manage messages that could not be sent, or run: `send`, `unsent`, `failed`."""
 
 import asyncio
-import base64
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
@@ -31,7 +30,6 @@ from scheduler.cli.loading import names_app, ready_app
 from scheduler.cli.printing import (
     AS_JSON,
     Output,
-    Row,
     local,
     plain,
     print_error,
@@ -41,6 +39,7 @@ from scheduler.cli.printing import (
 )
 from scheduler.cli.tables import CellForms, Table, Work, shortened
 from scheduler.control.reports import Effect
+from scheduler.control.rows import Row, whole_row_of_parked
 from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
 from scheduler.program import Program
 from scheduler.protocol.tokens import LOOP_KEY
@@ -211,10 +210,6 @@ OF_UNSENT = Table[Unsent](
 )
 
 
-OF_PARKED = (
-    *("id", "task", "loop", "queue", "routing_key", "reason", "error", "attempts"),
-    *("first_failed_at", "parked_at", "traceback"),
-)
 Ids = Annotated[
     list[str] | None,
     typer.Argument(
@@ -293,7 +288,7 @@ def failed_show(
         which = await _whole(program.failed, tasks, Selection(ids=frozenset([message])))
         async with aclosing(program.failed.look(tasks, which)) as looked_at:
             parked = await anext(looked_at, None)
-        row = parked and row_of_parked(parked)
+        row = parked and whole_row_of_parked(parked)
         if AS_JSON.get() or row is None or not _is_tick(row):
             return row, None
         return row, (await zones_of_loops(app, program)).get(row["loop"])
@@ -450,7 +445,7 @@ async def _laid_out(
         async with aclosing(failed.look(tasks, which)) as looked_at:
             async for parked in looked_at:
                 if len(rows) < limit:
-                    rows.add(row_of_parked(parked))
+                    rows.add(whole_row_of_parked(parked))
                 elif which == EVERYTHING:
                     return there - limit, None  # without reading each
                 else:
@@ -550,12 +545,3 @@ def _lines_of_parked(row: Row, zone: tzinfo | None) -> Iterator[str]:
     yield f"{'body':12} {row.get('body', row.get('body_base64'))}"
     if row["traceback"]:
         yield f"\n{row['traceback'].rstrip()}"
-
-
-def row_of_parked(parked: ParkedMessage) -> Row:
-    row: Row = {name: getattr(parked, name) for name in OF_PARKED}
-    row["headers"] = dict(parked.headers)
-    try:
-        return row | {"body": parked.message.body.decode()}
-    except UnicodeDecodeError:
-        return row | {"body_base64": base64.b64encode(parked.message.body).decode()}

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-Row = dict[str, Any]  # the JSON form of a value
-
 AS_JSON = ContextVar("as_json", default=False)
 """The --json of a command."""
 

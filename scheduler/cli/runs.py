@@ -12,9 +12,9 @@ from rich.text import Text
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import OneLoop, RunArgument, command, new_group
 from scheduler.cli.connecting import Zones, ask, zones_of_loops
-from scheduler.cli.printing import Output, Row, local, rough
-from scheduler.cli.status import row_of_last
+from scheduler.cli.printing import Output, local, rough
 from scheduler.cli.tables import CellForms, Table, shortened
+from scheduler.control.rows import Row, row_of_entry, row_of_run
 from scheduler.control.verbs import CancelReport
 from scheduler.errors import QueueNotFound
 from scheduler.program import Program
@@ -64,7 +64,7 @@ def ps(
     running = ask(app, lambda program: program.cancellation.running(stack_of=stack))
     runs = [run for run in running.runs if stack is None or run.stack is not None]
     silent = {"not_answered_by": running.unheard, "alarm": running.alarm}
-    data = {"runs": [_row(run) for run in runs], "more": running.more, **silent}
+    data = {"runs": [row_of_run(run) for run in runs], "more": running.more, **silent}
     lines = _lines(running) if stack is None else _stacks(runs)
     return Output(data, lines, running.complete)
 
@@ -90,7 +90,7 @@ def cancel(
     Example: scheduler cancel shop:app report#7
     """
     report = ask(app, lambda it: it.cancellation.cancel(run, escalate=escalate))
-    row = {"run": _row(report.run), "ending": report.ending, "as_asked": report.as_asked}
+    row = {"run": row_of_run(report.run), "ending": report.ending, "as_asked": report.as_asked}
     return Output(row, [f"{report.run.id}: {_said(report)}"], report.as_asked)
 
 
@@ -123,10 +123,6 @@ def _stacks(runs: Sequence[RunningRun]) -> Iterator[str]:
     for run in runs:
         yield f"{run.id} in {run.processor}, since {exact(run.started_at)}, a {run.executor}:"
         yield printable(run.stack or "").rstrip()
-
-
-def _row(run: RunningRun) -> Row:
-    return {k: v for k, v in asdict(run).items() if k != "stack" or v is not None}
 
 
 def _table(runs: Sequence[RunningRun]) -> Table[RunningRun]:
@@ -264,10 +260,6 @@ OF_CALLS = Table[Summary | Attempt](
     },
     brief=("AT", "TASK", "WHAT", "ID", "TOOK", "NOTE"),
 )
-
-
-def row_of_entry(entry: JournalEntry) -> Row:
-    return asdict(entry) | {"run": row_of_last(entry.run)}
 
 
 def _entries(zones: Zones) -> Table[JournalEntry]:

@@ -19,12 +19,11 @@ from scheduler.app import Scheduler
 from scheduler.brokers.contract import cancelled
 from scheduler.cli.arguments import OneLoop, command, new_group
 from scheduler.cli.connecting import ask, connected, limited, why_late
-from scheduler.cli.loops import origin_of, row_of_loop, schedule_of
+from scheduler.cli.loops import origin_of, schedule_of
 from scheduler.cli.printing import (
     AS_JSON,
     LEFTOVERS,
     Output,
-    Row,
     console,
     local,
     no_loops,
@@ -34,11 +33,11 @@ from scheduler.cli.printing import (
 )
 from scheduler.cli.tables import BAD, STYLES, Table, width
 from scheduler.control.loops import Where
+from scheduler.control.rows import row_of_status
 from scheduler.control.status import Backlog, Choice, Counts, Status, StatusPage
 from scheduler.errors import BrokerError, UsageError
 from scheduler.program import Program
 from scheduler.protocol.messages import flat, printable
-from scheduler.protocol.tokens import LastRun
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import SystemClock, exact
 from scheduler.timing.schedules import describe, ticks_after, zone_of
@@ -122,7 +121,7 @@ def _all(app: Scheduler, choice: Choice) -> Output:
     overview = ask(app, lambda program: overview_of(program, choice))
     page, tasks = overview.page, [asdict(each) for each in overview.tasks]
     counts = {"more": page.more, **asdict(overview.counts)}
-    data = {"loops": [_row(each) for each in page.loops], "tasks": tasks, **counts}
+    data = {"loops": [row_of_status(each) for each in page.loops], "tasks": tasks, **counts}
     return Output(data, lines_of(app, overview, width()), overview.is_fine)
 
 
@@ -248,7 +247,7 @@ def _one(app: Scheduler, name: str) -> Output:
         return status
 
     status = ask(app, taken)
-    return Output(_row(status), _lines_of_one(status), status.where not in GONE)
+    return Output(row_of_status(status), _lines_of_one(status), status.where not in GONE)
 
 
 def _lines_of_one(status: Status) -> Iterator[Text]:
@@ -304,15 +303,6 @@ def _of_last_run(status: Status, zone: tzinfo | None, now: datetime) -> Iterator
 
 def _moment(moment: datetime, zone: tzinfo | None, now: datetime) -> str:
     return f"{exact(moment, zone)}  ({relative(moment, now)})"
-
-
-def _row(status: Status) -> Row:
-    row = asdict(status) | row_of_loop(status.loop)
-    return row | {"where": status.where.value, "last": row_of_last(status.last)}
-
-
-def row_of_last(run: LastRun | None) -> Row | None:
-    return run and asdict(run) | {"ending": run.ending.value, "late": run.late}
 
 
 # Again and again

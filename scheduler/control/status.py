@@ -1,7 +1,7 @@
 """Determine where each loop is, how its last run went, and the backlog of the tasks."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -222,30 +222,10 @@ class Survey:
         put = None if token is None else put_of(token)
         of_task, timeout = listing.of_task(loop.id.task), loop.task.timeout
         place = where(listed, put, now, depth, of_task=of_task, timeout=timeout, held=held)
-        latest = token if token is not None and token.epoch >= listed.epoch else None
-        due_at, reason, task_pause = latest.due_at if latest else listed.first_due_at, "", None
-        if place is Where.PAUSED:
-            due_at = None
-            reason = (latest.reason if latest and latest.rests else "") or listed.reason
-            if listed.is_active and not (latest and latest.rests):
-                task_pause = pause_of(listing, loop.id.task)
-                reason = f"its task is paused: {task_pause.reason if task_pause else ''}"
-        if not reason and held is None and answers is not None:
-            reason = f"as far as is known: {answers.silence}"
-        return Status(
-            loop,
-            place,
-            processors,
-            due_at,
-            seq=None if token is None else token.seq,
-            attempt=None if token is None else token.attempt + 1,
-            reason=reason or None,
-            task_pause=task_pause,
-            last=None if token is None else token.last,
-            epoch=listed.epoch,
-            by=listed.by,
-            since=listed.at,
-        )
+        status = status_of(loop, place, processors, listed, token, listing)
+        if not status.reason and held is None and answers is not None:
+            status = replace(status, reason=f"as far as is known: {answers.silence}")
+        return status
 
     async def page(self, choice: Choice) -> StatusPage:
         """Return the status of the loops chosen; of too many, those that are overdue come first."""
@@ -458,6 +438,39 @@ class Survey:
         """Ask all processors for the tokens of these loops."""
         async with self._roll_call:
             return await self._roll_call.ask_all(loops)
+
+
+def status_of(
+    loop: Loop,
+    place: Where,
+    processors: int,
+    listed: RosterEntry,
+    token: Token | None,
+    listing: Listing,
+) -> Status:
+    """Return the status of a loop at a place, by its entry and its last put."""
+    latest = token if token is not None and token.epoch >= listed.epoch else None
+    due_at, reason, task_pause = latest.due_at if latest else listed.first_due_at, "", None
+    if place is Where.PAUSED:
+        due_at = None
+        reason = (latest.reason if latest and latest.rests else "") or listed.reason
+        if listed.is_active and not (latest and latest.rests):
+            task_pause = pause_of(listing, loop.id.task)
+            reason = f"its task is paused: {task_pause.reason if task_pause else ''}"
+    return Status(
+        loop,
+        place,
+        processors,
+        due_at,
+        seq=None if token is None else token.seq,
+        attempt=None if token is None else token.attempt + 1,
+        reason=reason or None,
+        task_pause=task_pause,
+        last=None if token is None else token.last,
+        epoch=listed.epoch,
+        by=listed.by,
+        since=listed.at,
+    )
 
 
 def pause_of(listing: Listing, task: str) -> Pause | None:

@@ -1,6 +1,7 @@
 """Serve pages as data: the values of their templates, as JSON.
 
-Moments are in ISO 8601, durations in seconds. Tokens and messages are left out: their arguments are
+Loops, runs, entries of the journal and parked messages are as the commands print them with --json:
+moments in ISO 8601, durations in seconds. Tokens and messages are left out: their arguments are
 shown by the pages that show them, redacted.
 """
 
@@ -9,81 +10,144 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 
+from pydantic_core import to_jsonable_python
+
+from scheduler.control.loops import loop_of_entry
+from scheduler.control.rows import (
+    Row,
+    row_of_entry,
+    row_of_last,
+    row_of_parked,
+    row_of_run,
+    row_of_status,
+)
+from scheduler.control.status import Status, status_of
 from scheduler.dashboard.charts import Chart
 from scheduler.dashboard.picture import LoopPicture
+from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import Standing
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LastRun, LoopId
+from scheduler.queues.failed import ParkedMessage
+from scheduler.queues.journal import JournalEntry
+from scheduler.queues.running import RunningRun
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.schedules import Cron, Every, Once, options_of
+from scheduler.timing.schedules import Cron, Every, Once, describe, options_of
 
 LEFT_OUT = ("zones",)  # of a form
+NAMES = {
+    "/loops": {"rows": "loops"},
+    "/tasks": {"rows": "tasks"},
+    "/running": {"going_on": "runs"},
+}
+"""The names that commands give to lists of pages, by page."""
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it."""
-    match value:
-        case None | bool() | int() | float():
-            return value
-        case str():
-            return str(value)
-        case datetime():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-        case LoopId():
-            return str(value)
-        case Every() | Cron() | Once():
-            return options_of(value)
-        case Standing():
-            return _standing(value)
-        case LoopPicture():
-            return _loop(value)
-        case TaskSpec():
-            return {"name": value.name, "called": value.called, "timeout": plain(value.timeout)}
-        case Message():
+class PageData:
+    """Convert the values of a site's pages to JSON."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def of_page(self, path: str, values: Mapping[str, Any]) -> Row:
+        names = NAMES.get(path, {})
+        return self.plain({names.get(name, name): value for name, value in values.items()})
+
+    def plain(self, value: Any) -> Any:
+        """Return a value as JSON can hold it."""
+        match value:
+            case None | bool() | int() | float():
+                return value
+            case str() | LoopId():
+                return str(value)
+            case datetime() | timedelta():
+                return to_jsonable_python(value, timedelta_mode="float")
+            case Every() | Cron() | Once():
+                return options_of(value)
+            case TaskSpec():
+                return self.plain(
+                    {"name": value.name, "called": value.called, "timeout": value.timeout}
+                )
+            case Message():
+                return None
+            case Chart():
+                series = {each.name: [*each.values] for each in value.series}
+                return self.plain(
+                    {
+                        "title": value.title,
+                        "unit": value.unit,
+                        "from": value.moments,
+                        "series": series,
+                    }
+                )
+            case Mapping():
+                items = cast("Mapping[Any, Any]", value).items()
+                return {str(name): self.plain(each) for name, each in items if name not in LEFT_OUT}
+            case _ if (row := self._row(value)) is not None:
+                return self.plain(row)
+            case tuple() if (named := getattr(cast("Any", value), "_asdict", None)) is not None:
+                return self.plain(named())
+            case (RunningRun() as run, timedelta() | None as usual):
+                return self.plain(row_of_run(run) | {"usual": usual})
+            case list() | tuple() | Set():
+                return [self.plain(each) for each in cast("list[Any]", value)]
+            case _ if is_dataclass(value):
+                names = [each.name for each in fields(value) if not each.name.startswith("_")]
+                return {name: self.plain(getattr(value, name)) for name in names}
+            case _:
+                return str(value)
+
+    def _row(self, value: Any) -> Row | None:
+        """Return what a command prints of a value; None: none does."""
+        match value:
+            case Standing():
+                return self._row_of_standing(value)
+            case LoopPicture():
+                return _row_of_picture(value)
+            case LastRun():
+                return row_of_last(value)
+            case RunningRun():
+                return row_of_run(value)
+            case JournalEntry():
+                return row_of_entry(value)
+            case ParkedMessage():
+                return row_of_parked(value)
+            case _:
+                return None
+
+    def _row_of_standing(self, standing: Standing) -> Row:
+        status = self._status(standing)
+        return {
+            "loop": standing.name,
+            "where": standing.state.value,
+            "schedule": describe(standing.schedule),
+            **_row_of_picture(standing.loop),
+            **({} if status is None else row_of_status(status)),
+            "in_code": standing.in_code,
+            "is_failing": standing.is_failing,
+            "failed_attempts": standing.failed_attempts,
+            "was_late": standing.was_late,
+        }
+
+    def _status(self, standing: Standing) -> Status | None:
+        """Return the status of a loop, as a command does; None: this code lacks its task."""
+        picture, app, listed = standing.loop, self._site.app, standing.loop.listed
+        depth = self._site.picture.depths.get(app.names.processor_queue(picture.id.task))
+        processors = depth.consumers if depth else 0
+        if listed is None:
+            loop = app.loops.get(picture.id)
+            return None if loop is None else Status(loop, standing.state, processors)
+        if (loop := loop_of_entry(app, listed)) is None:
             return None
-        case Chart():
-            series = {each.name: [*each.values] for each in value.series}
-            return {
-                "title": value.title,
-                "unit": value.unit,
-                "from": plain(value.moments),
-                "series": series,
-            }
-        case Mapping():
-            items = cast("Mapping[Any, Any]", value).items()
-            return {str(name): plain(each) for name, each in items if name not in LEFT_OUT}
-        case tuple() if (named := getattr(cast("Any", value), "_asdict", None)) is not None:
-            return plain(named())
-        case list() | tuple() | Set():
-            return [plain(each) for each in cast("list[Any]", value)]
-        case _ if is_dataclass(value):
-            named = {each.name: getattr(value, each.name) for each in fields(value)}
-            return {name: plain(each) for name, each in named.items() if not name.startswith("_")}
-        case _:
-            return str(value)
+        listing = self._site.picture.listing
+        return status_of(loop, standing.state, processors, listed, picture.token, listing)
 
 
-def _standing(standing: Standing) -> dict[str, Any]:
+def _row_of_picture(loop: LoopPicture) -> Row:
     return {
-        "name": standing.name,
-        "state": standing.state.value,
-        "in_code": standing.in_code,
-        "schedule": plain(standing.schedule),
-        "is_failing": standing.is_failing,
-        "failed_attempts": standing.failed_attempts,
-        "was_late": plain(standing.was_late),
-        **_loop(standing.loop),
-    }
-
-
-def _loop(loop: LoopPicture) -> dict[str, Any]:
-    return {
-        "due_at": plain(loop.due_at),
+        "due_at": loop.due_at,
         "is_paused": loop.is_paused,
-        "reason": loop.reason,
-        "succeeded_at": plain(loop.succeeded_at),
-        "runs": plain(loop.runs),
-        "acts": plain(loop.acts),
+        "succeeded_at": loop.succeeded_at,
+        "runs": loop.runs,
+        "acts": loop.acts,
     }

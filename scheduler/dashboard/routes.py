@@ -32,7 +32,7 @@ from scheduler.dashboard.access import (
     without_actions,
 )
 from scheduler.dashboard.actions import ActionConfirmation, ActionFailed, act, is_allowed
-from scheduler.dashboard.data import plain
+from scheduler.dashboard.data import PageData
 from scheduler.dashboard.forms import Form, Query
 from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
 from scheduler.dashboard.rendering import HEADERS, Documents, Rendered, answer_asset, base_of
@@ -127,7 +127,7 @@ class Routes:
         context = await page.seen(self._site, Query(request.query_params, visitor))
         if context is None:
             return JSONResponse({"error": "not found"}, 404, headers=HEADERS)
-        return JSONResponse(plain(context), headers=HEADERS)
+        return JSONResponse(PageData(self._site).of_page(page.path, context), headers=HEADERS)
 
     async def _not_found(self, html: str, request: Request, visitor: Visitor) -> Response:
         return self._documents.whole(request, visitor, "Not found", html, "", 404)

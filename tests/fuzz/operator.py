@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
-from scheduler.cli.messages import row_of_parked
 from scheduler.cli.printing import print_json
-from scheduler.cli.runs import row_of_entry
+from scheduler.control.rows import row_of_entry, whole_row_of_parked
 from scheduler.queues.failed import EVERYTHING, ParkedMessage, Selection
 from tests.fuzz.field import Field
 from tests.stage import program_of
@@ -43,7 +42,7 @@ class Operator:
         self, found: Sequence[ParkedMessage], sampled: Sequence[ParkedMessage], since: datetime
     ) -> None:
         """List what is parked, show some of it, and tell the history."""
-        _printed([row_of_parked(each) for each in found])
+        _printed([whole_row_of_parked(each) for each in found])
         for each in sampled:
             shown = await self._browse(each.id)
             if each.id not in [one.id for one in shown] or each.id != _typed(each.id):

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from scheduler.brokers.tables import Opaque
-from scheduler.cli.messages import Spool, row_of_parked
+from scheduler.cli.messages import Spool
 from scheduler.cli.printing import (
     print_error,
     print_json,
@@ -21,6 +21,7 @@ from scheduler.cli.printing import (
     relative,
 )
 from scheduler.cli.tables import Table, shortened
+from scheduler.control.rows import whole_row_of_parked
 from scheduler.errors import SchedulerError
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import read_parked
@@ -42,7 +43,7 @@ STRANGE = Message(
 
 def test_json_of_any_message_can_be_read(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     parked = read_parked(STRANGE, "failed", "task.\udce9")
-    print_json([row_of_parked(parked)])
+    print_json([whole_row_of_parked(parked)])
     (row,) = json.loads(capfdbinary.readouterr().out.decode())
     assert row["headers"]["caf\udce9"] == "caf\udce9"
     assert row["headers"]["amount"] == "9.99"
@@ -92,7 +93,7 @@ def test_a_list_looks_alike_if_it_is_printed_bit_by_bit(
 def test_rows_that_waited_on_disk_are_printed_as_they_were(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    row = row_of_parked(read_parked(STRANGE, "failed", "task.\udce9"))
+    row = whole_row_of_parked(read_parked(STRANGE, "failed", "task.\udce9"))
     print_json([row, row])
     whole = capsys.readouterr().out
     with TemporaryFile("w+", encoding="ascii") as file:

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import timedelta
 from html import unescape
 from typing import Any, cast
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -19,7 +20,9 @@ from starlette.types import ASGIApp
 
 from scheduler import Context, Cron, Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.cli.printing import json_of
 from scheduler.control.loops import Where
+from scheduler.control.rows import Row, row_of_entry, row_of_status
 from scheduler.dashboard import streams
 from scheduler.dashboard.access import Access, Redact, Visitor, basic_access
 from scheduler.dashboard.actions import ACTS
@@ -31,6 +34,7 @@ from scheduler.errors import AccessRefused
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
+from scheduler.tasks.tasks import SUPERVISION
 from tests.stage import Stage, an_app, new_app
 
 HOST = "http://localhost:8088"
@@ -459,6 +463,11 @@ async def test_a_loop_is_run_once_with_other_arguments(shop: Stage) -> None:
         assert cities == ["Rome 1", "Oslo 1"]
 
 
+def printed_row(row: Row) -> Any:
+    """A row as a command prints it."""
+    return json.loads(json_of(row))
+
+
 @pytest.mark.parametrize("path", [*PATHS, "/loop?name=report", "/tasks/send?task=send_sms"])
 async def test_each_page_is_data_where_that_is_accepted(shop: Stage, path: str) -> None:
     async with browsing(shop) as browser, shop.processor():
@@ -468,10 +477,19 @@ async def test_each_page_is_data_where_that_is_accepted(shop: Stage, path: str) 
         assert isinstance(answer.json(), dict)
         assert "Oslo" not in answer.text
         if path == "/loops":
-            (report,) = [each for each in answer.json()["rows"] if each["name"] == "report"]
-            assert report["state"] == "waiting"
-            assert report["schedule"] == {"every": "10s"}
+            program = browser.site.program
+            printed = {str(each.loop): each for each in await program.survey.status()}
+            for each in answer.json()["loops"]:
+                row = printed_row(row_of_status(printed[each["loop"]]))
+                assert {name: each[name] for name in row} == row
+            assert len(answer.json()["loops"]) == len(printed)
+            (report,) = [each for each in answer.json()["loops"] if each["loop"] == "report"]
             assert report["runs"][0]["last"]["ending"] == "succeeded"
+        if path == "/journal":
+            entries = [each async for each in browser.site.program.journal.entries()]
+            ours = [each for each in entries if each.loop != SUPERVISION.task]
+            rows = [printed_row(row_of_entry(each)) for each in reversed(ours)]
+            assert [each for each in answer.json()["entries"] if each in rows] == rows
         missing = await browser.get("/loop?name=nobody", accept="application/json")
         assert missing.status_code == 404
 
@@ -571,9 +589,31 @@ async def test_one_is_sent_back_with_other_arguments(shop: Stage) -> None:
         assert await shop.parked() == []
         await browser.see(f"/failed/message?id={one.id}", 404)
         assert "another visitor was faster" in await browser.press("replay", 409, id=one.id)
+        page = await browser.press("edit", 409, **typed | {"args": '{"phone": "+2"}'})
+        assert "another visitor was faster" in page
+        assert '<pre>{"phone": "+2"}</pre>' in page  # what was typed is not lost
     async with shop.processor():
         await asyncio.sleep(1)
     assert await shop.parked() == []
+
+
+async def test_the_address_of_a_message_is_valid_in_any_process(shop: Stage) -> None:
+    await parked(shop, "+491", "+492", "+493")
+    first, middle, last = await shop.parked()
+    async with browsing(shop) as browser:
+        page = await browser.see("/failed")
+        while "/failed/message" not in page:
+            await asyncio.sleep(1)
+            page = await browser.see("/failed")
+        links = re.findall(r'href="(/failed/message\?id=[^"]+)"', page)
+        assert len(links) == 3
+        await browser.press("replay", id=first.id)
+    async with browsing(shop) as colleague:
+        for link in links:
+            answer = await colleague.get(link)
+            assert answer.status_code == (404 if first.id in unquote(link) else 200)
+        await colleague.press("edit", id=last.id, args='{"phone": "+1"}')
+    assert [each.id for each in await shop.parked()] == [middle.id]
 
 
 async def test_what_is_deleted_is_asked_for_and_can_be_restored_for_a_day(shop: Stage) -> None:

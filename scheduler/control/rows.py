@@ -1,0 +1,60 @@
+"""Describe values for programs, in the output of commands and on pages of the dashboard."""
+
+import base64
+from dataclasses import asdict
+from typing import Any
+
+from scheduler.control.status import Status
+from scheduler.protocol.tokens import LastRun
+from scheduler.queues.failed import ParkedMessage
+from scheduler.queues.journal import JournalEntry
+from scheduler.queues.running import RunningRun
+from scheduler.tasks.loops import Loop
+from scheduler.timing.schedules import describe
+
+Row = dict[str, Any]
+"""The JSON form of a value."""
+
+OF_PARKED = (
+    *("id", "task", "loop", "queue", "routing_key", "reason", "error", "attempts"),
+    *("first_failed_at", "parked_at", "traceback"),
+)
+
+
+def row_of_loop(loop: Loop) -> Row:
+    override = loop.override and {
+        "by": loop.override.by,
+        "at": loop.override.at,
+        "code": describe(loop.of_code) if loop.of_code else None,
+    }
+    return {"loop": str(loop), "schedule": describe(loop.schedule), "override": override}
+
+
+def row_of_status(status: Status) -> Row:
+    row = asdict(status) | row_of_loop(status.loop)
+    return row | {"where": status.where.value, "last": row_of_last(status.last)}
+
+
+def row_of_last(run: LastRun | None) -> Row | None:
+    return run and asdict(run) | {"ending": run.ending.value, "late": run.late}
+
+
+def row_of_run(run: RunningRun) -> Row:
+    return {k: v for k, v in asdict(run).items() if k != "stack" or v is not None}
+
+
+def row_of_entry(entry: JournalEntry) -> Row:
+    return asdict(entry) | {"run": row_of_last(entry.run)}
+
+
+def row_of_parked(parked: ParkedMessage) -> Row:
+    """Return a message without its headers and body, which may be private."""
+    return {name: getattr(parked, name) for name in OF_PARKED}
+
+
+def whole_row_of_parked(parked: ParkedMessage) -> Row:
+    row = row_of_parked(parked) | {"headers": dict(parked.headers)}
+    try:
+        return row | {"body": parked.message.body.decode()}
+    except UnicodeDecodeError:
+        return row | {"body_base64": base64.b64encode(parked.message.body).decode()}
