@@ -1,13 +1,13 @@
 """What the dashboard costs: how soon pages come, what its process takes, what viewers are sent.
 
     python tests/benchmarks/viewing.py [--url amqp://...] [--loops 10000] [--rate 100]
-        [--seconds 600] [--crowd 50] [--crowd-seconds 60]
+        [--seconds 600] [--crowd 400] [--crowd-seconds 60]
 
 A processor works on so many loops, whose periods make up the rate. When each has run once, a
 dashboard is started beside it, in a process of its own, which reads the journal back. Then each
 page is asked for some times; and the dashboard's CPU is counted while nobody looks, while one
-viewer does, for all the seconds, and while a crowd does, who look at all pages. Nobody else should
-use the broker, or the machine. Nothing is left behind.
+viewer does, for all the seconds, and while a crowd does, each at another page; meanwhile somebody
+opens pages. Nobody else should use the broker, or the machine. Nothing is left behind.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -39,6 +40,7 @@ PAGES = (
 )
 APP = "tests.benchmarks.fleets.ours:app"
 TIMES = 5
+OPENED_EVERY_S = 3.0
 APART_S = 1.5
 """Longer than a page is kept for others who ask for the same."""
 
@@ -73,10 +75,10 @@ class Dashboard:
         """Megabytes."""
         return memory_of(self.pid)
 
-    async def get(self, path: str) -> Answer:
+    async def get(self, path: str, viewer: int = 0) -> Answer:
         """Ask for a page."""
         began = time.perf_counter()
-        reader, writer = await self._ask(path)
+        reader, writer = await self._ask(path, viewer)
         answer = await reader.read()
         took = (time.perf_counter() - began) * 1000
         writer.close()
@@ -85,12 +87,12 @@ class Dashboard:
             raise RuntimeError(f"{path} was answered by {head.decode()}")
         return Answer(took, len(answer), body.decode())
 
-    async def watch(self, path: str, until: float) -> int:
+    async def watch(self, path: str, until: float, viewer: int = 0) -> int:
         """Look at a page until a moment; returns the bytes that came of what was new."""
-        page = await self.get(path)
+        page = await self.get(path, viewer)
         live = re.search(r'data-live="([^"]+)"', page.html)
         assert live, path
-        reader, writer = await self._ask(live[1].replace("&amp;", "&"))
+        reader, writer = await self._ask(live[1].replace("&amp;", "&"), viewer)
         await reader.readuntil(b"\r\n\r\n")
         count = 0
         try:
@@ -103,8 +105,12 @@ class Dashboard:
             writer.close()
         raise RuntimeError(f"The news of {path} have ended.")
 
-    async def _ask(self, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection(self.host, self.port)
+    async def _ask(
+        self, path: str, viewer: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        # A client has a limit of live pages: each viewer asks from an address of their own.
+        ours = f"127.0.{viewer // 250}.{viewer % 250 + 1}", 0
+        reader, writer = await asyncio.open_connection(self.host, self.port, local_addr=ours)
         writer.write(
             f"GET {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n"
             "Connection: close\r\n\r\n".encode()
@@ -175,11 +181,9 @@ async def look(dashboard: Dashboard, paths: Sequence[str], seconds: float) -> No
     """Have a viewer for each of these look for so long, and tell what that has taken."""
     cpu, began = dashboard.cpu, time.monotonic()
     until = asyncio.get_running_loop().time() + seconds
-    if paths:
-        sent = await asyncio.gather(*(dashboard.watch(path, until) for path in paths))
-    else:
-        sent = []
-        await asyncio.sleep(seconds)
+    watching = [dashboard.watch(path, until, number) for number, path in enumerate(paths)]
+    others = slowest_page(dashboard, until) if len(paths) > 1 else wait(until)
+    *sent, slowest = await asyncio.gather(*watching, others)
     passed = time.monotonic() - began
     by_page = defaultdict[str, list[float]](list)
     for path, count in zip(paths, sent, strict=True):
@@ -188,10 +192,28 @@ async def look(dashboard: Dashboard, paths: Sequence[str], seconds: float) -> No
     line = f"{len(paths):3} viewers, {passed:4.0f} s: {core:7.2%} of a core"
     if sent:
         line += f", {sum(sent) / passed / len(paths) / 1024:6.2f} KB a second to each"
-    say(f"{line}, {dashboard.memory:5.0f} MB")
+    line += f", {dashboard.memory:5.0f} MB"
+    say(f"{line}; a page took up to {slowest:.0f} ms" if slowest else line)
     if len(by_page) > 1:
-        for path, rates in by_page.items():
+        for path, rates in [*by_page.items()][: len(PAGES)]:
             say(f"      {path:24}{statistics.mean(rates) / 1024:8.2f} KB a second")
+
+
+async def slowest_page(dashboard: Dashboard, until: float) -> float:
+    """Open a page every few seconds until a moment; the milliseconds that the slowest took."""
+    slowest, loop = 0.0, asyncio.get_running_loop()
+    for path in cycle_of(PAGES):
+        if loop.time() + OPENED_EVERY_S > until:
+            break
+        await asyncio.sleep(OPENED_EVERY_S)
+        slowest = max(slowest, (await dashboard.get(path)).ms)
+    await wait(until)
+    return slowest
+
+
+async def wait(until: float) -> float:
+    await asyncio.sleep(max(until - asyncio.get_running_loop().time(), 0))
+    return 0
 
 
 async def measure(dashboard: Dashboard, options: argparse.Namespace) -> None:
@@ -199,7 +221,8 @@ async def measure(dashboard: Dashboard, options: argparse.Namespace) -> None:
     await ask_for_pages(dashboard)
     await look(dashboard, [], options.crowd_seconds)
     await look(dashboard, ["/"], options.seconds)
-    crowd = [path for path, _ in zip(cycle_of(PAGES), range(options.crowd), strict=False)]
+    of_loops = (f"/loop?name=loop.k{number}" for number in range(1, options.loops))
+    crowd = [*islice(chain(PAGES, of_loops), options.crowd)]
     await look(dashboard, crowd, options.crowd_seconds)
 
 
@@ -219,7 +242,7 @@ def main() -> None:
     parser.add_argument("--loops", type=int, default=10_000)
     parser.add_argument("--rate", type=float, default=100, help="runs a second, of all loops")
     parser.add_argument("--seconds", type=float, default=600, help="with one viewer")
-    parser.add_argument("--crowd", type=int, default=50)
+    parser.add_argument("--crowd", type=int, default=400)
     parser.add_argument("--crowd-seconds", type=float, default=60)
     options = parser.parse_args()
     url = options.url or shared_broker(str(os.getpid()))
