@@ -493,8 +493,7 @@ def _newer(site: Site, which: ShownMessages) -> int:
 
 def _examine(site: Site, _: Form) -> RequestedAction:
     async def work(operation: Operation) -> None:
-        findings = await site.program.doctor.examine()
-        site.findings = site.clock.now(), findings
+        findings = await site.examine()
         wrong = sum(finding.verdict != "ok" for finding in findings)
         operation.add_line(f"{len(findings)} checks, {wrong} need attention")
 

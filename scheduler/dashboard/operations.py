@@ -171,6 +171,11 @@ class DashboardOperations:
             await self._until(lambda: name in self._known, HEARD_WITHIN_S)
         return self.get(name)
 
+    def last_begun(self, right: str) -> datetime | None:
+        """Return when the last operation of a right began that has ended, in any process."""
+        ended = (each for each in self._known.values() if each.ended_at is not None)
+        return max((each.begun_at for each in ended if each.right == right), default=None)
+
     def hear(self, record: Message) -> None:
         """Note the record of an operation in another process, or stop one of this process."""
         try:

@@ -487,7 +487,8 @@ def journal(site: Site, query: Query) -> Context:
     return {"entries": entries[:TAIL], "q": only, "what": what, "kinds": kinds}
 
 
-def doctor(site: Site, _: Query) -> Context:
+async def doctor(site: Site, _: Query) -> Context:
+    await site.catch_up()
     if site.findings is None:
         return {"findings": None}
     at, found = site.findings

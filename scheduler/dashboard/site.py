@@ -218,6 +218,18 @@ class Site:
         loops = [each.loop.id for each in self.judged.standings if each.state not in AT_REST]
         return {loop: known(loop) for loop in loops[:MOST_ASKED]}
 
+    async def examine(self) -> Sequence[Finding]:
+        findings = await self.program.doctor.examine()
+        self.findings = self.clock.now(), findings
+        return findings
+
+    async def catch_up(self) -> None:
+        """Examine the broker if another process has done so since: its findings are there."""
+        at = self.operations.last_begun("examine")
+        if at is not None and (self.findings is None or self.findings[0] < at):
+            with suppress(BrokerError):  # the page tells that it is away
+                await self.examine()
+
     def view(self, path: str = "") -> None:
         """Note that a visitor looks, and at which page."""
         self._viewed_at[""] = self._viewed_at[path] = self.clock.now()

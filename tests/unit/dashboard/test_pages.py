@@ -601,10 +601,7 @@ async def test_the_address_of_a_message_is_valid_in_any_process(shop: Stage) -> 
     await parked(shop, "+491", "+492", "+493")
     first, middle, last = await shop.parked()
     async with browsing(shop) as browser:
-        page = await browser.see("/failed")
-        while "/failed/message" not in page:
-            await asyncio.sleep(1)
-            page = await browser.see("/failed")
+        page = await browser.await_on("/failed", "/failed/message")
         links = re.findall(r'href="(/failed/message\?id=[^"]+)"', page)
         assert len(links) == 3
         await browser.press("replay", id=first.id)
@@ -745,6 +742,19 @@ async def test_nothing_named_is_nothing_done(shop: Stage, action: str) -> None:
     async with browsing(shop) as browser:
         await browser.press(action, 400, sure="yes", args="{}")
     assert len(await shop.parked()) == 1
+
+
+async def test_what_one_process_has_done_is_shown_by_another(shop: Stage) -> None:
+    async with browsing(shop) as browser, browsing(shop) as other:
+        answer = await browser.post("pause", {"loop": "report", "reason": "audit", "back": "/"})
+        page = await other.see(answer.headers["location"])
+        assert "report: paused" in page
+        fields = dict(re.findall(r'name="(loops|sure)" value="([^"]*)"', page))
+        assert "report: resumed" in await other.press("resume", **fields)  # by its button Undo
+        assert "checks, " in await browser.press("examine", back="/doctor")
+        assert "No data yet" not in await other.see("/doctor")
+    async with browsing(shop) as later:
+        assert "report: paused" in await later.see(answer.headers["location"])
 
 
 async def test_the_doctor_examines_when_somebody_asks(shop: Stage) -> None:
