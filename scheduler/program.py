@@ -11,7 +11,7 @@ from datetime import timedelta
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings
 from scheduler.control.doctor import Doctor
-from scheduler.control.installation import Installation, Leftovers
+from scheduler.control.installation import Installation
 from scheduler.control.loops import Loops
 from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey
@@ -62,18 +62,15 @@ class Program(Namespace):
         self.inquiry = Inquiry(self.roll_call, runs)
         self.cancellation = Cancellation(self.inquiry)
         self.loops = Loops(app, self.roster)
-        self.installation = Installation(app, broker)
+        self.installation = Installation(self)
         self.beginnings = Beginnings(self)
         self.survey = Survey(self)
         self.endings = Endings(self, self.beginnings)
-        self.leftovers = Leftovers(self, self.installation)
-        self.removal = Removal(self, self.leftovers, self.beginnings)
-        self.seeding = Seeding(
-            self, self.beginnings, self.survey, self.removal, self.leftovers, self.installation
-        )
+        self.removal = Removal(self, self.installation, self.beginnings)
+        self.seeding = Seeding(self, self.beginnings, self.survey, self.removal, self.installation)
         self.timer_watch = TimerWatch(self, self.installation)
         self.verbs = Verbs(self, self.beginnings, self.survey)
-        self.doctor = Doctor(self, self.survey, self.installation, self.leftovers, self.timer_watch)
+        self.doctor = Doctor(self, self.survey, self.installation, self.timer_watch)
 
 
 def processor(

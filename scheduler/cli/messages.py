@@ -504,7 +504,7 @@ def _do(
 
 async def _tasks(app: Scheduler, program: Program, task: str | None) -> list[str]:
     """Return the tasks to check: this one or all, including those that left the code."""
-    left = [each.task for each in await program.leftovers.found() if each.parked is not None]
+    left = [each.task for each in await program.installation.leftovers() if each.parked is not None]
     if task in left:
         return [task]
     if task is not None:

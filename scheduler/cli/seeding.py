@@ -74,7 +74,7 @@ def seed(
             reports = await program.seeding.seed(
                 prune=prune, migrate=migrate, take_over=take_over, paused=paused
             )
-        return reports, await program.leftovers.found()
+        return reports, await program.installation.leftovers()
 
     with (
         Work("seeding queues and loops", counted=not dry_run) as work,

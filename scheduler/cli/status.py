@@ -131,7 +131,7 @@ async def overview_of(program: Program, choice: Choice, counts: Counts | None = 
     if counts is None:
         elsewhere = sum(status.where is not Where.WAITING for status in page.loops)
         supervision = 1
-        leftovers = await program.leftovers.found()
+        leftovers = await program.installation.leftovers()
         counts = await program.survey.counts(page.total - elsewhere + supervision, leftovers)
     return Overview(page, tasks, counts)
 

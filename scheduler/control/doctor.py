@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Literal
 
 from scheduler.brokers.contract import Broker, BrokerInfo, Delivery
-from scheduler.control.installation import Installation, Leftovers
+from scheduler.control.installation import Installation
 from scheduler.control.loops import Where, orphans_of
 from scheduler.control.status import Choice, Status, Survey
 from scheduler.control.timer_watch import TimerWatch
@@ -118,13 +118,11 @@ class Doctor:
         namespace: Namespace,
         survey: Survey,
         installation: Installation,
-        leftovers: Leftovers,
         timer_watch: TimerWatch,
     ) -> None:
         self._app, self._broker = namespace.app, namespace.broker
         self._survey = survey
         self._installation = installation
-        self._leftovers = leftovers
         self._timer_watch = timer_watch
 
     async def examine(self) -> list[Finding]:
@@ -312,7 +310,7 @@ class Doctor:
     async def _check_leftovers(self) -> AsyncIterator[Finding]:
         if await self._installation.other_app() is not None:
             return
-        for each in await self._leftovers.found():
+        for each in await self._installation.leftovers():
             yield Finding(
                 f"task {each.task}",
                 "warning",

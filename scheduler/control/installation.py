@@ -33,7 +33,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker, ready_in
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, ready_in
 from scheduler.brokers.opening import management_of
 from scheduler.errors import (
     BrokerUnavailable,
@@ -52,7 +52,7 @@ from scheduler.queues.failed import Reason
 from scheduler.queues.heads import look_into
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again
-from scheduler.tasks.loops import App, left_by_renames, served
+from scheduler.tasks.loops import left_by_renames, served
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import ZERO
 from scheduler.timing.pacing import backoff
@@ -94,18 +94,38 @@ class Imprint:
 _IMPRINT = TypeAdapter(Imprint)
 
 
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Describe a task that is not in the code, and its queues.
+
+    Attributes:
+        ready: messages that wait for a processor; None: it has no processor queue any more.
+        parked: messages that wait for an operator; None: it has no failed queue any more.
+        processors: consume its messages: they run older code.
+    """
+
+    task: str
+    ready: int | None
+    parked: int | None
+    processors: int = 0
+
+    def __str__(self) -> str:
+        counts = f"{self.ready or 0} ready, {self.parked or 0} parked"
+        return f"{self.task} ({counts}, {self.processors} processors)"
+
+
 class Installation:
     """Manage the exchanges and queues of an app in a broker."""
 
-    def __init__(self, app: App, broker: Broker) -> None:
-        self._app = app
-        self._broker = broker
-        self._management = management_of(app.settings)
+    def __init__(self, namespace: Namespace) -> None:
+        self._app, self._broker = namespace.app, namespace.broker
+        self._names, self._failed = namespace.app.names, namespace.failed
+        self._management = management_of(self._app.settings)
 
     async def imprint(self) -> Imprint | None:
         """Return the last imprint; None: none, or it is unreadable."""
         try:
-            found = await look_into(self._broker, self._app.names.imprint, LOOKS)
+            found = await look_into(self._broker, self._names.imprint, LOOKS)
             return found and parsed(_IMPRINT, found.body, "imprint")
         except (QueueNotFound, Undecodable):  # of another version: the next seed replaces it
             return None
@@ -132,16 +152,12 @@ class Installation:
                 'Scheduler("..."); or, if it is the same app that has moved, run '
                 "`scheduler seed --take-over` once."
             )
-        of_tasks = set(map(self._app.names.processor_queue, tasks))
+        of_tasks = set(map(self._names.processor_queue, tasks))
         for queue in self._app.topology().queues:
             known = imprint.queues.get(queue.name)
             if queue.name in of_tasks and known is not None and known != queue.arguments:
                 explained = self._explained(queue.name, known, queue.arguments)
                 raise UsageError(f"{explained} Nothing was started.")
-
-    async def other_tasks(self) -> set[str]:
-        """Return the tasks that were seeded and have a queue, and that the code does not have."""
-        return set(await self._seeded_of_others(await self.imprint()))
 
     async def _seeded_of_others(self, imprint: Imprint | None) -> dict[str, Arguments]:
         """Return the arguments of the queues of such tasks, by task."""
@@ -151,7 +167,7 @@ class Installation:
 
     def _seeded(self, imprint: Imprint) -> dict[str, Arguments]:
         """Return the arguments of the queues of tasks, by task."""
-        prefix = self._app.names.processor_queue("")
+        prefix = self._names.processor_queue("")
         return {
             queue.removeprefix(prefix): arguments
             for queue, arguments in imprint.queues.items()
@@ -168,7 +184,7 @@ class Installation:
         return imprint.app == self._app.module and is_like
 
     async def _has_queue_of(self, task: str) -> bool:
-        names = self._app.names
+        names = self._names
         queues = [names.processor_queue(task), names.failed_queue(task)]
         return len(await self.absent(queues)) < len(queues)
 
@@ -181,7 +197,7 @@ class Installation:
             before: the previous imprint, with the tasks that are gone.
             being_made_anew: queues that are not migrated yet.
         """
-        names = self._app.names
+        names = self._names
         kept = {names.journal, *map(names.processor_queue, served(self._app))}
         others = await self._seeded_of_others(before)
         queues = {names.processor_queue(task): others[task] for task in others} | {
@@ -252,7 +268,7 @@ class Installation:
         if self._management is None:
             return None
         policies = await self._management.policies(self._broker.info.vhost)
-        wanted, ours = self._app.topology(), f"{self._app.names.prefix}."
+        wanted, ours = self._app.topology(), f"{self._names.prefix}."
         exchanges = (each for each in wanted.exchanges if each.name.startswith(ours))
         return harms((*wanted.queues, *exchanges), policies)
 
@@ -266,7 +282,7 @@ class Installation:
         return UsageError(f"{explained} Nothing was changed.")
 
     def _explained(self, queue: str, known: Arguments, wanted: Arguments) -> str:
-        names = self._app.names
+        names = self._names
         if not known:
             return f"A migration of {queue!r} is incomplete: rerun `scheduler seed --migrate`."
         kept = (
@@ -282,7 +298,7 @@ class Installation:
 
     def _changed(self, queue: str, known: Arguments, wanted: Arguments) -> str:
         """Name the change, as users write it."""
-        tasks = {self._app.names.processor_queue(task): task for task in served(self._app)}
+        tasks = {self._names.processor_queue(task): task for task in served(self._app)}
         for argument in (*OF_SETTINGS, *OF_TASKS):
             if known.get(argument) == wanted.get(argument):
                 continue
@@ -292,41 +308,10 @@ class Installation:
                 return f"{OF_TASKS[argument]} of the task {tasks[queue]!r}"
         return QUEUE_TYPE
 
-
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """Describe a task that is not in the code, and its queues.
-
-    Attributes:
-        ready: messages that wait for a processor; None: it has no processor queue any more.
-        parked: messages that wait for an operator; None: it has no failed queue any more.
-        processors: consume its messages: they run older code.
-    """
-
-    task: str
-    ready: int | None
-    parked: int | None
-    processors: int = 0
-
-    def __str__(self) -> str:
-        counts = f"{self.ready or 0} ready, {self.parked or 0} parked"
-        return f"{self.task} ({counts}, {self.processors} processors)"
-
-
-class Leftovers:
-    """Find the tasks of earlier code, by the imprint, and remove their queues."""
-
-    def __init__(self, namespace: Namespace, installation: Installation) -> None:
-        self._broker, self._names = namespace.broker, namespace.app.names
-        self._failed = namespace.failed
-        self._installation = installation
-
-    async def found(self) -> list[Leftover]:
-        """Return the seeded tasks that the code does not have, by name."""
-        there = [
-            await self._leftover(task) for task in sorted(await self._installation.other_tasks())
-        ]
-        return [each for each in there if (each.ready, each.parked) != (None, None)]
+    async def leftovers(self) -> list[Leftover]:
+        """Return the tasks that were seeded, have a queue, and are not in the code, by name."""
+        others = await self._seeded_of_others(await self.imprint())
+        return [await self._leftover(task) for task in sorted(others)]
 
     async def _leftover(self, task: str) -> Leftover:
         queue = await self._broker.depth(self._names.processor_queue(task))
@@ -338,15 +323,15 @@ class Leftovers:
             0 if queue is None else queue.consumers,
         )
 
-    async def remove(self, tasks: Iterable[str]) -> None:
+    async def remove_tasks(self, tasks: Iterable[str]) -> None:
         """Park the messages of tasks, and delete their queues; senders get an error from then on.
 
         A queue with consumers is left alone, and so is a failed queue with messages.
         """
         for task in tasks:
-            await self._remove(task)
+            await self._remove_task(task)
 
-    async def _remove(self, task: str) -> None:
+    async def _remove_task(self, task: str) -> None:
         left = await self._leftover(task)
         if left.processors:
             return
@@ -368,16 +353,6 @@ class Leftovers:
         if (left := await self._leftover(task)).parked == 0:
             await self._broker.delete(self._names.failed_queue(task))
 
-
-class Migration:
-    """Recreate the queues of a namespace that do not fit the code any more."""
-
-    def __init__(self, app: App, broker: Broker, installation: Installation) -> None:
-        self._app = app
-        self._names = app.names
-        self._broker = broker
-        self._installation = installation
-
     async def migrate(self) -> None:
         """Recreate queues, or delete those whose messages can be replaced.
 
@@ -394,8 +369,8 @@ class Migration:
                     f"it. Nothing was changed: stop all processors of the app, then rerun this."
                 )
         await self._broker.declare(wanted.only({self._names.imprint}))
-        before = await self._installation.imprint()
-        await self._installation.leave_imprint(before, being_made_anew=misfits)
+        before = await self.imprint()
+        await self.leave_imprint(before, being_made_anew=misfits)
         for queue in misfits:
             await self._clear_away(queue, wanted.only({queue}))
         for queue, task in self._of_tasks.items():

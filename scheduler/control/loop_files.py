@@ -116,16 +116,17 @@ def _loops(
         options = cast("dict[str, Any]", values)
         if unknown := [name for name in options if name not in NAMES]:
             raise _wrong(file, _no_option(task, key, unknown[0], options[unknown[0]]), task, key)
-        args = options.pop("args", {})
-        if not isinstance(args, dict):
-            raise _wrong(file, f"args: expected a table, got: {shown(args)}.", task, key)
+        given = options.pop("args", {})
+        if not isinstance(given, dict):
+            raise _wrong(file, f"args: expected a table, got: {shown(given)}.", task, key)
+        args = cast("dict[str, Any]", given)
         parameters = tasks[task].arguments.parameters
         if unknown := [name for name in args if name not in parameters]:
             raise _wrong(file, no_such("parameter", unknown[0], parameters), task, key, "args")
         if (options.get("every") is None) == (options.get("cron") is None):
             raise _wrong(file, "expected either every or cron.", task, key)
         try:
-            loop = schedule_of(**options), cast("dict[str, Any]", args)
+            loop = schedule_of(**options), args
             wanted_loop(tasks[task], key, loop)
         except UsageError as error:
             raise _wrong(file, str(error), task, key) from None

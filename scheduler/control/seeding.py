@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from scheduler.control.beginnings import BEGUN_AT_ONCE, Beginnings, Intent
-from scheduler.control.installation import Installation, Leftovers, Migration
+from scheduler.control.installation import Installation
 from scheduler.control.loops import (
     Where,
     as_listed,
@@ -52,7 +52,6 @@ class Seeding:
         beginnings: Beginnings,
         survey: Survey,
         removal: Removal,
-        leftovers: Leftovers,
         installation: Installation,
     ) -> None:
         self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
@@ -60,7 +59,6 @@ class Seeding:
         self._beginnings = beginnings
         self._survey = survey
         self._removal = removal
-        self._leftovers = leftovers
         self._installation = installation
 
     async def seed(
@@ -93,7 +91,7 @@ class Seeding:
         if not take_over:
             await self._installation.require()
         if migrate:
-            await Migration(self._app, self._broker, self._installation).migrate()
+            await self._installation.migrate()
         new = await self._installation.declare_all()
         await self._installation.leave_imprint(before)
         listing = await self._roster.read()
@@ -109,7 +107,8 @@ class Seeding:
         if prune:
             orphans = orphans_of(self._app, await self._roster.read())
             reports += await self._removal.remove_all(orphans)
-            await self._leftovers.remove([each.task for each in await self._leftovers.found()])
+            left = await self._installation.leftovers()
+            await self._installation.remove_tasks(each.task for each in left)
         return reports
 
     async def plan(self, *, prune: bool = False, paused: bool = False) -> list[Report]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from scheduler.control.beginnings import Beginnings, Change, Intent
 from scheduler.control.first_tokens import resumed, triggered
-from scheduler.control.installation import Leftovers
+from scheduler.control.installation import Installation
 from scheduler.control.loops import Where, as_entered, as_listed, is_same
 from scheduler.control.reports import Effect, Report, operator_here
 from scheduler.control.status import Survey
@@ -284,9 +284,11 @@ def _as_operation(verb: Verb) -> Change:
 class Removal:
     """Remove loops from the broker."""
 
-    def __init__(self, namespace: Namespace, leftovers: Leftovers, beginnings: Beginnings) -> None:
+    def __init__(
+        self, namespace: Namespace, installation: Installation, beginnings: Beginnings
+    ) -> None:
         self._app = namespace.app
-        self._leftovers = leftovers
+        self._installation = installation
         self._beginnings = beginnings
 
     async def remove(self, loop: Loop) -> Report:
@@ -307,7 +309,7 @@ class Removal:
         """End loops, in bulk."""
         reports = await self._beginnings.act(loops, _decide_removal)
         gone = {each.loop.id.task for each in reports if each.did is Effect.REMOVED}
-        await self._leftovers.remove(gone - set(served(self._app)))
+        await self._installation.remove_tasks(gone - set(served(self._app)))
         return reports
 
 

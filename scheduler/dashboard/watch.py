@@ -143,7 +143,7 @@ class Watch:
             await asyncio.sleep(pause.total_seconds())
 
     async def _find_leftovers(self) -> timedelta:
-        self._picture.leave(await self._program.leftovers.found())
+        self._picture.leave(await self._program.installation.leftovers())
         return LEFTOVERS_EVERY
 
     # Processors

@@ -33,7 +33,7 @@ def shop() -> Scheduler:
 async def counts(stage: Stage, app: Scheduler | None = None) -> Counts:
     program = program_of(app or stage.app, stage.broker, stage.clock)
     waiting = (await stage.tokens_by_loop()).total() if hasattr(stage, "app") else 0
-    return await program.survey.counts(waiting, await program.leftovers.found())
+    return await program.survey.counts(waiting, await program.installation.leftovers())
 
 
 async def send(stage: Stage, *names: str) -> None:
@@ -102,7 +102,7 @@ async def test_what_is_left_of_a_task_that_was_renamed_is_told_parked_and_sent_o
 
     await stage.seed(renamed)
     program = program_of(renamed, stage.broker, stage.clock)
-    found = await program.leftovers.found()
+    found = await program.installation.leftovers()
     assert found == [Leftover("loop", 0, 0), Leftover("mail", 2, 0)]
     assert (await counts(stage)).leftovers == tuple(found)
     doctor = await program.doctor.examine()
@@ -110,12 +110,14 @@ async def test_what_is_left_of_a_task_that_was_renamed_is_told_parked_and_sent_o
     async with stage.processor(app=old):
         await asyncio.sleep(1)
         await send_as(stage, old, "eve")
-        await program.leftovers.remove(["mail"])
-        assert (await program.leftovers.found())[-1].task == "mail"  # an old processor has it
+        await program.installation.remove_tasks(["mail"])
+        assert (await program.installation.leftovers())[
+            -1
+        ].task == "mail"  # an old processor has it
         await asyncio.sleep(1)
     await send_as(stage, old, "ada", "bob")
     await program.seeding.seed(prune=True)
-    assert await program.leftovers.found() == [Leftover("mail", None, 2)]
+    assert await program.installation.leftovers() == [Leftover("mail", None, 2)]
     with pytest.raises(Unroutable):
         await send_as(stage, old, "late")
     with pytest.raises(Unroutable):
@@ -125,7 +127,7 @@ async def test_what_is_left_of_a_task_that_was_renamed_is_told_parked_and_sent_o
         await asyncio.sleep(1)
     assert sorted(ran) == ["ada", "bob"]
     await program.seeding.seed(prune=True)
-    assert await program.leftovers.found() == []
+    assert await program.installation.leftovers() == []
 
 
 async def test_the_pause_of_a_task_that_is_gone_is_told_and_ended_by_prune(stage: Stage) -> None:

@@ -102,7 +102,7 @@ async def test_a_renamed_task_takes_over_what_its_old_name_left(stage: Stage) ->
     await old.send(*range(10, 15), after="2m")
 
     assert await renamed(stage, new) == {"counter": Effect.RENAMED}
-    assert await stage.program.leftovers.found() == []
+    assert await stage.program.installation.leftovers() == []
     (backlog,) = await stage.survey.backlogs()
     assert (backlog.task, backlog.ready, backlog.parked) == ("render", 10, 3)
     assert {(each.task, each.loop) for each in await stage.parked()} == {("render", "render")}
