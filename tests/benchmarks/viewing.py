@@ -87,16 +87,19 @@ class Dashboard:
             raise RuntimeError(f"{path} was answered by {head.decode()}")
         return Answer(took, len(answer), body.decode())
 
-    async def watch(self, path: str, until: float, viewer: int = 0) -> int:
-        """Look at a page until a moment; returns the bytes that came of what was new."""
+    async def watch(
+        self, path: str, seconds: float, all_open: asyncio.Barrier, viewer: int = 0
+    ) -> int:
+        """Look at a page once all are open; returns the bytes that came of what was new."""
         page = await self.get(path, viewer)
         live = re.search(r'data-live="([^"]+)"', page.html)
         assert live, path
         reader, writer = await self._ask(live[1].replace("&amp;", "&"), viewer)
         await reader.readuntil(b"\r\n\r\n")
         count = 0
+        await all_open.wait()
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout(seconds):
                 while got := await reader.read(1 << 16):
                     count += len(got)
         except TimeoutError:
@@ -179,11 +182,16 @@ async def ask_for_pages(dashboard: Dashboard) -> None:
 
 async def look(dashboard: Dashboard, paths: Sequence[str], seconds: float) -> None:
     """Have a viewer for each of these look for so long, and tell what that has taken."""
+    all_open = asyncio.Barrier(len(paths) + 1)
+    watching = [
+        asyncio.create_task(dashboard.watch(path, seconds, all_open, number))
+        for number, path in enumerate(paths)
+    ]
+    await all_open.wait()
     cpu, began = dashboard.cpu, time.monotonic()
     until = asyncio.get_running_loop().time() + seconds
-    watching = [dashboard.watch(path, until, number) for number, path in enumerate(paths)]
-    others = slowest_page(dashboard, until) if len(paths) > 1 else wait(until)
-    *sent, slowest = await asyncio.gather(*watching, others)
+    slowest = await (slowest_page(dashboard, until) if len(paths) > 1 else wait(until))
+    sent = await asyncio.gather(*watching)
     passed = time.monotonic() - began
     by_page = defaultdict[str, list[float]](list)
     for path, count in zip(paths, sent, strict=True):
