@@ -37,7 +37,9 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "dashboard": CommandEntry("processing", "Serve a dashboard of loops, runs and failures."),
     "status": CommandEntry("status", "Show where each loop is, and the backlog of tasks."),
     "census": CommandEntry("doctor", "Count loops, and the messages in queues and timers."),
-    "next": CommandEntry("loops", "List the next times of each loop, without asking the broker."),
+    "next": CommandEntry(
+        "schedules", "List the next times of each loop, without asking the broker."
+    ),
     "pause": CommandEntry("loops", "Pause a loop, or a task with all its calls and loops."),
     "resume": CommandEntry("loops", "Resume a loop at its next nominal time, or a whole task."),
     "trigger": CommandEntry("loops", "Run a loop now, in addition to its schedule."),

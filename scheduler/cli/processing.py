@@ -34,8 +34,8 @@ from scheduler.cli.arguments import (
 )
 from scheduler.cli.connecting import remote_broker
 from scheduler.cli.loading import in_lifespan, object_named, ready_app
-from scheduler.cli.loops import warn_of_doubts
 from scheduler.cli.printing import print_line
+from scheduler.cli.schedules import warn_of_doubts
 from scheduler.control.doctor import explaining_refusals, require_fit
 from scheduler.errors import SettingsError, UsageError
 from scheduler.events import Emit

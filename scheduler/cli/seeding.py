@@ -12,8 +12,9 @@ from rich.tree import Tree
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import DryRun, command, new_group
 from scheduler.cli.connecting import ask
-from scheduler.cli.loops import meaning_of, row_of_report, schedule_of, warn_of_doubts
+from scheduler.cli.loops import row_of_report
 from scheduler.cli.printing import LEFTOVERS, Output, console, json_of, local, no_loops
+from scheduler.cli.schedules import meaning_of, schedule_of, warn_of_doubts
 from scheduler.cli.tables import Table, Work
 from scheduler.control.doctor import require_fit
 from scheduler.control.installation import Leftover

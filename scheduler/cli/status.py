@@ -19,7 +19,6 @@ from scheduler.app import Scheduler
 from scheduler.brokers.contract import cancelled
 from scheduler.cli.arguments import OneLoop, command, new_group
 from scheduler.cli.connecting import ask, connected, limited, why_late
-from scheduler.cli.loops import origin_of, schedule_of
 from scheduler.cli.printing import (
     AS_JSON,
     LEFTOVERS,
@@ -31,6 +30,7 @@ from scheduler.cli.printing import (
     rough,
     seconds,
 )
+from scheduler.cli.schedules import origin_of, schedule_of
 from scheduler.cli.tables import BAD, STYLES, Table, width
 from scheduler.control.loops import Where
 from scheduler.control.rows import row_of_status

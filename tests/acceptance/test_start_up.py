@@ -39,17 +39,14 @@ def test_the_list_of_commands_loads_the_parser_and_nothing_else(
 
 @pytest.mark.parametrize("command", ["seed --help", "failed --help"])
 def test_help_loads_neither_the_app_nor_what_talks_to_a_broker(offline: CommandLine, command: str):
-    assert not loaded(offline, *command.split()) & {"shop", "aiormq", "scheduler.cli.loading"}
+    assert not loaded(offline, *command.split()) & {"shop", "aiormq"}
 
 
 def test_next_loads_nothing_that_talks_to_a_broker_and_draws_no_table(offline: CommandLine):
     modules = loaded(offline, "next")
     assert {"scheduler.app", "pydantic"} <= modules
     assert not modules & {"aiormq", "rich", "scheduler.control.verbs", "scheduler.processor"}
-    assert not modules & {
-        "pydantic_settings",
-        "scheduler.cli.loading",
-    }  # nor is anything set, or told
+    assert "pydantic_settings" not in modules  # nor is anything set
 
 
 @pytest.mark.parametrize(("command", "name"), [("topology show", "rich"), ("status", "aiormq")])
