@@ -34,7 +34,7 @@ class Desk:
         self.shutdown = Shutdown()
         self.events: list[Event] = []
         self.tries: list[float] = []
-        self._delivery = delivery
+        self.delivery = delivery
         self._publisher = PatientPublisher(self.shutdown, self.events.append)
 
     async def insist(
@@ -44,10 +44,10 @@ class Desk:
             self.tries.append(asyncio.get_running_loop().time())
             await publish()
 
-        await self._publisher.insist(self._delivery, attempt, was_taken=was_taken)
+        await self._publisher.insist(self.delivery, attempt, was_taken=was_taken)
 
     def lose(self) -> None:
-        self._delivery.lost.set_result(None)
+        self.delivery.lost.set_result(None)
 
     @property
     def pauses(self) -> list[float]:
@@ -140,7 +140,8 @@ async def test_it_is_given_up_when_runs_are_not_waited_for_any_more(
 async def test_of_what_is_confirmed_nothing_is_left_where_it_came_from(desk: Desk) -> None:
     await desk.insist(confirm)
     gc.collect()
-    assert not [each for each in gc.get_objects() if isinstance(each, Confirmation)]
+    left = [each for each in gc.get_objects() if isinstance(each, Confirmation)]
+    assert not [each for each in left if each.delivery is desk.delivery]
 
 
 async def test_nothing_is_published_for_a_delivery_that_was_lost_meanwhile(desk: Desk) -> None:
