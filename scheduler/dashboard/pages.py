@@ -385,17 +385,22 @@ async def message(site: Site, query: Query) -> Context | None:
 
 
 async def _parked(site: Site, id: str, task: str) -> ParkedMessage | None:
-    """Read a parked message from the broker, waiting a while for other readers."""
+    """Read a parked message from the broker, waiting a while for other readers.
+
+    What another reader holds is not counted as ready, so it looks as if it were gone.
+    """
     which = Selection(ids=frozenset([id]))
     tasks = [task] if task in site.app.tasks else [*site.app.tasks]
     for pause in (*PAUSES_S, None):
         async with aclosing(site.program.failed.look(tasks, which)) as found:
             try:
-                return await anext(found, None)
+                if (parked := await anext(found, None)) is not None:
+                    return parked
             except NotAllSeen:
                 if pause is None:
                     raise
-        await asyncio.sleep(pause)
+        if pause is not None:
+            await asyncio.sleep(pause)
     return None
 
 

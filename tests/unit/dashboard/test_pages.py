@@ -35,7 +35,7 @@ from scheduler.protocol.calls import task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.tasks.tasks import SUPERVISION
-from tests.stage import Stage, an_app, new_app
+from tests.stage import Stage, an_app, new_app, program_of
 
 HOST = "http://localhost:8088"
 OF_ONE = (
@@ -610,6 +610,13 @@ async def test_the_address_of_a_message_is_valid_in_any_process(shop: Stage) -> 
             answer = await colleague.get(link)
             assert answer.status_code == (404 if first.id in unquote(link) else 200)
         await colleague.press("edit", id=last.id, args='{"phone": "+1"}')
+        # Another reader holds all messages for a moment: none is ready meanwhile.
+        failed = program_of(shop.app, shop.broker, shop.clock).failed
+        async with aclosing(failed.look(["send_sms"])) as held:
+            await anext(held)
+            asking = asyncio.create_task(colleague.see(f"/failed/message?id={middle.id}"))
+            await asyncio.sleep(0.2)
+        assert middle.id in await asking
     assert [each.id for each in await shop.parked()] == [middle.id]
 
 
