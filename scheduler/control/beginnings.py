@@ -162,12 +162,13 @@ class Beginnings:
         accepted = [each for each in wanted if each.loop.id in entries]
         tokens = {each.loop.id: _first(each, entries[each.loop.id]) for each in accepted}
         tokens |= await self._exchanged(tokens, entries)
+        untold = [each.loop.id for each in accepted if _is_untold(each, entries[each.loop.id])]
+        past_journal = set(untold)
         await side_by_side(
-            lambda each: self._put(each, entries[each.loop.id], tokens[each.loop.id]),
+            lambda each: self._put(each, entries[each.loop.id], tokens[each.loop.id], past_journal),
             accepted,
             at_once=PUT_AT_ONCE,
         )
-        untold = [each.loop.id for each in accepted if _is_untold(each, entries[each.loop.id])]
         await self._journal.record([tokens[loop] for loop in untold])
         silent = await self._call(accepted, entries)
         for refusal in answers:
@@ -307,13 +308,15 @@ class Beginnings:
                 ]
         return free
 
-    async def _put(self, wanted: Intent, listed: RosterEntry, token: Token) -> None:
+    async def _put(
+        self, wanted: Intent, listed: RosterEntry, token: Token, past_journal: Collection[LoopId]
+    ) -> None:
         if not listed.is_active:
             if wanted.is_told:  # it has no token: the journal gets a record of the operation
                 await self._timers.tell(replace(token, state=State.PAUSED))
             return
         put = self._timers.put_now if token.first else self._timers.put
-        if _is_untold(wanted, listed):
+        if listed.loop in past_journal:
             put = self._timers.start
         with suppress(Rejected):  # its task's queue is full: supervision finds the token lost
             await put(token)

@@ -37,7 +37,7 @@ from scheduler.dashboard.vitals import (
     vital_of_loops,
     vital_of_processors,
 )
-from scheduler.dashboard.watch import Watch
+from scheduler.dashboard.watch import Watch, parked_in_each
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
@@ -297,6 +297,5 @@ class Site:
 
 def parked_in(app: App, picture: Picture) -> int | None:
     """Count the parked messages of an app; None: unknown yet."""
-    queues = [*map(app.names.failed_queue, app.tasks), app.names.failed]
-    known = [depth.ready for queue in queues if (depth := picture.depths.get(queue)) is not None]
+    known = parked_in_each(app, picture)
     return sum(known) if known else None

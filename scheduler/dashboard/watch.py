@@ -21,6 +21,7 @@ from scheduler.queues.about import About
 from scheduler.queues.failed import Selection
 from scheduler.queues.roll_call import Answers
 from scheduler.queues.running import Running
+from scheduler.tasks.loops import App
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import Clock
 
@@ -228,7 +229,11 @@ class Watch:
 
     def _counts(self) -> object:
         """Return what changes when a message is parked, replayed or deleted."""
-        names, depths = self._program.app.names, self._picture.depths
-        queues = (names.failed, *map(names.failed_queue, self._program.app.tasks))
-        known = [depth.ready for queue in queues if (depth := depths.get(queue)) is not None]
+        known = parked_in_each(self._program.app, self._picture)
         return known, sum(group.count for group in self._picture.parked.values())
+
+
+def parked_in_each(app: App, picture: Picture) -> list[int]:
+    """Count the parked messages in each failed queue of an app, as far as they are known."""
+    queues = [*map(app.names.failed_queue, app.tasks), app.names.failed]
+    return [depth.ready for queue in queues if (depth := picture.depths.get(queue)) is not None]
