@@ -4,14 +4,15 @@
 
 On a private RabbitMQ, of the root in SCHEDULER_TEST_RABBITMQ_ROOT if that is set:
 
+- calls: 100,000 with a time each, over a minute, sent by `send_many`
+- 10,000 loops, 100,000 loops: started by one `start_many` each, spread over their period. What
+  comes due before processors start is a backlog, which they serve before `running` is measured
 - one-offs: started by one `once_many`, due the next day
-- loops: started by one `start_many`, spread over their period. What comes due before processors
-  start is a backlog, which they serve before `running` is measured
+- loops: the other loops
 - waiting: what broker memory all of them take
 - first run: from the command of a processor on, and its memory
 - running: what a run costs, and how late it starts, beside two processors
 - 10,000 more: are started by another program
-- calls: 100,000 with a time each, over a minute, sent by `send_many`
 - status: of one loop, and of all
 - census: of all loops and timers
 - dashboard: from its command to the first page; then the slowest page of a minute, and its memory
@@ -36,12 +37,12 @@ from collections.abc import (
     Callable,
     Coroutine,
     Generator,
-    Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -63,7 +64,9 @@ from tests.stage import program_of
 
 PROCESSORS = 2
 CALLS, CALLS_OVER = 100_000, 60.0
-MORE = 10_000
+FIRST_LOOPS = 10_000, 110_000
+"""How many there are after the first parts that start some."""
+
 FIRST_CALL = 10_000_000  # numbers of calls, beside those of loops
 PATIENCE = 1800.0
 LOST_FOR = 90.0
@@ -100,14 +103,17 @@ class Million:
 
     @property
     def parts(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, str]]]:
+        first, second = (min(each, self._loops) for each in FIRST_LOOPS)
         return {
+            "calls": self.send,
+            "10,000 loops": partial(self._start, 0, first),
+            "100,000 loops": partial(self._start, first, second),
             "one-offs": self.schedule,
-            "loops": self.start,
+            "loops": partial(self._start, second, self._loops),
             "waiting": self.wait,
             "first run": self.run_first,
             "running": self.run,
-            f"{MORE} more": self.start_more,
-            "calls": self.send,
+            "10,000 more": partial(self._start, self._loops, self._loops + 10_000),
             "status": self.ask,
             "census": self.count,
             "dashboard": self.show,
@@ -118,12 +124,6 @@ class Million:
     async def seed(self) -> None:
         async with AmqpBroker(self._node.url) as broker:
             await program_of(app, broker).seeding.seed()
-
-    async def start(self) -> str:
-        return await self._started(self._keys("loop", self._loops))
-
-    async def start_more(self) -> str:
-        return await self._started(self._keys("more", MORE))
 
     async def schedule(self) -> str:
         at = datetime.now(UTC) + timedelta(days=1)
@@ -273,15 +273,13 @@ class Million:
             f"due had run {served - up:.1f} s after it was up"
         )
 
-    async def _started(self, many: Iterator[tuple[str, Any]]) -> str:
+    async def _start(self, begin: int, end: int) -> str:
+        """Start the loops with these numbers."""
+        every = Every(self._period, mode="fixed_rate")
+        many = ((f"loop-{n}", (every, {"number": n})) for n in range(begin, end))
         async with self._measured() as figures, app:
             await ping.start_many(many, spread=True, progress=self._progress)
         return figures[0]
-
-    def _keys(self, name: str, count: int) -> Iterator[tuple[str, Any]]:
-        every = Every(self._period, mode="fixed_rate")
-        for number in range(count):
-            yield f"{name}-{number}", (every, {"number": number})
 
     def _progress(self, count: int) -> None:
         if count % 100_000 == 0:
@@ -360,7 +358,7 @@ async def measure(million: Million, only: Sequence[str]) -> bool:
         except Exception as error:
             traceback.print_exc()
             figures, failed = f"failed: {error!r}", True
-        sys.stdout.write(f"{name:12} {figures}\n")
+        sys.stdout.write(f"{name:14} {figures}\n")
         sys.stdout.flush()
     return not failed
 
