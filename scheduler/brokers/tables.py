@@ -23,6 +23,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from scheduler.errors import Unencodable
@@ -31,7 +32,6 @@ from scheduler.timing.moments import UNIX_EPOCH
 
 MOST_DEEP = 50
 LONGEST_SHORT = 255  # bytes, of a short string
-Path = tuple[str, ...]  # the names that lead to a value
 LATEST = (datetime.max.replace(tzinfo=UTC) - UNIX_EPOCH) // SECOND  # as a float it is one more
 TEXT = ord("S")
 SIZE, SIZED = struct.Struct(">I"), struct.Struct(">cI")
@@ -44,6 +44,18 @@ class Opaque(bytes):
 
 class Malformed(Exception):
     """The bytes are not a valid table."""
+
+
+class _Unfit(Exception):
+    """A value cannot travel in a message.
+
+    Attributes:
+        path: the names that lead to it, the innermost first.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.path = list[str]()
 
 
 def read_short(data: bytes, at: int) -> tuple[str, int]:
@@ -133,7 +145,11 @@ def _read_array(data: bytes, at: int, depth: int) -> tuple[list[Any] | Opaque, i
 
 def table_of(headers: Mapping[str, Any]) -> bytes:
     """Encode headers as a table."""
-    return _table(headers, ())
+    try:
+        return _table(headers)
+    except _Unfit as error:
+        header = f"The header {'.'.join(reversed(error.path))[:80]!r}"
+        raise Unencodable(f"{header} holds {error.what}.") from None
 
 
 def short_string(text: object, what: str) -> bytes:
@@ -156,13 +172,28 @@ def _sized(parts: Iterable[bytes]) -> bytes:
     return SIZE.pack(len(whole)) + whole
 
 
-def _table(table: Mapping[Any, Any], path: Path) -> bytes:
+def _table(table: Mapping[Any, Any], depth: int = 0) -> bytes:
+    return _sized(_parts(table.items(), _name, depth))
+
+
+def _array(values: list[Any] | tuple[Any, ...], depth: int) -> bytes:
+    return b"A" + _sized(_parts(enumerate(values), lambda _: b"", depth))
+
+
+def _parts(
+    items: Iterable[tuple[Any, Any]], write_name: Callable[[Any], bytes], depth: int
+) -> list[bytes]:
     parts = list[bytes]()
-    for name, value in table.items():
-        parts += _name(name), _value(value, (*path, str(name)))
-    return _sized(parts)
+    for name, value in items:
+        try:
+            parts += write_name(name), _value(value, depth)
+        except _Unfit as error:
+            error.path.append(str(name))
+            raise
+    return parts
 
 
+@lru_cache(maxsize=4096)
 def _name(name: object) -> bytes:
     try:
         return short_string(name, "The name")
@@ -170,76 +201,73 @@ def _name(name: object) -> bytes:
         return short_string(name, f"The name {str(name)[:40]!r} of a header")
 
 
-def _value(value: Any, path: Path) -> bytes:
+def _value(value: Any, depth: int) -> bytes:
     if (write := COMMON_WRITERS.get(value.__class__)) is not None:
-        return write(value, path)
+        return write(value, depth)
     for kind, write in WRITERS.items():
         if isinstance(value, kind):
-            return write(value, path)
-    raise _cannot(path, f"a value of type {type(value).__name__}")
+            return write(value, depth)
+    raise _cannot(f"a value of type {type(value).__name__}")
 
 
-def _cannot(path: Path, what: str) -> Unencodable:
-    return Unencodable(f"{_shown(path)} holds {what}, which cannot travel in a message.")
+def _cannot(what: str) -> _Unfit:
+    return _Unfit(f"{what}, which cannot travel in a message")
 
 
-def _shown(path: Path) -> str:
-    return f"The header {'.'.join(path)[:80]!r}" if path else "A header"
-
-
-def _text(value: str, path: Path) -> bytes:
+def _text(value: str, _: int) -> bytes:
     try:
         data = value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise _cannot(path, f"a character that cannot be encoded ({error.reason})") from None
+        raise _cannot(f"a character that cannot be encoded ({error.reason})") from None
     return SIZED.pack(b"S", len(data)) + data
 
 
-def _number(value: int, path: Path) -> bytes:
+def _number(value: int, _: int) -> bytes:
     if -(2**31) <= value < 2**31:
         return INTEGER.pack(b"I", value)
     if -(2**63) <= value < 2**63:
         return LONG.pack(b"l", value)
-    raise _cannot(path, "a whole number of more than 64 bits")
+    raise _cannot("a whole number of more than 64 bits")
 
 
-def _float(value: float, path: Path) -> bytes:
+def _float(value: float, _: int) -> bytes:
     if not math.isfinite(value):  # the broker would close the connection
-        raise _cannot(path, f"the number {value}")
+        raise _cannot(f"the number {value}")
     return b"d" + struct.pack(">d", value)
 
 
-def _decimal(value: Decimal, path: Path) -> bytes:
+def _decimal(value: Decimal, _: int) -> bytes:
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise _cannot(path, f"the number {value}")
+        raise _cannot(f"the number {value}")
     scale = max(-exponent, 0)
     whole = int(value.scaleb(scale)) if len(digits) + abs(exponent) < 300 else 2**31
     if scale > 255 or not -(2**31) <= whole < 2**31:
-        raise _cannot(path, "a decimal of more than 32 bits")
+        raise _cannot("a decimal of more than 32 bits")
     return b"D" + struct.pack(">Bi", scale, whole)
 
 
 def time_of(value: datetime, what: str) -> bytes:
     """Encode a moment."""
+    try:
+        return _seconds(value)
+    except _Unfit as error:
+        raise Unencodable(f"{what} holds {error.what}.") from None
+
+
+def _seconds(value: datetime) -> bytes:
     if value.tzinfo is None or value < UNIX_EPOCH:
-        raise Unencodable(f"{what} holds {value}: expected a time with a zone, after 1970.")
+        raise _Unfit(f"{value}: expected a time with a zone, after 1970")
     return int((value - UNIX_EPOCH).total_seconds()).to_bytes(8)
 
 
-def _array(values: list[Any] | tuple[Any, ...], path: Path) -> bytes:
-    _refuse_depth(path)
-    return b"A" + _sized(_value(each, (*path, str(n))) for n, each in enumerate(values))
+def _deeper(write: "Write") -> "Write":
+    def write_nested(value: Any, depth: int) -> bytes:
+        if depth >= MOST_DEEP:
+            raise _Unfit(f"values nested more than {MOST_DEEP} deep")
+        return write(value, depth + 1)
 
-
-def _nested(table: Mapping[Any, Any], path: Path) -> bytes:
-    _refuse_depth(path)
-    return b"F" + _table(table, path)
-
-
-def _refuse_depth(path: Path) -> None:
-    if len(path) > MOST_DEEP:
-        raise Unencodable(f"The header {path[0]!r} is nested more than {MOST_DEEP} deep.")
+    return write_nested
 
 
 Read = Callable[[bytes, int, int], tuple[Any, int]]
@@ -257,7 +285,10 @@ READERS: Mapping[int, Read] = {
         for kind, code in zip("bBsuIilLfd", "bBhHiIqqfd", strict=True)
     },
 }
-WRITERS: Mapping[Any, Callable[[Any, Path], bytes]] = {
+Write = Callable[[Any, int], bytes]
+"""Encodes a value, nested so deep."""
+
+WRITERS: Mapping[Any, Write] = {
     str: _text,
     bool: lambda value, _: b"t\1" if value else b"t\0",
     int: _number,
@@ -265,11 +296,9 @@ WRITERS: Mapping[Any, Callable[[Any, Path], bytes]] = {
     float: _float,
     Opaque: lambda value, _: bytes(value),
     (bytes, bytearray): lambda value, _: b"x" + _sized([bytes(value)]),
-    datetime: lambda value, path: b"T" + time_of(value, _shown(path)),
+    datetime: lambda value, _: b"T" + _seconds(value),
     Decimal: _decimal,
-    (list, tuple): _array,
-    Mapping: _nested,
+    (list, tuple): _deeper(_array),
+    Mapping: _deeper(lambda table, depth: b"F" + _table(table, depth)),
 }
-COMMON_WRITERS: Mapping[type, Callable[[Any, Path], bytes]] = {
-    kind: WRITERS[kind] for kind in (str, int, bool)
-}
+COMMON_WRITERS: Mapping[type, Write] = {kind: WRITERS[kind] for kind in (str, int, bool)}
