@@ -294,4 +294,5 @@ class CallTask(Task[P, R], Sender[Q], Keyed, Generic[P, Q, R]):
     ) -> None:
         Task.__init__(self, function, spec)  # pyright: ignore[reportUnknownMemberType]
         Keyed.__init__(self, spec, connect)
-        Sender.__init__(self, spec, outboxes, Posting(expires=spec.expires), self)  # pyright: ignore[reportUnknownMemberType]
+        posting = Posting(expires=spec.expires, in_order=spec.ordered)
+        Sender.__init__(self, spec, outboxes, posting, self)  # pyright: ignore[reportUnknownMemberType]

@@ -187,11 +187,15 @@ class FaultyBroker(MemoryBroker):
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
-        lane: int = 0,
+        in_order: bool = True,
     ) -> None:
         async with self._asked("publish", exchange, routing_key, message, timeout or timedelta.max):
             await super().publish(
-                message, exchange=exchange, routing_key=routing_key, timeout=timeout, lane=lane
+                message,
+                exchange=exchange,
+                routing_key=routing_key,
+                timeout=timeout,
+                in_order=in_order,
             )
 
     async def get(self, queue: str) -> Delivery | None:

@@ -202,13 +202,14 @@ class Broker(Protocol):
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
-        lane: int = 0,
+        in_order: bool = True,
     ) -> None:
         """Publish a message: persistent, mandatory, confirmed (statement 1).
 
         Args:
             timeout: None: no limit.
-            lane: messages of one lane keep their order; a slow queue holds up one lane alone.
+            in_order: it comes after all messages published to this exchange in order before; False:
+                it may come before others, and is not held up by a slow queue of these.
         """
         ...
 

@@ -22,7 +22,6 @@ from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.journal import MARGIN, LoopRecord, born_at, look_backs
 from scheduler.queues.listing import Checkpoint, Listing, RosterEntry
 from scheduler.queues.namespace import Namespace
-from scheduler.queues.timers import LANE_HOLDS, LANES
 from scheduler.tasks.loops import Loop
 
 # A processor that hangs loses its connection within minutes; operators wait less.
@@ -31,7 +30,9 @@ CALLED_AT_ONCE = 2_000
 """Loops in one question of a roll call: some 100 kB."""
 
 BEGUN_AT_ONCE = 10_000
-PUT_AT_ONCE = LANES * LANE_HOLDS
+PUT_AT_ONCE = 192
+"""As many as a connection has in flight for one timer without waiting."""
+
 REPAIRED = {
     "lost": "its token was put again",
     "doubled": "a node of the broker delivered its token twice: one token replaces both",

@@ -56,7 +56,7 @@ FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
 FLOW_CONTROL = Blocked, Rejected, ConfirmationTimeout
 LOOK_EVERY = 5 * SECOND
 CLAIM = 2 * DEFAULT_TIMEOUT  # longer than a process tries one message
-AT_ONCE = 256  # of many calls
+AT_ONCE = 192  # of many calls: as many as a connection has in flight without waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,7 @@ class Posting:
         headers: travel with the message, through every delay and retry.
         deadline: how long to try to get it confirmed; None: as long as the policy says.
         retry_sending: how to try again under flow control; None: as the policy says.
+        in_order: whether it may not come before others that were sent before.
     """
 
     delay: timedelta = timedelta(0)
@@ -82,6 +83,7 @@ class Posting:
     headers: Mapping[str, Any] = field(default_factory=dict[str, Any])
     deadline: timedelta | None = None
     retry_sending: Retry | None = None
+    in_order: bool = True
 
 
 OneOfMany = tuple[Mapping[str, Any], Posting]
@@ -204,6 +206,8 @@ class Outbox:
 
     @property
     def _lent_here(self) -> BorrowedConnection | None:
+        if not self._lent:
+            return None
         # A connection belongs to the event loop that opened it.
         loop = asyncio.get_running_loop()
         return next((lent for lent in reversed(self._lent) if lent.loop in (loop, None)), None)
@@ -412,7 +416,9 @@ class Outbox:
             try:
                 broker = await self._connected(end)
                 left = timedelta(seconds=max(end - loop.time(), 0.001))
-                return await self._publish(broker, unsent, min(left, DEFAULT_TIMEOUT))
+                return await self._publish(
+                    broker, unsent, min(left, DEFAULT_TIMEOUT), in_order=posting.in_order
+                )
             except FLOW_CONTROL as error:
                 wait, reason = retry.delay_after(next(attempts), None, dice.random()), str(error)
                 pause = math.inf if wait is None else wait.total_seconds()
@@ -426,7 +432,9 @@ class Outbox:
             f"{deadline.total_seconds():g} s: {reason}"
         )
 
-    async def _publish(self, broker: Broker, unsent: Unsent, timeout: timedelta) -> None:
+    async def _publish(
+        self, broker: Broker, unsent: Unsent, timeout: timedelta, *, in_order: bool = True
+    ) -> None:
         if broker.is_blocked:
             raise Blocked(f"A memory or disk alarm of {broker.address} blocks senders.")
         if unsent.exchange is not None:
@@ -435,7 +443,15 @@ class Outbox:
             )
         delay = max(unsent.due_at - self.clock.now(), ZERO)
         try:
-            await send(broker, self._names, unsent.key, unsent.message, delay, timeout)
+            await send(
+                broker,
+                self._names,
+                unsent.key,
+                unsent.message,
+                delay,
+                timeout,
+                in_order=in_order,
+            )
         except Unroutable:
             raise Unroutable(
                 f"The broker has no queue for the task {unsent.key!r}: nothing was sent. "

@@ -14,13 +14,6 @@ from scheduler.timing.moments import Clock, milliseconds_since_epoch
 from scheduler.timing.schedules import Once
 
 SHORTEST_LEG = timedelta(minutes=1)
-LANES, LANE_HOLDS = 8, 24
-"""Over one channel, RabbitMQ accepts 32 messages at a time for one timer.
-
-A few messages still share one channel: each further one costs broker and worker more.
-"""
-
-
 SHORTEST_LEAD_MS = 20
 """A quorum queue needs some milliseconds after a token left."""
 
@@ -70,7 +63,6 @@ class Timers:
         self._exchanges = names.hatchery_exchange(0), names.hatchery_exchange(1)
         self._clock = clock
         self.lead = lead
-        self._unconfirmed = [0] * LANES
 
     async def put(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
         """Publish a token so that it arrives shortly before it is due, confirmed.
@@ -130,25 +122,13 @@ class Timers:
     async def _publish(
         self, token: Token, key: str, held: timedelta, timeout: timedelta | None, unit: int = 0
     ) -> None:
-        lane = self._free_lane()
-        self._unconfirmed[lane] += 1
-        try:
-            await self._broker.publish(
-                encode(token, self._namespace, lead=held),
-                exchange=self._exchanges[unit],
-                routing_key=key,
-                timeout=timeout,
-                lane=lane,
-            )
-        finally:
-            self._unconfirmed[lane] -= 1
-
-    def _free_lane(self) -> int:
-        """Return the first lane that has room, or the emptiest."""
-        for lane, count in enumerate(self._unconfirmed):
-            if count < LANE_HOLDS:
-                return lane
-        return self._unconfirmed.index(min(self._unconfirmed))
+        await self._broker.publish(
+            encode(token, self._namespace, lead=held),
+            exchange=self._exchanges[unit],
+            routing_key=key,
+            timeout=timeout,
+            in_order=False,
+        )
 
 
 def longest_leg(token: Token, now: datetime) -> timedelta:
@@ -176,8 +156,13 @@ async def send(
     message: Message,
     delay: timedelta,
     timeout: timedelta | None,
+    *,
+    in_order: bool = True,
 ) -> None:
     """Publish a call's message, confirmed, to arrive at its task after a delay.
+
+    Args:
+        in_order: it may not come before others that were sent before.
 
     Raises:
         Unroutable: nothing was seeded for this task.
@@ -185,7 +170,13 @@ async def send(
     """
     message, waits = _routed(message, delay)
     exchange = names.later if waits else names.calls
-    await broker.publish(message, exchange=exchange, routing_key=task_key(task), timeout=timeout)
+    await broker.publish(
+        message,
+        exchange=exchange,
+        routing_key=task_key(task),
+        timeout=timeout,
+        in_order=in_order,
+    )
 
 
 async def send_again(

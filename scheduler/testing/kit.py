@@ -398,7 +398,7 @@ class _EagerBroker(MemoryBroker):
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
-        lane: int = 0,
+        in_order: bool = True,
     ) -> None:
         if not exchange.startswith(f"{self._app.names.prefix}."):
             raise UsageError(

@@ -35,13 +35,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.amqp.session import LANES
 from scheduler.control.reports import Effect
 from scheduler.control.supervision import Memory
 from scheduler.program import supervisor
 from scheduler.protocol.hatchery import route
 from scheduler.protocol.tokens import LoopId, token_key
 from scheduler.protocol.topology import Names, Topology
-from scheduler.queues.timers import LANES
 from scheduler.sending import CallTask
 from scheduler.timing.durations import SECOND
 from tests.benchmarks.broker_cpu import BrokerCpu, until_idle

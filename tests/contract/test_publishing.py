@@ -16,11 +16,21 @@ from scheduler.protocol.topology import Binding, Topology
 from tests.contract.wire import Wire, send, take, take_all
 
 
-async def test_many_at_the_same_time_are_all_confirmed(wire: Wire, broker: Broker) -> None:
+@pytest.mark.parametrize("in_order", [True, False])
+async def test_many_at_the_same_time_are_confirmed_and_in_order_if_asked(
+    wire: Wire, broker: Broker, in_order: bool
+) -> None:
     queue = await wire.declare_queue()
-    bodies = [b"%d" % n for n in range(100)]
-    await asyncio.gather(*(send(broker, queue, body) for body in bodies))
-    assert sorted(await take_all(broker, queue, 100)) == sorted(bodies)
+    exchange = await wire.declare_exchange("topic", {"#": queue})
+    bodies = [b"%d" % n for n in range(300)]
+    await asyncio.gather(
+        *(
+            broker.publish(Message(body), exchange=exchange, routing_key="k", in_order=in_order)
+            for body in bodies
+        )
+    )
+    arrived = await take_all(broker, queue, len(bodies))
+    assert (arrived if in_order else sorted(arrived)) == (bodies if in_order else sorted(bodies))
 
 
 async def test_a_delivery_says_how_it_was_published(wire: Wire, broker: Broker) -> None:

@@ -130,15 +130,15 @@ class AmqpBroker(Connection):
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
-        lane: int = 0,
+        in_order: bool = True,
     ) -> None:
         key = encoded_key(routing_key)
         session = await self.ready(timeout)
         if timeout is None:
-            return await self._publish(session, message, exchange, routing_key, key, lane)
+            return await self._publish(session, message, exchange, routing_key, key, in_order)
         try:
             async with asyncio.timeout(timeout.total_seconds()):
-                await self._publish(session, message, exchange, routing_key, key, lane)
+                await self._publish(session, message, exchange, routing_key, key, in_order)
         except TimeoutError:
             alarm = ": a memory or disk alarm blocks it" if self.is_blocked else ""
             raise ConfirmationTimeout(
@@ -233,7 +233,7 @@ class AmqpBroker(Connection):
         exchange: str,
         routing_key: str,
         key: bytes,
-        lane: int,
+        in_order: bool,
     ) -> None:
         time = session.connection.loop.time
         began = time()
@@ -252,9 +252,13 @@ class AmqpBroker(Connection):
                     async with session.lone_publisher() as channel:
                         await channel.publish(*sent)
                 else:
-                    lease = session.publisher(exchange, lane)
-                    channel = lease.usable or await lease.channel()
-                    await channel.publish(*sent)
+                    lane = session.publisher(exchange, in_order=in_order)
+                    lane.in_flight += 1
+                    try:
+                        channel = lane.usable or await lane.channel()
+                        await channel.publish(*sent)
+                    finally:
+                        lane.in_flight -= 1
         except TooLarge as error:
             session.largest_body = error.limit
             check_body(body, error.limit, place, address)

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 from scheduler.brokers.amqp.driver import (
@@ -20,6 +21,11 @@ from scheduler.brokers.credentials import user_of
 
 ANSWER_TIMEOUT = timedelta(seconds=20)
 """Shorter than the timeouts of callers, so that a dead connection is closed first."""
+LANES, LANE_HOLDS = 8, 24
+"""RabbitMQ blocks a channel with 32 unconfirmed messages to one quorum queue.
+
+A few messages still share one channel: each further one costs broker and worker more.
+"""
 MOST_ALONE = 4
 """The number of large messages in flight at once, each over a channel of its own."""
 
@@ -49,7 +55,7 @@ class Session:
         self._numbers = itertools.cycle(range(1, connection.connection_tune.channel_max or 2047))
         self.largest_body: int | None = None
         self._alone = asyncio.Semaphore(MOST_ALONE)
-        self._publishers: dict[tuple[str, int], Lease] = {}
+        self._publishers: dict[str, list[Lease]] = {}
         self.idle_getters: list[Lease] = []
         self.unanswered: dict[RequestTimer, float] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -67,16 +73,24 @@ class Session:
             await closed(await opening)
             raise
 
-    def publisher(self, exchange: str, lane: int) -> "Lease":
-        """Return the channel of a lane to an exchange.
+    def publisher(self, exchange: str, *, in_order: bool) -> "Lease":
+        """Return a channel to an exchange: the first, if messages keep their order; else one with
+        room.
 
         RabbitMQ closes a channel when a message goes to an exchange that does not exist, so
-        exchanges share none. It blocks a channel with 32 unconfirmed messages to one quorum queue,
-        so lanes share none.
+        exchanges share none.
         """
-        if (lease := self._publishers.get((exchange, lane))) is None:
-            lease = self._publishers[exchange, lane] = Lease(self, publisher_confirms=True)
-        return lease
+        if (lanes := self._publishers.get(exchange)) is None:
+            lanes = self._publishers[exchange] = [Lease(self, publisher_confirms=True)]
+        if in_order:
+            return lanes[0]
+        for lane in lanes:
+            if lane.in_flight < LANE_HOLDS:
+                return lane
+        if len(lanes) < LANES:
+            lanes.append(Lease(self, publisher_confirms=True))
+            return lanes[-1]
+        return min(lanes, key=attrgetter("in_flight"))
 
     @asynccontextmanager
     async def lone_publisher(self) -> AsyncGenerator[DriverChannel]:
@@ -207,6 +221,7 @@ class Lease:
 
     Attributes:
         is_kept: whether its deliveries are unacked, so that no other caller may have it.
+        in_flight: the number of messages that are published over it.
     """
 
     def __init__(self, session: Session, *, publisher_confirms: bool) -> None:
@@ -216,6 +231,7 @@ class Lease:
         self._channel: DriverChannel | None = None
         self.lost: asyncio.Future[None] | None = None
         self.is_kept = False
+        self.in_flight = 0
 
     @property
     def usable(self) -> DriverChannel | None:

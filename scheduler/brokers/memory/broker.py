@@ -97,7 +97,7 @@ class MemoryBroker:
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
-        lane: int = 0,
+        in_order: bool = True,
     ) -> None:
         self._open()
         encoded_key(routing_key)

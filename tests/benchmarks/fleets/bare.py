@@ -25,10 +25,10 @@ from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp.commands import Basic
 
 from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.amqp.session import LANES
 from scheduler.cli.processing import fastest_loop
 from scheduler.protocol.hatchery import route
 from scheduler.protocol.tokens import LoopId, token_key
-from scheduler.queues.timers import LANES
 from tests.benchmarks.fleets import ours
 from tests.benchmarks.fleets.record import EVERY, LOOPS, NAME, URL, offset_of, ran
 

@@ -121,12 +121,12 @@ class Mortal:
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
-        lane: int = 0,
+        in_order: bool = True,
     ) -> None:
         if self._dies:
             raise BrokerUnavailable
         await self._broker.publish(
-            message, exchange=exchange, routing_key=routing_key, timeout=timeout, lane=lane
+            message, exchange=exchange, routing_key=routing_key, timeout=timeout, in_order=in_order
         )
 
     async def consume(

@@ -307,7 +307,7 @@ class _Replay:
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
-        lane: int = 0,
+        in_order: bool = True,
     ) -> None:
         if exchange == self._app.names.control:
             forgets = not message.headers[f"{PREFIX}head-of"]
