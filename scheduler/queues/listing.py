@@ -276,6 +276,7 @@ class _Batch:
 
 
 _LISTED, _MINIMUM, _BATCH = TypeAdapter(RosterEntry), TypeAdapter(_Minimum), TypeAdapter(_Batch)
+_CHECKPOINT = TypeAdapter(Checkpoint)
 
 
 def encoded(listed: RosterEntry) -> str:
@@ -498,6 +499,35 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self._count += 1
         self.counts[loop.task][state] += 1
         return loop
+
+    def enter_note(self, part: Any) -> bool:
+        """Enter a note on a loop's latest entry, decoding nothing but the checkpoint.
+
+        That takes a fifth of the time. A loop that waits for long has a note for each run, so
+        after some hours, most entries are of this kind.
+
+        Returns:
+            False: it is no note, or unreadable.
+        """
+        try:
+            loop, checkpoint = LoopId(part["task"], part["key"]), part["checkpoint"]
+            if "renames" in part or not all(type(name) is str for name in loop):
+                return False
+            if (entry := self.table.told_entry(loop)) is None:
+                return False
+            latest = parsed_json(entry)
+            if any(part.get(name) != latest.get(name) for name in ("epoch", "life", "by")):
+                return False
+            later, earlier = validated(_CHECKPOINT, checkpoint, "checkpoint"), None
+            if "checkpoint" in latest:
+                earlier = validated(_CHECKPOINT, latest["checkpoint"], "checkpoint")
+        except (KeyError, TypeError, ValueError, AttributeError, Undecodable):
+            return False
+        if later.is_newer_than(earlier):
+            latest["checkpoint"] = checkpoint
+            self.table.write([_row_of(latest, _json(latest))])
+            self._decoded.pop(loop, None)
+        return True
 
     def _told(self, loop: LoopId) -> RosterEntry | None:
         return None if self.is_inherited(loop) else self.get(loop)

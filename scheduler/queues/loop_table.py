@@ -117,6 +117,10 @@ class LoopTable:
         """Return the entry of a loop; None: there is none."""
         return self._value("entry", loop)
 
+    def told_entry(self, loop: LoopId) -> str | None:
+        """Return the entry of a loop; None: there is none, or only an earlier stream had it."""
+        return self._value("CASE inherited WHEN 0 THEN entry END", loop)
+
     def known(self, loop: LoopId) -> int | None:
         """Return the greatest epoch in the entries of a loop; None: there is none."""
         return self._value("known", loop)

@@ -179,7 +179,9 @@ class Roster:
 
     async def compact(self) -> None:
         """Write a snapshot of the entries, if reading them was expensive."""
-        if self.listing.reached is None or self._since_snapshot <= max(FEW, len(self.listing) // 4):
+        # An entry takes a reader ten times as long as a row of a snapshot.
+        many = max(FEW, len(self.listing) // 10)
+        if self.listing.reached is None or self._since_snapshot <= many:
             return
         self._since_snapshot = 0
         await self._snapshots.append(Shares(self.listing))
@@ -291,6 +293,8 @@ class Roster:
             loop = None if self._followed else listing.enter_first(part, message.offset)
             if loop is not None:
                 self._note_accepted((loop, part["epoch"], part.get("by", "")))
+                continue
+            if listing.enter_note(part):
                 continue
             listed = entry_of(part)
             if listed is None or listing.is_told(listed.loop, message.offset):

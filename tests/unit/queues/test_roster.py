@@ -25,6 +25,8 @@ from scheduler.queues.listing import (
     Listing,
     RosterEntry,
     checkpoint_of,
+    messages_of,
+    parts_of,
 )
 from scheduler.queues.roster import REMEMBERED, Roster
 from scheduler.tasks.context import CARRY_LIMIT
@@ -240,13 +242,25 @@ def test_what_a_checkpoint_covers(token: Token, is_covered: bool) -> None:
         "a later epoch",
     ],
 )
+@pytest.mark.parametrize("decoded", [True, False])
 def test_a_checkpoint_holds_for_the_epoch_of_its_entry(
-    entries: list[RosterEntry], holds: RosterEntry
+    entries: list[RosterEntry], holds: RosterEntry, decoded: bool
 ):
     listing = Listing()
-    for listed in entries:
-        listing.enter(listed)
+    for number, listed in enumerate(entries):
+        (part,) = parts_of(next(messages_of([listed])))
+        if decoded or not (listing.enter_first(part, number) or listing.enter_note(part)):
+            listing.enter(listed)
     assert listing == {A.loop: holds}
+
+
+def test_a_note_is_entered_without_decoding_its_entry() -> None:
+    listing = Listing()
+    listing.enter(A)
+    assert listing[A.loop] == A  # and is among the decoded ones
+    (part,) = parts_of(next(messages_of([NOTED_A])))
+    assert listing.enter_note(part)
+    assert listing[A.loop] == NOTED_A
 
 
 @pytest.mark.parametrize(
@@ -327,6 +341,12 @@ def entry(**changes: Any) -> bytes:
     return json.dumps({"entries": [entry]}).encode()
 
 
+def note_on_a(checkpoint: Any) -> bytes:
+    """What no note may say."""
+    (whole,) = parts_of(next(messages_of([A])))
+    return json.dumps({"entries": [whole | {"args": 7, "checkpoint": checkpoint}]}).encode()
+
+
 async def read_with(broker: FaultyBroker, roster: Roster, *bodies: bytes) -> Listing:
     """What the roster says with these entries between A and B."""
     await roster.append([A])
@@ -350,6 +370,8 @@ async def read_with(broker: FaultyBroker, roster: Roster, *bodies: bytes) -> Lis
     + [entry(checkpoint=NOTED | {name: 1}) for name in ("headers", "body")]
     + [entry(checkpoint={})]
     + [entry(key=wrong) for wrong in ("a\tb", "a\nb", 5)]
+    + [entry(key=wrong, checkpoint=NOTED) for wrong in ("\ud800", 5, None, {})]
+    + [note_on_a(wrong) for wrong in (None, {}, NOTED | {"until_ms": -1}, NOTED | {"body": 1})]
     + [entry(epoch=2**70), entry(at_ms=2**70), entry(schedule={"every_ms": 2**70})],
 )
 async def test_an_entry_that_cannot_be_read_is_left_out_and_told(
