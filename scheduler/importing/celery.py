@@ -81,6 +81,7 @@ WHY = {
 TYPES = {"int", "str", "float", "bool", "None", "Any"}
 BARE = {"dict": "dict[str, Any]", "list": "list[Any]"}
 SCHEDULING = re.compile(r"period|schedul|cron|interval|every|beat", re.IGNORECASE)
+METHOD = ("self", "cls")
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -114,7 +115,12 @@ def definitions_in(evaluator: Evaluator, limits: Limits) -> Iterator[Definition 
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 for decorator in node.decorator_list:
                     if last(dotted(decorator)) in DECORATORS and not _is_ours(evaluator, decorator):
-                        yield _Decorated(evaluator, node, decorator, limits).definition()
+                        found = _Decorated(evaluator, node, decorator, limits).definition()
+                        if any(each.name in METHOD for each in found.job.parameters):
+                            said = f"left out, {node.name}: it is a method; write a function"
+                            yield Note(source.place(node), said)
+                            continue
+                        yield found
                         yield from _scheduling(source, node)
             case ast.ClassDef(bases=bases) if any(
                 last(dotted(base)) in ("Task", "PeriodicTask") for base in bases

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -450,6 +451,7 @@ def _entry_of(row: BeatRow, schedules: Mapping[tuple[str, str], BeatRow]) -> Bea
         said = "it ran once, and is a loop here: raise StopLoop at its end, or send it once"
         notes.append(Note(place, f"one_off of {name!r}: {said}"))
     late = fields.get("expire_seconds")
+    spans = {"expires": _span("seconds", late)} if late is not None else {}
     entry = BeatEntry(
         place,
         name,
@@ -457,7 +459,7 @@ def _entry_of(row: BeatRow, schedules: Mapping[tuple[str, str], BeatRow]) -> Bea
         None,
         _json(row, "args", list),
         _json(row, "kwargs", dict),
-        spans={"expires": timedelta(seconds=late)} if isinstance(late, int) else {},
+        spans=spans,
         paused=not fields.get("enabled", True),
         notes=notes,
         about=" ".join(str(fields.get("description") or "").split()),
@@ -468,7 +470,8 @@ def _entry_of(row: BeatRow, schedules: Mapping[tuple[str, str], BeatRow]) -> Bea
         case "clocked":
             return replace(entry, once={_key_of(name): _moment(of)})
         case "interval":
-            return replace(entry, schedule=_interval(of))
+            period = _span(of.fields.get("period"), of.fields.get("every"))
+            return replace(entry, schedule=period)
         case "crontab":
             columns = {name: str(of.fields.get(name, "*")) for name in FIELDS}
             crontab = Made(place, kind, kind=kind, kwargs=columns)
@@ -491,7 +494,7 @@ def _json(row: BeatRow, name: str, kind: type) -> Any:
     text = row.fields.get(name) or kind()
     try:
         value = json.loads(text) if isinstance(text, str) else text
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, kind):
         raise ScheduleError(f"its {name} cannot be read: {shown(text)}")
@@ -507,11 +510,11 @@ def _moment(row: BeatRow) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _interval(row: BeatRow) -> timedelta:
-    every, unit = row.fields.get("every"), row.fields.get("period")
-    if not isinstance(every, int) or unit not in UNITS:
-        raise ScheduleError(f"not a period: {shown(every)} {shown(unit)}")
-    return timedelta(**{str(unit): every})
+def _span(unit: object, count: object) -> timedelta:
+    with suppress(OverflowError):
+        if isinstance(count, int) and unit in UNITS:
+            return timedelta(**{str(unit): count})
+    raise ScheduleError(f"not a period: {shown(count)} {shown(unit)}")
 
 
 def _key_of(name: str) -> str:

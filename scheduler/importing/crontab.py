@@ -293,12 +293,12 @@ def documents_in(text: str, file: str) -> list[Value]:
             "pip install 'rabbit-scheduler[import]'."
         ) from None
 
-    loader = yaml.SafeLoader(text)
-    reader = _Reader(loader)
     try:
+        loader = yaml.SafeLoader(text)
+        reader = _Reader(loader)
         nodes = list(_nodes(loader))
         return [reader.value(node, node.start_mark.line + 1) for node in nodes]
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: 2026-13-01
         detail, line = str(error), ""
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
             detail, line = error.problem or "", f", line {error.problem_mark.line + 1},"
@@ -481,7 +481,7 @@ class _CronJob:
         deadline = self._spec["startingDeadlineSeconds"]
         if deadline.number is None:
             return {}
-        return {"catch_up": "skip", "grace": timedelta(seconds=deadline.number)}
+        return {"catch_up": "skip", "grace": _seconds(deadline, "startingDeadlineSeconds")}
 
     def _retry(self) -> Retry:
         limit = self._job["backoffLimit"]
@@ -495,8 +495,8 @@ class _CronJob:
         if of_job.number is not None and self._retry().retries:
             said = "activeDeadlineSeconds was for all tries together: here, each may take so long"
             self._note(of_job, said)
-        numbers = [each.number for each in (of_pod, of_job) if each.number]
-        return timedelta(seconds=min(numbers)) if numbers else None
+        limits = [each for each in (of_pod, of_job) if each.number]
+        return min((_seconds(each, "activeDeadlineSeconds") for each in limits), default=None)
 
     def _action(self) -> Action:
         container = self._container
@@ -514,12 +514,14 @@ class _CronJob:
         if not container["workingDir"].text and (path := relative_path(" ".join(words))):
             said = f"{path!r} starts at the processor's folder, not at the image's: set cwd="
             self._note(container, said)
-        grace = self._pod["terminationGracePeriodSeconds"].number
+        grace, name = timedelta(seconds=10), "terminationGracePeriodSeconds"
+        if (given := self._pod[name]).number is not None:
+            grace = _seconds(given, name)
         return Command(
             words,
             environment=environment,
             folder=container["workingDir"].text or None,
-            grace=timedelta(seconds=10 if grace is None else grace),
+            grace=grace,
         )
 
     def _environment(self) -> Iterator[tuple[str, str]]:
@@ -551,6 +553,10 @@ class _CronJob:
             self._note(policy, REPLACE)
         for other in self._pod["containers"].items[1:]:
             self._note(other, f"left out, a further container: {other['name'].text}")
+
+
+def _seconds(value: Value, name: str) -> timedelta:
+    return parse_duration(f"{value.number}s", name)
 
 
 def _expression(text: str) -> tuple[str, frozenset[int] | None]:

@@ -72,7 +72,7 @@ def source_of(text: str, file: str) -> Source:
     except (SyntaxError, ValueError, RecursionError) as error:
         detail, line = str(error), ""
         if isinstance(error, SyntaxError):
-            detail, line = error.msg, f", line {error.lineno},"
+            detail, line = error.msg, f", line {error.lineno}," if error.lineno else ""
         raise UsageError(f"{file}{line} is not Python: {detail.rstrip('.?')}.") from None
 
 

@@ -1,6 +1,8 @@
 """Celery's modules, and the database of its beat."""
 
+import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -267,6 +269,12 @@ def test_a_task_that_is_a_class_is_told() -> None:
     ]
 
 
+def test_a_task_that_is_a_method_is_told() -> None:
+    found = read("class Work:\n    @app.task\n    def run(self, n):\n        pass\n")
+    assert found.jobs == []
+    assert notes_of(found) == ["shop/tasks.py:3: left out, run: it is a method; write a function"]
+
+
 def test_a_zone_that_is_not_written_down_is_told() -> None:
     text = "app.conf.timezone = settings.TIME_ZONE\n"
     entry = "beat_schedule = {'x': {'task': 'a.b', 'schedule': crontab(minute=0)}}"
@@ -332,6 +340,31 @@ def test_a_database_has_loops_pauses_and_moments() -> None:
     assert "dump.json:12: left out, 'Lights': solar" in notes[-1]
 
 
+@pytest.mark.parametrize(
+    ("period", "task", "told"),
+    [
+        ({"every": 10**30}, {}, f"not a period: {10**30} 'seconds'"),
+        ({"period": "parsecs"}, {}, "not a period: 5 'parsecs'"),
+        ({}, {"expire_seconds": 10**30}, f"not a period: {10**30} 'seconds'"),
+        ({}, {"kwargs": "[" * 100_000}, "its kwargs cannot be read: '[[["),
+    ],
+)
+def test_a_row_of_a_dump_that_cannot_be_understood_is_left_out(
+    period: dict[str, Any], task: dict[str, Any], told: str
+) -> None:
+    fields = {
+        "intervalschedule": {"every": 5, "period": "seconds"} | period,
+        "periodictask": {"name": "poll", "task": "shop.poll", "interval": 1} | task,
+    }
+    rows = [
+        {"model": f"django_celery_beat.{model}", "pk": 1, "fields": each}
+        for model, each in fields.items()
+    ]
+    found = read_celery({"dump.json": json.dumps(rows)})
+    assert found.jobs == []
+    assert any(f"left out, 'poll': {told}" in note for note in notes_of(found))
+
+
 def test_a_dump_and_modules_go_together() -> None:
     tasks = "@shared_task(max_retries=1, autoretry_for=(OSError,))\ndef report():\n    pass\n"
     found = read_celery({"shop/tasks.py": tasks, "dump.json": form("dump.json")})
@@ -343,6 +376,7 @@ def test_a_dump_and_modules_go_together() -> None:
     ("file", "text", "told"),
     [
         ("a.py", "def", "a.py, line 1, is not Python"),
+        ("a.py", "\0", "a.py is not Python: source code string cannot contain null bytes"),
         ("a.py", "x = 1", "a.py: found no tasks and no schedule of beat"),
         ("a.json", "[", "a.json has no django_celery_beat.periodictask"),
         ("a.json", "[{]", "a.json, line 1, is not JSON"),

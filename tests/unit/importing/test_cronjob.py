@@ -80,6 +80,27 @@ def test_a_number_that_is_none_is_told() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        (("spec",), "startingDeadlineSeconds"),
+        (("spec", "jobTemplate", "spec"), "activeDeadlineSeconds"),
+        (("spec", "jobTemplate", "spec", "template", "spec"), "terminationGracePeriodSeconds"),
+    ],
+)
+@pytest.mark.parametrize("number", [-1, 10**11, 10**30])
+def test_seconds_that_no_duration_has_leave_the_job_out(
+    where: tuple[str, ...], name: str, number: int
+) -> None:
+    document = place = manifest()
+    for each in where:
+        place = place[each]
+    place[name] = number
+    (note,) = notes_of(found := read(document))
+    assert found.jobs == []
+    assert note.startswith(f"jobs.yaml:1: left out, CronJob work: {name}: expected a ")
+
+
 def test_a_schedule_that_never_fires_is_a_task() -> None:
     found = read(manifest("0 0 30 2 *"))
     assert [job.schedule for job in found.jobs] == [None]
@@ -193,6 +214,8 @@ spec:
         ("spec:\n  schedule: {{ .Values.schedule | quote }}", "helm template"),
         ("{{- if .Values.on }}\nkind: CronJob\n{{- end }}", "helm template"),
         ("&a [*a]", "jobs.yaml is not YAML"),
+        ("a: \0", "jobs.yaml is not YAML: unacceptable character"),
+        ("a: 2024-13-01", "jobs.yaml is not YAML: month must be in 1..12"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(text: str, told: str) -> None:
