@@ -73,7 +73,7 @@ def parse_url(text: str) -> "URL":
         raise SettingsError(
             "The broker URL is in quotes: remove them. Docker's env files keep quotes."
         )
-    url = _parsed(text)
+    url = parsed(text)
     if url is None:
         raise SettingsError(UNREADABLE)
     if url.scheme not in ("amqp", "amqps") or not url.host:
@@ -157,7 +157,8 @@ def _check_options(url: "URL") -> None:
             )
 
 
-def _parsed(text: str) -> "URL | None":
+def parsed(text: str) -> "URL | None":
+    """Parse a URL; return None if it is none, or a password in it may seem to be its host."""
     from yarl import URL  # imported when needed: it loads slowly
 
     try:

@@ -11,11 +11,11 @@ import json
 import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from scheduler.brokers.contract import Broker
-from scheduler.brokers.credentials import broker_urls, is_embedded
+from scheduler.brokers.credentials import broker_urls, is_embedded, parsed
 from scheduler.errors import AccessRefused, BrokerUnavailable, SettingsError
 from scheduler.events import Emit
 from scheduler.protocol.administration import BrokerPolicy
@@ -49,20 +49,27 @@ class Management:
             BrokerUnavailable: the API does not respond.
             AccessRefused: this user may not read them.
         """
-        return [
-            BrokerPolicy(
-                each["name"],
-                each["pattern"],
-                each["definition"],
-                each["apply-to"],
-                each["priority"],
-                is_operator,
-            )
+        found = [
+            (is_operator, each)
             for kind, is_operator in KINDS.items()
             for each in await asyncio.to_thread(self._get, f"api/{kind}/{quote(vhost, safe='')}")
         ]
+        try:
+            return [
+                BrokerPolicy(
+                    each["name"],
+                    each["pattern"],
+                    each["definition"],
+                    each["apply-to"],
+                    each["priority"],
+                    is_operator,
+                )
+                for is_operator, each in found
+            ]
+        except (LookupError, TypeError):
+            raise self._another_server() from None
 
-    def _get(self, path: str) -> Any:
+    def _get(self, path: str) -> list[Any]:
         from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, Request
 
         # Neither proxies nor redirections: they would see the password.
@@ -79,20 +86,25 @@ class Management:
                     )
                 if answer.status != 200:
                     raise BrokerUnavailable(f"{self._address} answered {answer.status} to {path}.")
-                return json.load(answer)
+                if not isinstance(found := json.load(answer), list):
+                    raise self._another_server()
+                return cast("list[Any]", found)
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = getattr(error, "reason", error)
             raise BrokerUnavailable(f"{self._address} does not answer: {why}.") from None
+
+    def _another_server(self) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"{self._address} is not RabbitMQ's management API: check SCHEDULER_MANAGEMENT_URL."
+        )
 
 
 def management_of(settings: Settings) -> Management | None:
     """Return the management API of the settings; None: not set."""
     if settings.management_url is None or is_embedded(settings):
         return None
-    from yarl import URL
-
-    url, broker = URL(settings.management_url.get_secret_value()), broker_urls(settings)[0]
-    if url.scheme not in ("http", "https") or not url.host:
+    url, broker = parsed(settings.management_url.get_secret_value()), broker_urls(settings)[0]
+    if url is None or url.scheme not in ("http", "https") or not url.host:
         raise SettingsError(f"SCHEDULER_MANAGEMENT_URL must be {MANAGEMENT_FORM}.")
     if url.user is None:
         url = url.with_user(broker.user or "guest").with_password(broker.password or "guest")

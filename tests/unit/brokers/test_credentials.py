@@ -1,3 +1,4 @@
+import asyncio
 import logging
 import string
 from pathlib import Path
@@ -8,7 +9,8 @@ from yarl import URL
 
 from scheduler import Settings
 from scheduler.brokers.credentials import broker_urls, is_embedded, parse_url, parse_urls, user_of
-from scheduler.errors import SettingsError
+from scheduler.brokers.opening import management_of
+from scheduler.errors import BrokerUnavailable, SettingsError
 from tests.leaks import everything_about
 
 ODD = f"{string.printable.strip()} é漢 %41%2F+"
@@ -216,6 +218,36 @@ def test_a_file_that_cannot_be_used_is_told_with_its_variable(name: str, tmp_pat
             the_url(settings(**{f"{name}_file": path}))
         assert str(refused.value) == expected
         assert "sesame" not in everything_about(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("http://[open-sesame", "http://host:open-sesame", "ftp://open-sesame", "open-sesame"),
+        *("http://user:1/open-sesame@host", "http://user:1?open-sesame@host"),
+    ],
+)
+def test_a_management_url_that_cannot_be_used_is_refused(text: str):
+    with pytest.raises(SettingsError) as refused:
+        management_of(settings(management_url=text))
+    expected = "SCHEDULER_MANAGEMENT_URL must be http://host:15672 or https://host:15671."
+    assert str(refused.value) == expected
+    assert "sesame" not in everything_about(refused.value)
+
+
+@pytest.mark.parametrize("page", ["{}", "[1]", '{"status": "ok"}', "[{}]"])
+async def test_another_server_is_not_taken_for_the_management_api(page: str):
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.0 200 OK\r\n\r\n{page}".encode())
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        found = management_of(settings(management_url=address))
+        assert found is not None
+        with pytest.raises(BrokerUnavailable, match=f"{address} is not RabbitMQ's management API"):
+            await found.policies("/")
 
 
 @pytest.mark.parametrize("name", ["broker_url", "broker_user", "broker_password"])
