@@ -109,11 +109,12 @@ class Sender(Generic[Q]):
         except Unencodable as error:
             raise UsageError(f"An option for {self._spec.name!r} cannot be sent. {error}") from None
         posting = replace(self._posting, **known)
-        if unique is not None and (others := _beside_unique(posting)):
+        kept = self._unique if unique is None else parse_duration(unique, "unique")
+        if kept is not None and (others := _beside_unique(posting)):
             raise UsageError(
                 f"unique= of {self._spec.name!r} cannot be combined with {', '.join(others)}."
             )
-        return Sender(self._spec, self._outboxes, posting, self._one_offs, unique or self._unique)
+        return Sender(self._spec, self._outboxes, posting, self._one_offs, kept)
 
     async def send(self, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
         """Send a message to run the task as soon as possible; return the message ID.

@@ -413,6 +413,20 @@ async def test_a_call_that_is_sent_uniquely_is_not_repeated(stage: Stage) -> Non
 async def test_what_travels_with_a_message_does_not_go_with_unique(others: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"combined with {next(iter(others))}="):
         a_shop().remind.options(unique="1m", **others)
+    with pytest.raises(UsageError, match=f"combined with {next(iter(others))}="):
+        a_shop().remind.options(unique="1m").options(**others)
+
+
+async def test_unique_is_a_duration_which_may_be_none_at_all(stage: Stage) -> None:
+    shop = a_shop()
+    with pytest.raises(ScheduleError, match="unique: expected a number and a unit"):
+        shop.remind.options(unique="soon")
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        for _ in range(2):
+            await shop.remind.options(unique=timedelta(0)).send_later("1s", 1)
+        await asyncio.sleep(10)
+    assert len(shop.runs) == 1
 
 
 @pytest.mark.parametrize(
