@@ -94,7 +94,7 @@ def _read(file: Path) -> Mapping[str, Any]:
         read = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise _wrong(file, f"it cannot be read: {error.strerror}.") from None
-    except ValueError as error:  # invalid TOML, JSON, or UTF-8
+    except (ValueError, RecursionError) as error:  # invalid TOML, JSON, or UTF-8; or too deep
         raise _wrong(file, f"it cannot be read: {error}.") from None
     if not isinstance(read, dict):
         raise _wrong(file, f"expected an object of tasks, got: {shown(read)}.")
