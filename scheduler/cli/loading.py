@@ -14,7 +14,7 @@ import sysconfig
 import tomllib
 import traceback
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -24,6 +24,7 @@ from typing import Any, cast
 
 import scheduler
 from scheduler.app import Scheduler
+from scheduler.cli.printing import AS_JSON
 from scheduler.errors import AppNotFound, LifespanError, UsageError
 from scheduler.events import Escalated, Event, RunEvent
 from scheduler.protocol.messages import flat, printable, summary_of
@@ -80,8 +81,11 @@ def load_app(reference: str | None) -> Scheduler:
         where = f" {place / 'pyproject.toml'} names it."
     is_alone = named.endswith(".py") or ":" not in named
     whole = f"{named}:app" if is_alone else named
+    # The output of a command is one JSON document, whatever its module prints.
+    stdout = sys.stderr if AS_JSON.get() else sys.stdout
     try:
-        module, attribute = _module_and_name(whole, "An app", place)
+        with redirect_stdout(stdout):
+            module, attribute = _module_and_name(whole, "An app", place)
         return _app_in(module, attribute, whole)
     except AppNotFound as error:
         raise AppNotFound(f"{error}{where}") from None
@@ -95,9 +99,9 @@ def is_app_named() -> bool:
         return False
 
 
-def object_named(reference: str) -> object:
-    """Import the object of a reference such as `module:attribute`."""
-    module, attribute = _module_and_name(reference, "It", Path.cwd())
+def object_named(reference: str, option: str) -> object:
+    """Import the object that an option names, such as `module:attribute`."""
+    module, attribute = _module_and_name(reference, f"The object of {option}", Path.cwd())
     if not hasattr(module, attribute):
         raise AppNotFound(f"{reference.rpartition(':')[0]!r} has no {attribute!r}.")
     return getattr(module, attribute)
@@ -188,11 +192,13 @@ def _app_in(module: ModuleType, attribute: str, reference: str) -> Scheduler:
     if isinstance(found, Scheduler):
         return found
     apps = [name for name, value in vars(module).items() if isinstance(value, Scheduler)]
-    hint = f"It has {', '.join(map(repr, apps))}." if apps else "It has no Scheduler at all."
+    hint = f"It has {', '.join(map(repr, apps))}." if apps else "It has no Scheduler."
     if isinstance(found, FunctionType):
         hint = f"If it returns one, write `app = {attribute}()` in the module."
-    what = "no such attribute" if found is None else f"a {type(found).__name__}"
-    raise AppNotFound(f"{reference!r} is not an app: {attribute!r} is {what}. {hint}")
+    problem = f"the module has no {attribute!r}"
+    if found is not None:
+        problem = f"{attribute!r} is of type {type(found).__name__}"
+    raise AppNotFound(f"{reference!r} is not an app: {problem}. {hint}")
 
 
 @contextmanager
@@ -205,7 +211,9 @@ def importing(place: str) -> Generator[None]:
     except UsageError as error:
         where = "".join(f" ({each.filename}, line {each.lineno})" for each in _theirs(error)[-1:])
         raise type(error)(f"{error}{where}") from None
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module that calls sys.exit() would choose the exit code
         problem = f"{place} cannot be imported: {summary_of(error)}"
         if isinstance(error, ImportError) and "no known parent package" in str(error):
             problem += "; name a module of a package as `package.module`"

@@ -376,7 +376,9 @@ def show(
         app,
         access=_access(access, basic_auth, user_header, trust or (), host, read_only),
         read_only=read_only,
-        redact=None if redact is None else cast("dashboard.Redact", object_named(redact)),
+        redact=None
+        if redact is None
+        else cast("dashboard.Redact", object_named(redact, "--redact")),
     )
     asyncio.run(_serve(app, pages, host, port, root_path))
 
@@ -398,9 +400,10 @@ def _access(
         try:
             return basic_access(users.read_text().splitlines())
         except (OSError, ValueError) as error:
-            raise UsageError(f"--basic-auth: {users} cannot be read: {error}.") from None
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(f"--basic-auth: {users} cannot be read: {why}.") from None
     if reference is not None:
-        found: Any = object_named(reference)
+        found: Any = object_named(reference, "--access")
         if not callable(found) or inspect.isclass(found):
             raise UsageError(f"--access names a function of the request, got {reference!r}.")
         return cast("dashboard.Access", found)

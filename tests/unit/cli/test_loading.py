@@ -114,7 +114,7 @@ def test_who_names_an_app_that_there_is_not_is_told(
 
 def test_a_function_that_returns_an_app_is_to_be_called() -> None:
     write("jobs.py", "def make(): ...\n")
-    with pytest.raises(AppNotFound, match=r"'make' is a function\..* write `app = make\(\)`"):
+    with pytest.raises(AppNotFound, match=r"'make' is of type function\..* write `app = make\(\)`"):
         load_app("jobs.py:make")
 
 
@@ -180,7 +180,7 @@ def test_a_broken_pyproject_does_not_matter_where_an_app_is_named():
         ("no_such_module", "There is no module 'no_such_module'.*and a loop after its app"),
         *((name, "is not the name of a module") for name in (".jobs:app", "..:app", "a-b:app")),
         ("scheduler.py:app", "would hide the package `scheduler`"),
-        ("empty", "'app' is no such attribute"),
+        ("empty", "the module has no 'app'"),
         ("nowhere.py", r"There is no file 'nowhere\.py' in '/"),
         (":app", "An app is named as .*, got ':app'"),
         ("jobs:", "An app is named as .*, got 'jobs:'"),
@@ -190,11 +190,11 @@ def test_a_broken_pyproject_does_not_matter_where_an_app_is_named():
         ("no_such_module:app", "There is no module 'no_such_module'.*with its `.py`"),
         ("jobs.no_such_part:app", r"There is no module 'jobs\.no_such_part'"),
         ("no_such.module:app", r"There is no module 'no_such\.module'"),
-        ("jobs.py:ap", "'ap' is no such attribute. It has 'app', 'other'"),
-        ("jobs.py:app.tasks", "is no such attribute"),
-        ("jobs.py:text", "'text' is a str. It has 'app', 'other'"),
-        ("jobs.py:Scheduler", "'Scheduler' is a type. It has 'app', 'other'"),
-        ("empty.py:app", "'app' is no such attribute. It has no Scheduler at all"),
+        ("jobs.py:ap", "the module has no 'ap'. It has 'app', 'other'"),
+        ("jobs.py:app.tasks", "the module has no 'app.tasks'"),
+        ("jobs.py:text", "'text' is of type str. It has 'app', 'other'"),
+        ("jobs.py:Scheduler", "'Scheduler' is of type type. It has 'app', 'other'"),
+        ("empty.py:app", "the module has no 'app'. It has no Scheduler."),
     ],
 )
 def test_what_is_wrong_with_a_reference_is_told(reference: str, told: str):
@@ -235,6 +235,16 @@ def test_of_what_an_app_raises_the_lines_of_its_own_are_told():
         "line 2, in <module>",
         "line 3, in name",
     ]
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [("raise SystemExit", "SystemExit"), ("raise SystemExit('no key')", "SystemExit: no key")],
+)
+def test_an_app_that_ends_the_program_when_it_is_imported_is_told(ends: str, told: str):
+    write("jobs.py", f"{ends}\n")
+    with pytest.raises(UsageError, match=rf"^jobs\.py cannot be imported: {told}\n"):
+        load_app("jobs.py:app")
 
 
 def test_where_all_that_raised_is_installed_that_is_told(monkeypatch: pytest.MonkeyPatch):

@@ -56,8 +56,8 @@ async def test_a_port_that_is_taken_is_told_in_a_line() -> None:
 
 
 def test_access_is_named_as_an_app_is() -> None:
-    assert object_named("tests.stage:new_app") is new_app
+    assert object_named("tests.stage:new_app", "--access") is new_app
     with pytest.raises(AppNotFound, match="has no 'nobody'"):
-        object_named("tests.stage:nobody")
-    with pytest.raises(AppNotFound, match="It is named as"):
-        object_named("tests.stage")
+        object_named("tests.stage:nobody", "--access")
+    with pytest.raises(AppNotFound, match="The object of --access is named as"):
+        object_named("tests.stage", "--access")
