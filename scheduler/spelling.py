@@ -26,7 +26,7 @@ def nearest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
     """Return the message for an unknown name, with the most similar known names."""
-    names = sorted(known)
+    names = sorted(set(known))
     near = nearest(name, names)
     hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(names) or 'none'}."
     return f"There is no {kind} {name!r}; {hint}"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 import typer
@@ -19,7 +20,7 @@ from scheduler.cli.loading import is_app_named, load_app, names_app, ready_app
 from scheduler.cli.printing import AS_JSON, Output, print_error, print_output
 from scheduler.errors import ScheduleError, SchedulerError, UsageError
 from scheduler.spelling import no_such
-from scheduler.timing.durations import parse_duration
+from scheduler.timing.durations import parse_duration, shown
 from scheduler.timing.moments import utc_of
 
 F = TypeVar("F", bound=Callable[..., Output | None])
@@ -38,9 +39,12 @@ class Group(TyperGroup):
 
 
 class StrictCommand(TyperCommand):
-    """Say which arguments it takes, if there are more."""
+    """Say which arguments it takes, if there are more, or one is not text."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for each in args:
+            if not _is_utf8(each) and not Path(each).exists():
+                ctx.fail(f"{each!r} is neither UTF-8 text nor an existing file.")
         rest = super().parse_args(ctx, args)
         if rest and not (ctx.ignore_unknown_options or ctx.resilient_parsing):
             found = (each for each in self.params if isinstance(each, TyperArgument))
@@ -50,6 +54,14 @@ class StrictCommand(TyperCommand):
                 f"{' '.join(rest)} as well."
             )
         return rest
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def new_group(help: str | None = None) -> typer.Typer:
@@ -134,7 +146,7 @@ def _app_to_complete(context: typer.Context) -> Scheduler | None:
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
             return load_app(reference)
-        except (SchedulerError, SystemExit):
+        except SchedulerError:
             return None
 
 
@@ -239,12 +251,21 @@ HealthPort = Annotated[
 ]
 
 
+def require_confirmation(question: str, *, yes: bool) -> None:
+    """Ask a question, unless --yes answers it; any other answer ends the command."""
+    if yes:
+        return
+    if AS_JSON.get():
+        raise UsageError("Nothing was deleted: with --json, confirm with --yes.")
+    typer.confirm(question, abort=True, err=True)
+
+
 def json_object(option: str, text: str) -> dict[str, Any]:
     """Parse the JSON object of an option."""
-    expected = f"{option}: expected a JSON object such as '{{\"n\": 1}}', got {text!r}"
+    expected = f"{option}: expected a JSON object such as '{{\"n\": 1}}', got {shown(text)}"
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{expected}: {error}.") from None
     if not isinstance(value, dict):
         raise UsageError(f"{expected}.")

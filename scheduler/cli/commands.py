@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 WORDS, CURRENT = "COMP_WORDS", "COMP_CWORD"
+MISUSE = 2
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -132,7 +133,23 @@ def main() -> None:
     if "_SCHEDULER_COMPLETE" in os.environ:
         rejoin_words(os.environ)
     with standard_streams():
+        if "--json" in sys.argv:
+            sys.exit(_misuse_as_json())
         cli()
+
+
+def _misuse_as_json() -> int:
+    """Run the command line, print the misuse it finds as JSON, and return the exit code."""
+    try:
+        return cli(standalone_mode=False) or 0
+    except Exception as error:
+        said: Any = getattr(error, "format_message", None)
+        if said is None:  # it is none of the parser
+            raise
+        from scheduler.cli.printing import print_json
+
+        print_json({"error": "UsageError", "message": said()})
+        return MISUSE
 
 
 def rejoin_words(environment: MutableMapping[str, str]) -> None:

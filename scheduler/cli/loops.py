@@ -193,6 +193,8 @@ def scheduled_list(app: Scheduler, task: OneTask = None) -> Output:
 
     Example: scheduler scheduled list jobs:app
     """
+    if task is not None:
+        app.select([task])
     found = [loop for loop in ask(app, _one_offs) if task in (None, loop.id.task)]
     lines = OF_ONE_OFFS.shown(found) if found else ["No named one-off is scheduled."]
     return Output([_row_of_one_off(loop) for loop in found], lines)
@@ -376,7 +378,7 @@ def _schedule(options: Mapping[str, Any]) -> Recurring:
 def _as_options(text: str) -> str:
     """Rename arguments in Python to the options of this command."""
     text = text.replace('mode="fixed_rate"', "--fixed-rate")
-    text = re.sub(r'(\w+)="(\w+)"', lambda found: f"{_option(found[1])} {found[2]}", text)
+    text = re.sub(r"""(\w+)=["'](\w+)["']""", lambda found: f"{_option(found[1])} {found[2]}", text)
     text = re.sub(r"\b(\w+)=(?!\w)", lambda found: _option(found[1]), text)
     return re.sub(r"^(\w+)(?=:)", lambda found: _option(found[1]), text)
 

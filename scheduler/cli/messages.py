@@ -23,6 +23,7 @@ from scheduler.cli.arguments import (
     json_object,
     moment_of,
     new_group,
+    require_confirmation,
     tasks_to_complete,
 )
 from scheduler.cli.connecting import Zones, ask, require_remote, zones_of_loops
@@ -171,8 +172,7 @@ def unsent_purge(app: Scheduler, yes: Yes = False) -> Output:
     Example: scheduler unsent purge shop:app
     """
     store = _store(app)
-    if not yes:
-        typer.confirm("Delete stored messages for good?", abort=True, err=True)
+    require_confirmation("Delete stored messages for good?", yes=yes)
     ids = [each.id for each in store.read()]
     store.remove(ids)
     return Output({"purged": ids}, [f"{len(ids)} purged"])
@@ -361,8 +361,7 @@ def failed_purge(
     """
     reference, which = _selection(reference, messages, everything, task, reason)
     app = ready_app(reference)
-    if not yes:
-        typer.confirm("Delete parked messages?", abort=True, err=True)
+    require_confirmation("Delete parked messages?", yes=yes)
     return _do("purged", app, which, FailedQueues.purge)
 
 

@@ -51,9 +51,9 @@ def _write_app(folder: Path) -> list[str]:
         folder / name: (TEXTS / f"{name}-tpl").read_text("utf-8").replace("NAMESPACE", plain)
         for name in NAMES
     }
-    if there := [str(path) for path in texts if path.exists()]:
-        raise UsageError(f"{there[0]} exists: nothing was written. Name another folder.")
     try:
+        if there := [str(path) for path in texts if path.exists()]:
+            raise UsageError(f"{there[0]} exists: nothing was written. Name another folder.")
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
             path.write_text(text, encoding="utf-8")

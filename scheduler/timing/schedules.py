@@ -135,7 +135,7 @@ class Every:
                 f"got: {format_duration(self.offset)}"
             )
         if self.mode == "fixed_delay" and self.offset:
-            raise ScheduleError('offset moves a grid: it needs mode="fixed_rate"')
+            raise ScheduleError('offset= needs mode="fixed_rate"')
         if self.mode == "fixed_delay" and self.catch_up == "all":
             raise ScheduleError(
                 'catch_up="all" needs a grid to catch up on: use mode="fixed_rate", '

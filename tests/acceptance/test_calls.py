@@ -123,6 +123,7 @@ def test_a_paused_task_is_left_alone_until_it_is_resumed(shop: CommandLine) -> N
         (["mail"], "to: "),
         (["mail", "--args", "{"], "--args: expected a JSON object such as"),
         (["mail", "--args", "[1]"], "got '[1]'."),
+        (["mail", "--args", "[" * 100_000], "...: maximum recursion depth exceeded"),
         (["mial", "--args", "{}"], "mail"),
         (["tidy"], "gets no calls"),
         (["mail", "--in", "1s", "--at", "2090-01-01"], "give --in or --at, not both"),

@@ -553,6 +553,11 @@ def test_a_command_that_does_not_exist_is_misuse(offline: CommandLine, command: 
         ("status", WRONG, "BrokerUnavailable"),
         ("run --tasks raport", MISUSE, "UnknownLoop"),
         (f"next {APPS}/bad_cron.py:app", MISUSE, "ScheduleError"),
+        ("failed purge --all", MISUSE, "UsageError"),
+        ("next -n 0", MISUSE, "UsageError"),
+        ("status --jsn", MISUSE, "UsageError"),
+        ("sede", MISUSE, "UsageError"),
+        ("failed lst", MISUSE, "UsageError"),
     ],
 )
 def test_errors_are_json_too_when_asked(offline: CommandLine, command: str, code: int, error: str):
@@ -561,6 +566,16 @@ def test_errors_are_json_too_when_asked(offline: CommandLine, command: str, code
     assert (done.code, done.err, done.json["error"]) == (code, "", error)
     assert done.json["message"]
     assert PASSWORD not in done.out
+
+
+def test_the_output_of_the_users_module_is_no_part_of_the_json(
+    offline: CommandLine, tmp_path: Path
+):
+    (tmp_path / "jobs.py").write_text(f"print('loading')\n{SECONDS_FIRST}")
+    done = offline("next", "jobs.py", "--json")
+    assert [row["loop"] for row in done.json] == ["nightly"]
+    assert done.err.startswith("loading\n")
+    assert offline("next", "jobs.py").out.startswith("loading\n")
 
 
 SECONDS_FIRST = """

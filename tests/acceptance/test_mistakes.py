@@ -103,6 +103,33 @@ def test_how_arguments_are_sent_is_told(here: CommandLine, words: list[str]) -> 
     assert (done.code, told in done.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("command", "words", "told"),
+    [
+        (
+            "schedule set",
+            ["poll", "--every", "5s", "--grace", "5s"],
+            "--grace needs --catch-up skip, got: --catch-up latest",
+        ),
+        (
+            "schedule set",
+            ["poll", "--every", "5s", "--offset", "1s"],
+            "--offset needs --fixed-rate",
+        ),
+        ("scheduled list", ["--task", "sel"], "There is no task 'sel'; did you mean 'sell'?"),
+        ("pause", ["\udcff"], "'\\udcff' is neither UTF-8 text nor an existing file."),
+        ("status", ["--key", "\udcff"], "'\\udcff' is neither UTF-8 text nor an existing file."),
+    ],
+)
+def test_an_option_with_a_wrong_value_is_told(
+    here: CommandLine, command: str, words: list[str], told: str
+) -> None:
+    done = here(*command.split(), "shop.py", *words)
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err
+
+
 def test_a_reason_that_there_is_not_is_answered_with_those_that_there_are(
     here: CommandLine,
 ) -> None:

@@ -36,4 +36,5 @@ def test_no_file_is_written_over(tmp_path: Path) -> None:
     done = here("init")
     assert (done.code, "compose.yaml exists: nothing was written." in done.err) == (2, True)
     assert [path.name for path in tmp_path.iterdir()] == ["compose.yaml"]
-    assert "cannot be written to" in here("init", "compose.yaml").err
+    for folder in ("compose.yaml", "a" * 1000):
+        assert "cannot be written to" in here("init", folder).err

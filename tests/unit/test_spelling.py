@@ -13,6 +13,7 @@ from scheduler.spelling import no_such, refusing_misnamed
 )
 def test_of_a_name_that_nothing_has_the_nearest_is_told(name: str, told: str):
     assert no_such("task", name, {"send_reports", "send_report", "clean"}) == told
+    assert no_such("task", name, [*"ab", *"ab"]).endswith("; there are: a, b.")
     assert no_such("loop", "xyz", []) == "There is no loop 'xyz'; there are: none."
 
 

@@ -92,7 +92,7 @@ def test_a_fixed_delay_has_no_latest_tick():
         ({"period": 30}, "period: expected a number and a unit.*got: 30"),
         ({"period": "100.5ms"}, "period: expected whole milliseconds, got: 100.5ms"),
         ({"period": "1h", "mode": "cron"}, "mode: expected one of 'fixed_delay', 'fixed_rate'"),
-        ({"period": "1h", "offset": "5m"}, 'offset moves a grid: it needs mode="fixed_rate"'),
+        ({"period": "1h", "offset": "5m"}, 'offset= needs mode="fixed_rate"'),
         (
             {"period": "1h", "mode": "fixed_rate", "offset": "1h"},
             r"offset: expected less than the period \(1h\), got: 1h",
