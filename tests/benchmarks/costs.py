@@ -4,9 +4,9 @@
 
 Each system keeps so many loops of 1 s going that do nothing, in processes of its own, on one
 broker, one system after the other. The bare driver (`fleets/bare.py`) is aiormq by hand with the
-broker operations of ours, and nothing else; with slots, each loop has a queue of its own. With
-BENCH_PEERS, the path of a virtual environment that has them, Celery and taskiq (with
-taskiq-aio-pika) are measured beside.
+broker operations of ours, and nothing else; with slots, each loop has a queue of its own. Ours is
+measured once more with metrics. With BENCH_PEERS, the path of a virtual environment that has them,
+Celery and taskiq (with taskiq-aio-pika) are measured beside.
 
 - cpu: seconds of CPU for 1,000 runs, of all the processes of a system, and of the broker, each with
   its ratio to the bare driver's of the same round.
@@ -31,7 +31,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.broker_cpu import BrokerCpu, fields_of
 from tests.benchmarks.fleets.record import Ran, runs_in
-from tests.rabbitmq import shared_broker
+from tests.rabbitmq import free_ports, shared_broker
 
 FLEETS = Path(__file__).parent / "fleets"
 PACKAGE = "tests.benchmarks.fleets"
@@ -101,6 +101,15 @@ OURS = ours(PROCESSORS)
 SLOTS = bare("bare, slots", "slots")
 BARE = bare("bare driver", "timers")
 """What everything is compared with: the broker operations of ours, and nothing else."""
+
+
+def watched() -> System:
+    """Ours, with metrics that can be scraped."""
+    run = OURS.during[0].words
+    ports = [f"SCHEDULER_METRICS_PORT={port}" for port in free_ports(PROCESSORS)]
+    return replace(
+        OURS, name="with metrics", during=[Command(("env", port, *run)) for port in ports]
+    )
 
 
 def peers(environment: Path) -> list[System]:
@@ -250,7 +259,7 @@ def processes(
             process.terminate()
         for process in running:
             try:
-                process.wait(30)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -293,7 +302,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     url = options.url or shared_broker(str(os.getpid()))
-    systems = [BARE, SLOTS, OURS]
+    systems = [BARE, SLOTS, OURS, watched()]
     if environment := os.environ.get("BENCH_PEERS"):
         systems += peers(Path(environment))
     head = f"{'cpu':>7}{'':7}{'broker':>8}{'':7}{'late p50':>8}{'p99 ms':>8}{'runs':>8}"

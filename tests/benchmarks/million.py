@@ -26,8 +26,7 @@ A part that fails is told, and the others go on.
 import argparse
 import asyncio
 import os
-import signal
-import subprocess
+import statistics
 import sys
 import tempfile
 import time
@@ -45,8 +44,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -56,12 +53,14 @@ from scheduler.cli.processing import fastest_loop
 from scheduler.control.memory import last_memory
 from scheduler.protocol.hatchery import timers
 from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
-from tests.benchmarks.costs import cpu_of
+from tests.benchmarks.costs import Command, cpu_of, processes
 from tests.benchmarks.fleets.record import Ran, ran, runs_in
 from tests.benchmarks.results import lateness
-from tests.rabbitmq import PrivateNode, free_ports
+from tests.benchmarks.viewing import shown
+from tests.rabbitmq import PrivateNode
 from tests.stage import program_of
 
+APP = f"{__file__}:app"
 PROCESSORS = 2
 CALLS, CALLS_OVER = 100_000, 60.0
 FIRST_LOOPS = 10_000, 110_000
@@ -193,40 +192,17 @@ class Million:
         return await self._command("census")
 
     async def show(self) -> str:
-        return await asyncio.to_thread(self._show)
-
-    def _show(self) -> str:
-        (port,) = free_ports(1)
-        took = list[float]()
-
-        def get() -> bool:
-            began = time.perf_counter()
-            try:
-                with urlopen(f"http://127.0.0.1:{port}/", timeout=PATIENCE) as answer:
-                    answer.read()
-            except URLError:
-                return False
-            took.append(time.perf_counter() - began)
-            return True
-
-        began = time.perf_counter()
-        command = [sys.executable, "-m", "scheduler", "dashboard", f"{__file__}:app"]
-        showing = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL)
-        try:
-            while not get():
-                time.sleep(0.05)
+        began, took = time.perf_counter(), list[float]()
+        with shown(APP, os.environ) as dashboard:
+            await dashboard.get("/")
             first = time.perf_counter() - began
             while time.perf_counter() - began < 60:
-                get()
-                time.sleep(0.2)
-            memory = memory_of(showing.pid)
-        finally:
-            showing.send_signal(signal.SIGTERM)
-            showing.wait(60)
-        typical = sorted(took)[len(took) // 2]
+                took.append((await dashboard.get("/")).ms)
+                await asyncio.sleep(0.2)
+            memory = dashboard.memory
         return (
-            f"first page after {first:.1f} s; then p50 {typical * 1e3:.0f} ms, at most "
-            f"{max(took) * 1e3:.0f} ms; {memory:.0f} MB"
+            f"first page after {first:.1f} s; then p50 {statistics.median(took):.0f} ms, at most "
+            f"{max(took):.0f} ms; {memory:.0f} MB"
         )
 
     async def lose(self) -> str:
@@ -248,10 +224,10 @@ class Million:
         name, *others = arguments
         began = time.perf_counter()
         running = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "scheduler", name, "--timeout", "10m", f"{__file__}:app"),
+            *(sys.executable, "-m", "scheduler", name, "--timeout", "10m", APP),
             *others,
             env=dict(os.environ),
-            stdout=subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
         )
         code = await running.wait()
         return f"{time.perf_counter() - began:.1f} s (exit code {code})"
@@ -298,18 +274,10 @@ class Million:
         )
 
     @contextmanager
-    def _processors(self, count: int) -> Generator[list[int]]:
-        command = [sys.executable, "-m", "scheduler", "run", f"{__file__}:app"]
-        running = [
-            subprocess.Popen(command, env=os.environ, start_new_session=True) for _ in range(count)
-        ]
-        try:
-            yield [each.pid for each in running]
-        finally:
-            for each in running:
-                each.send_signal(signal.SIGTERM)
-            for each in running:
-                each.wait(120)
+    def _processors(self, count: int) -> Generator[Sequence[int]]:
+        run = Command((sys.executable, "-m", "scheduler", "run", APP))
+        with processes([run] * count, dict(os.environ), sys.stderr.buffer) as (_, pids):
+            yield pids
 
     async def _caught_up(self) -> None:
         """Wait until what runs is due now."""

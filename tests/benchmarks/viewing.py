@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.broker_cpu import memory_of
-from tests.benchmarks.costs import Fleet, Load, cpu_of, fleet, ours
+from tests.benchmarks.costs import Load, cpu_of, fleet, ours
 from tests.benchmarks.growth import warm_up
 from tests.rabbitmq import shared_broker
 
@@ -123,11 +123,11 @@ class Dashboard:
 
 
 @contextmanager
-def shown(working: Fleet) -> Generator[Dashboard]:
-    """Have a dashboard of a fleet."""
+def shown(app: str, environment: Mapping[str, str]) -> Generator[Dashboard]:
+    """Have a dashboard of an app."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "scheduler", "dashboard", APP, "--port", "0"],
-        env=working.environment,
+        [sys.executable, "-u", "-m", "scheduler", "dashboard", app, "--port", "0"],
+        env=environment,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -259,7 +259,7 @@ def main() -> None:
     say(f"{load.name}: {options.rate:g} runs a second")
     with fleet(ours(1), load, url) as working:
         warm_up(working, load)
-        with shown(working) as dashboard:
+        with shown(APP, working.environment) as dashboard:
             asyncio.run(measure(dashboard, options))
 
 

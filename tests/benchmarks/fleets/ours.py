@@ -5,12 +5,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import aiormq
-
 from scheduler import Context, Every, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from tests.benchmarks.fleets.record import EVERY, LOOPS, NAME, URL, offset_of, ran
 from tests.stage import program_of
+from tests.sweep import clear
 
 T = TypeVar("T")
 AT_ONCE = 100
@@ -59,11 +58,7 @@ async def seed() -> None:
 
 async def sweep() -> None:
     """Delete all that a seed can have made, also one that was cut short."""
-    topology = app.topology()
-    async with await aiormq.connect(URL) as connection:
-        channel = await connection.channel()
-        await each((queue.name for queue in topology.queues), channel.queue_delete)
-        await each((exchange.name for exchange in topology.exchanges), channel.exchange_delete)
+    await clear(URL, app.topology())
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ import sys
 from datetime import datetime, timedelta
 from typing import Any
 
-import aiormq
-
 from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.cli.processing import fastest_loop
 from tests.benchmarks.fleets.messages import send_all
 from tests.benchmarks.fleets.record import NAME, URL, ran
 from tests.stage import program_of
+from tests.sweep import clear
 
 settings: dict[str, Any] = {
     "broker_url": URL or "memory://",
@@ -43,13 +42,7 @@ async def send() -> None:
 
 async def sweep() -> None:
     """Delete all that a seed can have made, also one that was cut short."""
-    topology = app.topology()
-    async with await aiormq.connect(URL) as connection:
-        channel = await connection.channel()
-        for queue in topology.queues:
-            await channel.queue_delete(queue.name)
-        for exchange in topology.exchanges:
-            await channel.exchange_delete(exchange.name)
+    await clear(URL, app.topology())
 
 
 if __name__ == "__main__":
