@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 import pytest
 from hypothesis import HealthCheck, settings
 
+from scheduler import Scheduler
 from scheduler.protocol.topology import QueueType
 from scheduler.testing import VirtualTimeLoop
 from scheduler.timing.moments import LoopClock
 from tests.dealing import SLOW, dealt
-from tests.rabbitmq import NoBroker, PrivateNode, Users, administrator, shared_broker
-from tests.stage import START, Stage
+from tests.rabbitmq import TRIES_AGAIN, NoBroker, PrivateNode, Users, administrator, shared_broker
+from tests.stage import START, Stage, new_app
 from tests.sweep import NAMESPACES
 
 # Hundreds of processes import the same modules, which one is to compile.
@@ -23,9 +24,6 @@ sys.dont_write_bytecode = False
 
 # pytest-xdist gives all its workers the same one.
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
-# A quorum queue that could not hand on a message, because the next queue was not up yet, tries it
-# again after three minutes, unless the broker is told otherwise.
-TRIES_AGAIN = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 3000}]}]."
 PROVISIONED = pytest.StashKey[str | NoBroker]()
 # Every run tries the same examples, for as long as that takes on a busy machine.
 settings.register_profile(
@@ -105,6 +103,12 @@ def users(broker_url: str) -> Iterator[Users]:
 def clock() -> LoopClock:
     """The clock of a test in virtual time: it stands still while anything can go on."""
     return LoopClock(START)
+
+
+@pytest.fixture
+def app() -> Scheduler:
+    """An app on an embedded broker."""
+    return new_app()
 
 
 @pytest.fixture

@@ -30,6 +30,9 @@ LOCAL = "-kernel inet_dist_use_interface {127,0,0,1}"
 IDLE = "+sbwt none +sbwtdcpu none +sbwtdio none"
 # Each of some thousand queues has something to tell every five seconds, to nobody.
 SELDOM = "[{rabbit,[{quorum_tick_interval,60000},{collect_statistics_interval,30000}]}]."
+# A quorum queue that could not hand on a message, because the next queue was not up yet, tries it
+# again after three minutes, unless the broker is told otherwise.
+TRIES_AGAIN = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 3000}]}]."
 BELOW_OUTGOING = range(10_000, 32_768)  # where Linux begins: net.ipv4.ip_local_port_range
 URL_VARIABLE = "SCHEDULER_TEST_BROKER_URL"
 ROOT_VARIABLE = "SCHEDULER_TEST_RABBITMQ_ROOT"

@@ -117,13 +117,13 @@ class Stage:
     """An embedded broker in virtual time, for one app and as many processors as the test starts.
 
     Attributes:
-        app: the app that was seeded, which all but the clock, the server and the broker are of.
+        app: a new one, unless another is seeded; all but the clock, the server and the broker are
+            of the one that was.
         events: what it has told.
     """
 
-    app: Scheduler
-
     def __init__(self, clock: LoopClock) -> None:
+        self.app = new_app()
         self.clock = clock
         self.server = MemoryServer(clock)
         self.broker = MemoryBroker(self.server)
@@ -133,9 +133,9 @@ class Stage:
         self._unseen = list[dict[str, Any]]()
         asyncio.get_running_loop().set_exception_handler(lambda _, each: self._unseen.append(each))
 
-    async def seed(self, app: Scheduler, *, paused: bool = False) -> list[Report]:
-        """Play this app: record its events, send its messages, seed its loops."""
-        self.app = app
+    async def seed(self, app: Scheduler | None = None, *, paused: bool = False) -> list[Report]:
+        """Play this app, or the new one: record its events, send its messages, seed its loops."""
+        self.app = app = app or self.app
         self.program = program = program_of(app, self.broker, self.clock)
         self.seeding, self.verbs, self.removal = program.seeding, program.verbs, program.removal
         self.loops, self.survey, self.timers = program.loops, program.survey, program.timers
@@ -146,10 +146,14 @@ class Stage:
 
     @asynccontextmanager
     async def processor(
-        self, grace: float = 5, concurrency: int = 10, app: Scheduler | None = None
+        self,
+        grace: float = 5,
+        concurrency: int = 10,
+        app: Scheduler | None = None,
+        over: MemoryBroker | None = None,
     ) -> AsyncGenerator[Worker]:
         """The worker of a processor alone: nobody supervises."""
-        async with self._connected(MemoryBroker(self.server)) as broker:
+        async with self._connected(over or MemoryBroker(self.server)) as broker:
             alone = processor_of(
                 app or self.app,
                 broker,
@@ -196,7 +200,7 @@ class Stage:
         assert not self._unseen, f"nobody saw: {self._unseen}"
         in_hand = [hold.queue.name for each in self.server.connections for hold in each.holds]
         assert not in_hand, f"messages of {in_hand} are in hand"
-        if hasattr(self, "app"):
+        if hasattr(self, "program"):
             expected, found = await self.expected(), await self.tokens_by_loop()
             assert found == expected, f"tokens: {found}, expected: {expected}"
 

@@ -24,12 +24,11 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.chaos import faults
-from tests.chaos.arena import DEAD_LETTER_RETRY, raised
+from tests.chaos.arena import raised
 from tests.chaos.faults import BY_NAME, Fault, schedule_of
-from tests.chaos.record import Reader
-from tests.chaos.report import Lines, show
-from tests.chaos.run import judged, storm
-from tests.chaos.verdict import Verdict
+from tests.chaos.report import line_of, show
+from tests.chaos.run import storm
+from tests.chaos.verdict import Strike, Verdict
 
 
 def arguments() -> argparse.Namespace:
@@ -40,21 +39,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="repeats the schedule of an earlier storm")
     parser.add_argument("--queue-type", choices=("quorum", "classic"), default="quorum")
     parser.add_argument("--cluster", action="store_true", help="three nodes instead of one")
-    parser.add_argument(
-        "--dead-letter-retry",
-        type=float,
-        default=DEAD_LETTER_RETRY,
-        metavar="SECONDS",
-        help="the brokers' dead_letter_worker_publisher_confirm_timeout; RabbitMQ's own is 180",
-    )
     parser.add_argument("--only", nargs="+", choices=BY_NAME, metavar="KIND", help="of these kinds")
     parser.add_argument("--keep", type=Path, help="where to leave the record and the logs")
-    parser.add_argument(
-        "--judge",
-        type=Path,
-        metavar="RECORD",
-        help="judge one that was kept; with its --cluster and --queue-type",
-    )
     return parser.parse_args()
 
 
@@ -76,14 +62,13 @@ async def rage(options: argparse.Namespace, console: Console) -> Verdict:
     directory.mkdir(parents=True, exist_ok=True)
     schedule = schedule_of(seed, options.faults, kinds_of(options))
     console.print(f"seed {seed}, {options.queue_type} queues, record and logs in {directory}")
-    where = raised(
-        directory,
-        queue_type=options.queue_type,
-        in_cluster=options.cluster,
-        dead_letter_retry=options.dead_letter_retry,
-    )
+
+    def tell(number: int, strike: Strike) -> None:
+        console.print(f"{number}/{len(schedule)} {line_of(strike)}")
+
+    where = raised(directory, queue_type=options.queue_type, in_cluster=options.cluster)
     async with where as arena:
-        verdict = await storm(arena, schedule, Lines(console, len(schedule)))
+        verdict = await storm(arena, schedule, tell)
     show(verdict, console)
     console.print(f"seed {seed}")
     if not verdict.violations and options.keep is None:
@@ -93,12 +78,7 @@ async def rage(options: argparse.Namespace, console: Console) -> Verdict:
 
 def main() -> int:
     options, console = arguments(), Console(highlight=False)
-    if options.judge:
-        notes = list(Reader(options.judge).new())
-        verdict = judged(notes, in_cluster=options.cluster)
-        show(verdict, console)
-    else:
-        verdict = asyncio.run(rage(options, console))
+    verdict = asyncio.run(rage(options, console))
     return 1 if verdict.violations else 0
 
 

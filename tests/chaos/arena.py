@@ -17,7 +17,7 @@ from tests.chaos.record import Note, Pen, Reader
 from tests.chaos.storm import app, released, written
 from tests.chaos.verdict import Pulse
 from tests.contract.proxy import Proxy
-from tests.rabbitmq import PrivateCluster, PrivateNode
+from tests.rabbitmq import TRIES_AGAIN, PrivateCluster, PrivateNode
 from tests.stage import roster_of
 
 HEARTBEAT = 1  # seconds: so that a dead peer is noticed soon
@@ -25,9 +25,6 @@ APP = "tests.chaos.storm:app"
 SEED_TRIES = 3
 # Of a cluster, so that a node that stands still is noticed soon by the others.
 QUICK_TICKS = "net_ticktime = 5"
-# A quorum queue that could not dead-letter a message, because the next queue was not up yet, tries
-# again after so long. RabbitMQ's default of three minutes is what a restart of it then costs.
-DEAD_LETTER_RETRY = 2.0
 
 
 class Member:
@@ -285,26 +282,15 @@ class Arena:
 
 @asynccontextmanager
 async def raised(
-    directory: Path,
-    *,
-    queue_type: QueueType,
-    in_cluster: bool = False,
-    dead_letter_retry: float = DEAD_LETTER_RETRY,
+    directory: Path, *, queue_type: QueueType, in_cluster: bool = False
 ) -> AsyncGenerator[Arena]:
     """An arena of one node, or of a cluster of three; gone at the end."""
-    timeout = int(dead_letter_retry * 1000)
-    advanced = f"[{{rabbit, [{{dead_letter_worker_publisher_confirm_timeout, {timeout}}}]}}]."
-    if in_cluster:
-        cluster = PrivateCluster(QUICK_TICKS, advanced)
-        await asyncio.to_thread(cluster.__enter__)
-        leave, nodes = cluster.__exit__, cluster.nodes
-    else:
-        cluster = None
-        node = PrivateNode(advanced=advanced, management=False)
-        await asyncio.to_thread(node.__enter__)
-        leave, nodes = node.__exit__, [node]
+    cluster = PrivateCluster(QUICK_TICKS, TRIES_AGAIN) if in_cluster else None
+    place = cluster or PrivateNode(advanced=TRIES_AGAIN, management=False)
+    await asyncio.to_thread(place.__enter__)
+    nodes = place.nodes if isinstance(place, PrivateCluster) else [place]
     try:
         async with Arena(directory, nodes, cluster=cluster, queue_type=queue_type) as arena:
             yield arena
     finally:
-        await asyncio.to_thread(leave)
+        await asyncio.to_thread(place.__exit__)

@@ -2,7 +2,6 @@
 
 import statistics
 from collections import Counter
-from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -12,31 +11,14 @@ from tests.chaos.verdict import Strike, Verdict
 SHOWN = 40
 
 
-class Tell(Protocol):
-    """Is told of each fault as it is over."""
-
-    def fault(self, number: int, strike: Strike) -> None: ...
-
-
-class Silence:
-    def fault(self, number: int, strike: Strike) -> None:
-        pass
-
-
-class Lines:
-    """A line for each fault."""
-
-    def __init__(self, console: Console, count: int) -> None:
-        self._console = console
-        self._count = count
-
-    def fault(self, number: int, strike: Strike) -> None:
-        took = f"{strike.healed_at - strike.at:.1f} s"
-        if strike.recovery is None:
-            after = f"not recovered: {', '.join(sorted(strike.awaited)) or 'a process is missing'}"
-        else:
-            after = f"recovered in {strike.recovery:.2f} s"
-        self._console.print(f"{number}/{self._count} {strike.kind} ({took}): {after}")
+def line_of(strike: Strike) -> str:
+    """What is told of a fault as it is over."""
+    took = f"{strike.healed_at - strike.at:.1f} s"
+    if strike.recovery is None:
+        after = f"not recovered: {', '.join(sorted(strike.awaited)) or 'a process is missing'}"
+    else:
+        after = f"recovered in {strike.recovery:.2f} s"
+    return f"{strike.kind} ({took}): {after}"
 
 
 def show(verdict: Verdict, console: Console) -> None:

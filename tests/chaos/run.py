@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.errors import BrokerError
@@ -12,10 +12,8 @@ from scheduler.timing.durations import SECOND
 from scheduler.timing.pacing import backoff
 from tests.chaos.arena import Arena, Member
 from tests.chaos.faults import BY_NAME, OF_BROKERS, OF_CLUSTERS, Fault, name_of
-from tests.chaos.record import Note
-from tests.chaos.report import Tell
 from tests.chaos.storm import COUNTING, app
-from tests.chaos.verdict import Verdict, judge, undone
+from tests.chaos.verdict import Strike, Verdict, judge, undone
 from tests.stage import failed_of, roster_of
 from tests.tokens import count
 
@@ -29,22 +27,23 @@ AFTERMATH = 90.0
 FAILING = [name_of(kind) for kind in (*OF_BROKERS, *OF_CLUSTERS)]
 
 
-async def storm(arena: Arena, faults: Sequence[Fault], tell: Tell) -> Verdict:
-    """Strike with each fault in turn; let everything come to rest; judge."""
+def _nothing(number: int, strike: Strike) -> None: ...
+
+
+async def storm(
+    arena: Arena, faults: Sequence[Fault], tell: Callable[[int, Strike], None] = _nothing
+) -> Verdict:
+    """Strike with each fault in turn, tell of each; let everything come to rest; judge."""
     if not await arena.until(lambda: all(map(arena.up, arena.processors)), START):
         raise RuntimeError(f"No processor has started: see {arena.directory}.")
     for number, fault in enumerate(faults, 1):
         await endure(arena, fault)
-        tell.fault(number, arena.pulse.strikes[-1])
+        tell(number, arena.pulse.strikes[-1])
     await rest(arena)
     arena.look()
-    return judged(arena.notes, in_cluster=arena.cluster is not None)
-
-
-def judged(notes: Sequence[Note], *, in_cluster: bool) -> Verdict:
-    least = AFTERMATH if in_cluster else 0.0
+    least = AFTERMATH if arena.cluster is not None else 0.0
     return judge(
-        notes,
+        arena.notes,
         loops=map(str, app.loops),
         counting=COUNTING,
         patience=lambda kind: max(BY_NAME[kind].patience, least),

@@ -24,7 +24,7 @@ from tests.chaos.faults import (
     Rollout,
     Unplug,
 )
-from tests.chaos.report import Silence, show
+from tests.chaos.report import show
 from tests.chaos.run import storm
 
 KINDS: tuple[type[Fault], ...] = (
@@ -49,7 +49,7 @@ KINDS: tuple[type[Fault], ...] = (
 async def test_a_short_storm(tmp_path: Path) -> None:
     rng = Random(1)
     async with raised(tmp_path, queue_type="quorum") as arena:
-        verdict = await storm(arena, [kind(rng) for kind in KINDS], Silence())
+        verdict = await storm(arena, [kind(rng) for kind in KINDS])
     # How late it may be is for storms on a machine that does nothing else.
     wrong = [each for each in verdict.violations if each.what != "late"]
     if wrong:
