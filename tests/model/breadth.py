@@ -1,7 +1,10 @@
-"""All states that can be reached in a model, by breadth: so each is found on a shortest way."""
+"""All states that can be reached in a model, by breadth: what is found is so on a shortest way."""
 
+import time
 from array import array
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from tests.model.graph import Graph
@@ -21,13 +24,29 @@ W = TypeVar("W")
 M = TypeVar("M", bound=Step)
 
 
+@dataclass(frozen=True)
+class Check(Generic[W, M]):
+    """What was found.
+
+    Attributes:
+        complete: whether all states were reached.
+        found: what is wrong, each with the moves that lead there.
+    """
+
+    states: int
+    complete: bool
+    seconds: float
+    found: dict[W, list[M]]
+
+
 class Breadth(Generic[S, W, M]):
     """A search for all states, and what it has found.
 
     Args:
         moves: all that can happen next.
-        mark_of: a move's mark in the graph.
+        mark_of: the mark in the graph of a move from a state.
         canonical: the state that stands for all that behave alike.
+        kept: the same state, as it is kept.
     """
 
     def __init__(
@@ -35,61 +54,95 @@ class Breadth(Generic[S, W, M]):
         start: S,
         moves: Callable[[S], Iterable[M]],
         *,
-        mark_of: Callable[[M], int],
-        canonical: Callable[[S], S] = lambda state: state,
+        mark_of: Callable[[M, S], int],
+        canonical: Callable[[S], S],
+        kept: Callable[[S], S] = lambda state: state,
     ) -> None:
-        self.states = [start]
+        self.states: list[S] = []
         self.graph = Graph()
-        self.found: dict[W, list[M]] = {}
+        self._found: dict[W, tuple[int, S | None]] = {}
+        self._start = start
         self._moves = moves
         self._mark_of = mark_of
         self._canonical = canonical
-        self._numbers = {start: 0}
-        self._parents = array("L", [0])
+        self._kept = kept
+        self._numbers: dict[S, int] = {}
+        self._parents = array("L")
+        self._reach(start, 0)
 
-    def run(self, until: set[W]) -> bool:
+    def check(
+        self, until: AbstractSet[W], look: Callable[[], Mapping[W, int]] = lambda: {}
+    ) -> Check[W, M]:
+        """Reach all states, and see what is wrong.
+
+        Args:
+            until: end the search where these have been found.
+            look: what is wrong with the whole graph, each with a state that shows it.
+        """
+        began = time.perf_counter()
+        complete = self._run(until)
+        if complete:
+            self._found |= {wrong: (number, None) for wrong, number in look().items()}
+        ways = {wrong: self._way(*place) for wrong, place in self._found.items()}
+        return Check(len(self.states), complete, time.perf_counter() - began, ways)
+
+    def number_of(self, state: S) -> int:
+        return self._numbers[self._canonical(state)]
+
+    def _run(self, until: AbstractSet[W]) -> bool:
         """Whether all was searched; not, where it ended as these were found."""
         number = 0
         while number < len(self.states):
-            if until and until <= self.found.keys():
+            if until and until <= self._found.keys():
                 return False
             self._expand(number)
             number += 1
         return True
 
-    def way(self, number: int) -> list[M]:
-        """A shortest way to a state, with those who take part as they were numbered first."""
-        stops: list[S] = []
+    def _expand(self, number: int) -> None:
+        state, edges = self.states[number], list[tuple[int, int]]()
+        for move in self._moves(state):
+            target = self._reach(move.state, number)
+            edges.append((target, self._mark_of(move, state)))
+            if move.wrong is not None:
+                self._found.setdefault(move.wrong, (number, self.states[target]))
+        self.graph.add(edges)
+
+    def _reach(self, state: S, parent: int) -> int:
+        # Many are canonical as they are, and known.
+        if (number := self._numbers.get(state)) is not None:
+            return number
+        state = self._canonical(state)
+        if (number := self._numbers.get(state)) is not None:
+            return number
+        state = self._kept(state)
+        number = self._numbers[state] = len(self.states)
+        self.states.append(state)
+        self._parents.append(parent)
+        return number
+
+    def _way(self, number: int, then: S | None) -> list[M]:
+        """A shortest way to a state, and a step more: from the start as it is, not renumbered."""
+        path = [] if then is None else [then]
         while number:
-            stops.append(self.states[number])
+            path.append(self.states[number])
             number = self._parents[number]
-        state, way = self.states[0], list[M]()
-        for stop in reversed(stops):
-            moves = self._moves(state)
-            way.append(next(move for move in moves if self._canonical(move.state) == stop))
+        state, way = self._start, list[M]()
+        for stop in reversed(path):
+            way += self._moves_to(stop, state)
             state = way[-1].state
         return way
 
-    def _expand(self, number: int) -> None:
-        edges: list[tuple[int, int]] = []
-        for move in self._moves(self.states[number]):
-            edges.append((self._number(move.state, number), self._mark_of(move)))
-            if (wrong := move.wrong) is not None and wrong not in self.found:
-                self.found[wrong] = self._way_on(number, move)
-        self.graph.add(edges)
-
-    def _number(self, state: S, parent: int) -> int:
-        state = self._canonical(state)
-        number = self._numbers.setdefault(state, len(self.states))
-        if number == len(self.states):
-            self.states.append(state)
-            self._parents.append(parent)
-        return number
-
-    def _way_on(self, number: int, then: M) -> list[M]:
-        """A shortest way to a state, and a move more."""
-        way = self.way(number)
-        state = way[-1].state if way else self.states[0]
-        after = self._canonical(then.state)
-        moves = (each for each in self._moves(state) if each.wrong)
-        return [*way, next(each for each in moves if self._canonical(each.state) == after)]
+    def _moves_to(self, stop: S, state: S) -> list[M]:
+        """The move to the next stop; before it, such as make no difference, where it takes any."""
+        found: list[M] = []
+        while True:
+            options = [(self._canonical(move.state), move) for move in self._moves(state)]
+            for after, move in options:
+                if after == stop:
+                    return [*found, move]
+            here = self._canonical(state)
+            found.append(
+                next(move for after, move in options if after == here and move.state != state)
+            )
+            state = found[-1].state

@@ -1,12 +1,8 @@
 """Rules that are taken out, each by putting something else in place of what decides it."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping
-from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from types import ModuleType
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 from scheduler.protocol import epochs
 from scheduler.protocol.epochs import (
@@ -18,35 +14,15 @@ from scheduler.protocol.epochs import (
     Step,
     Verb,
 )
-from tests.model import broker, creator, processor, supervision
-from tests.model.check import Check
+from tests.model import broker, creator, processor, rows, supervision
+from tests.model.breadth import Check
 from tests.model.checker import check
 from tests.model.moves import Actor, Move, Wrong
 from tests.model.state import Ask, Bounds, Budget, Journal, Name, State, Token
 
 
-@dataclass(frozen=True)
-class Removal:
-    """A rule that is not kept.
-
-    Attributes:
-        instead: what is put in its place, in the rules or (what is no rule, but a step) the model.
-        bounds: where the way to what goes wrong is short.
-        shows: what goes wrong.
-    """
-
-    name: str
-    what: str
-    module: ModuleType | type
-    instead: Mapping[str, Any]
-    bounds: Bounds
-    shows: AbstractSet[Wrong]
-
-    @contextmanager
-    def taken_out(self) -> Generator[None]:
-        """Meanwhile, the rule is not kept."""
-        with patch.multiple(self.module, **self.instead):
-            yield
+class Removal(rows.Removal[Bounds, Wrong]):
+    """A rule of epochs that is not kept."""
 
     def check(self) -> Check[Wrong, Move]:
         """See what is wrong without it."""

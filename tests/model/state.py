@@ -294,6 +294,24 @@ class Bounds:
     once: bool = False
     old: int = 0
 
+    def __str__(self) -> str:
+        said = [f"{self.processors} processors", " ".join(map(_said, self.verbs))]
+        said += [f"{what} {many}" for what, many in self.budget._asdict().items() if many]
+        said += [f"{self.at_once} at once"] * (self.at_once > 1)
+        said += ["no checkpoints"] * (not self.checkpoints)
+        said += ["started paused"] * self.paused
+        said += ["once"] * self.once
+        said += [f"{self.old} old"] * (self.old > 0)
+        return ", ".join(filter(None, said))
+
+
+def _said(verb: Verb | Ask | Name) -> str:
+    if isinstance(verb, Verb):
+        return verb
+    if isinstance(verb, Name):
+        return f"named({verb.name})"
+    return f"asked({verb.what})" if verb.what else "asked(recurring)"
+
 
 def initial(bounds: Bounds) -> State:
     """A loop whose first token has been run, waiting."""

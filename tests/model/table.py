@@ -4,10 +4,10 @@ Nothing, but where a node of the broker fails, and where the roster lacks what t
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from scheduler.protocol.epochs import Verb
-from tests.model.check import Check
+from tests.model import rows
+from tests.model.breadth import Check
 from tests.model.checker import check
 from tests.model.moves import Move, Wrong
 from tests.model.state import RECURRING, Ask, Bounds, Budget, Name
@@ -19,41 +19,12 @@ UNNOTED: AbstractSet[Wrong] = {Wrong.FORGOTTEN, Wrong.BACKWARDS, Wrong.RESETTLED
 """A first token goes on from what is left in the journal: checkpoints are load-bearing."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A model, and what is found in it.
-
-    Attributes:
-        states: how many there are.
-        found: what goes wrong.
-    """
-
-    bounds: Bounds
-    states: int
-    found: AbstractSet[Wrong] = frozenset()
+class Row(rows.Row[Bounds, Wrong]):
+    """A model of loops and their epochs."""
 
     def check(self) -> Check[Wrong, Move]:
         """See what is found."""
         return check(self.bounds)
-
-    def __str__(self) -> str:
-        bounds = self.bounds
-        said = [f"{bounds.processors} processors", " ".join(map(_said, bounds.verbs))]
-        said += [f"{what} {many}" for what, many in bounds.budget._asdict().items() if many]
-        said += [f"{bounds.at_once} at once"] * (bounds.at_once > 1)
-        said += ["no checkpoints"] * (not bounds.checkpoints)
-        said += ["started paused"] * bounds.paused
-        said += ["once"] * bounds.once
-        said += [f"{bounds.old} old"] * (bounds.old > 0)
-        return ", ".join(filter(None, said))
-
-
-def _said(verb: Verb | Ask | Name) -> str:
-    if isinstance(verb, Verb):
-        return verb
-    if isinstance(verb, Name):
-        return f"named({verb.name})"
-    return f"asked({verb.what})" if verb.what else "asked(recurring)"
 
 
 def row(

@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.protocol.epochs import Verb
 from tests.model.canonical import canonical
-from tests.model.checker import Search
+from tests.model.checker import search_of
 from tests.model.graph import Graph
 from tests.model.state import Bounds, Budget
 
@@ -58,7 +58,7 @@ def test_what_leads_to_no_goal_cannot_reach_one():
     ],
 )
 def test_a_canonical_state_stands_for_itself(bounds: Bounds):
-    search = Search(bounds)
-    assert search.run(set(), limit=None)
+    search = search_of(bounds)
+    assert search.check(set()).complete
     assert len(search.states) > 500
     assert all(canonical(state) == state for state in search.states)

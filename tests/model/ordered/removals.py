@@ -1,51 +1,23 @@
 """Rules of ordered queues that are taken out, each by putting something else in its place."""
 
-from collections.abc import Callable, Generator, Mapping
-from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from types import ModuleType
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 from scheduler.processor.intake import InOrder
 from scheduler.processor.runs import Run
 from scheduler.processor.successors import Order
 from scheduler.queues import heads
 from scheduler.queues.heads import Heads
-from tests.model.check import Check
+from tests.model import rows
+from tests.model.breadth import Check
 from tests.model.ordered import turns, world
-from tests.model.ordered.checker import check
 from tests.model.ordered.state import Bounds, Budget
-from tests.model.ordered.turns import turn_of
-from tests.model.ordered.world import Move, Wrong
+from tests.model.ordered.world import Move, Wrong, check
 
 
-@dataclass(frozen=True)
-class Removal:
-    """A rule that is not kept.
-
-    Attributes:
-        instead: what is put in its place, in the project's code; or, of what the broker does, in
-            the model.
-        bounds: where the way to what goes wrong is short.
-        shows: what goes wrong.
-    """
-
-    name: str
-    what: str
-    owner: ModuleType | type
-    instead: Mapping[str, Any]
-    bounds: Bounds
-    shows: AbstractSet[Wrong]
-
-    @contextmanager
-    def taken_out(self) -> Generator[None]:
-        """Meanwhile, the rule is not kept."""
-        turn_of.cache_clear()
-        with patch.multiple(self.owner, **self.instead):
-            yield
-        turn_of.cache_clear()
+class Removal(rows.Removal[Bounds, Wrong]):
+    """A rule of ordered queues that is not kept."""
 
     def check(self) -> Check[Wrong, Move]:
         """See what is wrong without it."""

@@ -151,6 +151,13 @@ class Bounds:
     limit: int = 2
     twins: bool = False
 
+    def __str__(self) -> str:
+        said = [f"ordered, {self.processors} processors", f"{self.messages} messages"]
+        said += ["alike"] * self.twins
+        said += [f"retries {self.retries}"] * (self.retries != 1)
+        said += [f"{what} {many}" for what, many in self.budget._asdict().items() if many]
+        return ", ".join(said)
+
 
 def initial(bounds: Bounds) -> State:
     """All messages wait, all processors wait for them."""

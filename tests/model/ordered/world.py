@@ -5,10 +5,12 @@ confirmed, so a note that is put back comes a moment later; but who looks for it
 longer than that.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import NamedTuple
 
+from tests.model.breadth import Breadth, Check
 from tests.model.ordered.state import (
     NOTHING_NOTED,
     Answer,
@@ -21,10 +23,12 @@ from tests.model.ordered.state import (
     Processor,
     Script,
     State,
+    initial,
 )
 from tests.model.ordered.turns import IDLE, Request, Turn, Wish, resting, turn_of
 
 ROOM_FOR_NOTES = 1
+PASSES_TIME = 1
 
 
 class Wrong(Enum):
@@ -264,6 +268,27 @@ def canonical(state: State) -> State:
 def is_over(state: State) -> bool:
     """Whether all messages are done with."""
     return not state.ready and not any(each.held for each in state.processors)
+
+
+def check(bounds: Bounds, *, until: AbstractSet[Wrong] = frozenset()) -> Check[Wrong, Move]:
+    """Reach all states, and see what is wrong."""
+    turn_of.cache_clear()  # a rule may have been taken out since
+    search = Breadth[State, Wrong, Move](
+        initial(bounds),
+        World(bounds).moves,
+        mark_of=lambda move, _: PASSES_TIME * move.passes_time,
+        canonical=canonical,
+    )
+
+    def look() -> Mapping[Wrong, int]:
+        """Whether there is always a way to the end, and nothing goes round without time."""
+        stuck = search.graph.cannot_reach(bytearray(map(is_over, search.states)))
+        timeless = search.graph.without(PASSES_TIME, lambda node: True)
+        busy = next(timeless.circles(), None)
+        found = {Wrong.STUCK: stuck[0]} if stuck else {}
+        return found | ({Wrong.BUSY: min(busy)} if busy else {})
+
+    return search.check(until, look)
 
 
 def _done(state: State, which: int, request: Request) -> Iterator[tuple[State, Answer]]:
