@@ -109,12 +109,6 @@ def test_ticks_strictly_increase_and_are_never_in_the_past(schedule: Recurring, 
         moment = following
 
 
-@given(schedules, moments)
-def test_the_same_question_has_the_same_answer(schedule: Recurring, moment: datetime):
-    twin = from_wire(to_wire(schedule))
-    assert twin.next_after(moment.astimezone(UTC)) == schedule.next_after(moment)
-
-
 @given(grids, moments, delays)
 def test_a_later_question_has_no_earlier_answer(
     schedule: Recurring, moment: datetime, delay: timedelta

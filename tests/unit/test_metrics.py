@@ -286,9 +286,7 @@ def test_what_nobody_counts_is_no_trouble(told: Told, caplog: pytest.LogCaptureF
 # A processor from its start
 
 
-def test_all_series_are_there_from_the_start():
-    app = new_app()
-
+def test_all_series_are_there_from_the_start(app: Scheduler):
     @app.periodic(cron="0 9 * * *")
     async def report() -> None: ...
 
@@ -316,9 +314,7 @@ def test_all_series_are_there_from_the_start():
 
 
 async def test_a_day_of_a_processor_adds_up(stage: Stage, caplog: pytest.LogCaptureFixture):
-    app = new_app()
-
-    @app.periodic(every="1h", mode="fixed_rate", retry=Retry(1, delays=["1m"], jitter=0))
+    @stage.app.periodic(every="1h", mode="fixed_rate", retry=Retry(1, delays=["1m"], jitter=0))
     async def report(ctx: Context) -> None:
         await asyncio.sleep(30)
         if ctx.seq == 3 or (ctx.seq == 2 and ctx.attempt == 1):
@@ -326,14 +322,14 @@ async def test_a_day_of_a_processor_adds_up(stage: Stage, caplog: pytest.LogCapt
         if ctx.seq == 20:
             raise StopLoop("enough")
 
-    @app.task(concurrency=1)
+    @stage.app.task(concurrency=1)
     async def sms(n: int) -> None:
         await asyncio.sleep(10)
         if n == 2:
             raise Reject("no")
 
-    await stage.seed(app)
-    registry = instrument(app, stage.clock)
+    await stage.seed()
+    registry = instrument(stage.app, stage.clock)
     async with stage.processor():
         for n in range(3):
             await sms.send(n)
@@ -368,12 +364,10 @@ async def test_a_day_of_a_processor_adds_up(stage: Stage, caplog: pytest.LogCapt
 
 
 async def test_a_run_that_waits_for_its_turn_waits_in_the_queue(stage: Stage):
-    app = new_app()
-
-    @app.task(rate="6/m")
+    @stage.app.task(rate="6/m")
     async def sms() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         for _ in range(3):
             await sms.send()
@@ -396,12 +390,10 @@ async def test_a_run_that_waits_for_its_turn_waits_in_the_queue(stage: Stage):
 async def test_the_broker_tells_how_late_it_was(
     stage: Stage, hatched: int | None, hatch: int | None, ready: int
 ):
-    app = new_app()
-
-    @app.task()
+    @stage.app.task()
     async def sms() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     due_at = stage.clock.now()
     message = new_call("test", "sms", {}, message_id="m", sent_at=due_at, due_at=due_at)
     if hatched is not None:
@@ -418,13 +410,11 @@ async def test_the_broker_tells_how_late_it_was(
 
 
 async def test_a_message_that_somebody_else_had_has_no_ready_delay(stage: Stage):
-    app = new_app()
-
-    @app.task()
+    @stage.app.task()
     async def sms() -> None:
         await asyncio.sleep(10)
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor(grace=0):
         await sms.send()
         await asyncio.sleep(5)
@@ -436,18 +426,16 @@ async def test_a_message_that_somebody_else_had_has_no_ready_delay(stage: Stage)
 
 
 async def test_a_replayed_message_was_not_ready_while_it_was_parked(stage: Stage):
-    app = new_app()
-
-    @app.task(retry=Retry(0))
+    @stage.app.task(retry=Retry(0))
     async def sms() -> None:
         raise ValueError
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await sms.send()
         await asyncio.sleep(86400)
     (parked,) = await stage.parked()
-    assert await stage.failed.replay(app.tasks, Selection(ids=frozenset([parked.id])))
+    assert await stage.failed.replay(stage.app.tasks, Selection(ids=frozenset([parked.id])))
     await asyncio.sleep(7)
     async with stage.processor():
         await asyncio.sleep(1)
@@ -457,12 +445,10 @@ async def test_a_replayed_message_was_not_ready_while_it_was_parked(stage: Stage
 
 
 async def test_of_a_message_of_somebody_else_nobody_knows_since_when_it_was_ready(stage: Stage):
-    app = new_app()
-
-    @app.task(subscribe=[("orders", "order.paid", "topic")])
+    @stage.app.task(subscribe=[("orders", "order.paid", "topic")])
     async def ship(order: bytes) -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     await stage.publish(Message(b"1", message_id="o"), "order.paid", exchange="orders")
     async with stage.processor():
         await asyncio.sleep(1)

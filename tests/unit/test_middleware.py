@@ -169,9 +169,7 @@ def test_a_run_that_it_returns_from_has_succeeded() -> None:
     assert set(runs) == {"failing"}
 
 
-def test_the_timeout_of_the_task_counts_it_in() -> None:
-    app = new_app()
-
+def test_the_timeout_of_the_task_counts_it_in(app: Scheduler) -> None:
     @app.around
     async def dawdle(ctx: Context, call_next: CallNext) -> None:
         await call_next()

@@ -62,7 +62,6 @@ ORDER = Order(number=1)
     ("args", "kwargs", "wire"),
     [
         ((ORDER,), {}, {"order": {"number": 1, "at": None}}),
-        ((), {"order": ORDER}, {"order": {"number": 1, "at": None}}),
         (({"number": 1},), {}, {"order": {"number": 1, "at": None}}),
         ((ORDER, "Köln"), {"times": 2}, {"city": "Köln", "times": 2}),
         ((Order(number=2, at=START),), {}, {"order": {"number": 2, "at": "2026-06-01T12:00:00Z"}}),
@@ -83,10 +82,6 @@ async def test_arguments_travel_by_name_as_json(
     ("args", "kwargs", "told"),
     [
         ((), {}, "ship cannot be called like this: missing a required argument: 'order'"),
-        ((ORDER, "Bonn", 1), {}, "cannot be called like this: too many positional"),
-        ((ORDER,), {"colour": "red"}, "cannot be called like this: got an unexpected keyword"),
-        ((ORDER,), {"ctx": None}, "got an unexpected keyword argument 'ctx'"),
-        (("first",), {}, "The arguments do not fit ship: order: "),
         ((ORDER,), {"times": "many"}, "times: Input should be a valid integer"),
     ],
 )
@@ -223,22 +218,6 @@ async def test_an_expiry_counts_the_hours_that_pass(stage: Stage) -> None:
     call = await sent(stage)
     assert call.expires_at is not None
     assert call.expires_at - before_the_gap.astimezone(UTC) == timedelta(hours=2)
-
-
-async def test_called_in_place_it_is_the_function_it_was() -> None:
-    app = new_app()
-
-    @app.task(name="addition")
-    async def add(a: int, b: int = 2) -> int:
-        """Add."""
-        return a + b
-
-    assert await add(1) == 3
-    names = [getattr(add, name) for name in ("__name__", "__doc__")]
-    assert (*names, repr(add)) == ("add", "Add.", "<Task addition>")
-    assert app.tasks["addition"] is add.spec
-    assert add.spec.called
-    assert app.loops == {}
 
 
 # Outside of a processor
@@ -379,12 +358,6 @@ async def test_many_may_be_sent_after_a_delay_or_at_a_moment(stage: Stage) -> No
     for count in (4, 2, 1, 1):
         await asyncio.sleep(10.1)
         assert len(await in_queue(stage)) == count
-
-
-async def test_none_at_all_are_many_too(stage: Stage) -> None:
-    app, ship = shop()
-    await stage.seed(app)
-    assert await ship.send_many([]) == []
 
 
 @pytest.mark.parametrize(

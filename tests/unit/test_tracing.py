@@ -10,26 +10,25 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
-from scheduler import Every, Retry
+from scheduler import Every, Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotSent
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.tracing import instrument
-from tests.stage import Stage, new_app
+from tests.stage import Stage
 
 MAIL, BEAT = "test.v1.processor.mail", "test.v1.processor.beat"
 
 
 class Traced:
-    """An app whose spans are kept."""
+    """The spans of an app, which are kept."""
 
-    def __init__(self) -> None:
-        self.app = new_app()
+    def __init__(self, app: Scheduler) -> None:
         self._kept = InMemorySpanExporter()
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self._kept))
-        instrument(self.app, self.provider)
+        instrument(app, self.provider)
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:
@@ -41,8 +40,8 @@ class Traced:
 
 
 @pytest.fixture
-def traced() -> Traced:
-    return Traced()
+def traced(stage: Stage) -> Traced:
+    return Traced(stage.app)
 
 
 def context_of(span: ReadableSpan) -> SpanContext:
@@ -61,15 +60,13 @@ def about(span: ReadableSpan, *names: str) -> list[object]:
 async def test_a_call_that_is_sent_delayed_fails_and_is_retried_is_one_trace(
     stage: Stage, traced: Traced
 ) -> None:
-    app = traced.app
-
-    @app.task(retry=Retry(2, delays=["5s", "1m"], jitter=0))
+    @stage.app.task(retry=Retry(2, delays=["5s", "1m"], jitter=0))
     async def mail(n: int) -> None:
         with traced.provider.get_tracer("mine").start_as_current_span(f"write {n}"):
             if len(traced.named(f"process {MAIL}")) == 0:
                 raise ValueError("boom")
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await mail.send_later("10m", 7)
         await asyncio.sleep(700)
@@ -99,16 +96,14 @@ async def test_a_call_that_is_sent_delayed_fails_and_is_retried_is_one_trace(
 
 
 async def test_a_call_that_a_task_sends_belongs_to_its_run(stage: Stage, traced: Traced) -> None:
-    app = traced.app
-
-    @app.task()
+    @stage.app.task()
     async def mail() -> None: ...
 
-    @app.periodic(every="1m")
+    @stage.app.periodic(every="1m")
     async def beat() -> None:
         await asyncio.gather(mail.send(), mail.send())
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await asyncio.sleep(70)
     (run,) = traced.named(f"process {BEAT}")
@@ -120,18 +115,16 @@ async def test_a_call_that_a_task_sends_belongs_to_its_run(stage: Stage, traced:
 
 
 async def test_a_run_of_a_loop_links_to_the_one_before_it(stage: Stage, traced: Traced) -> None:
-    app = traced.app
-
-    @app.periodic(every="1m", retry=Retry(1, delays=["1s"], jitter=0))
+    @stage.app.periodic(every="1m", retry=Retry(1, delays=["1s"], jitter=0))
     async def beat() -> None:
         if len(traced.spans) == 1:
             raise ValueError("boom")
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await asyncio.sleep(65)
         # What an operator does to the token in between leaves the link where it was.
-        (loop,) = app.loops.values()
+        (loop,) = stage.app.loops.values()
         await stage.verbs.pause(loop)
         await stage.verbs.resume(loop)
         await asyncio.sleep(120)
@@ -150,13 +143,11 @@ async def test_a_run_of_a_loop_links_to_the_one_before_it(stage: Stage, traced: 
 async def test_a_run_that_is_broken_off_says_so(
     stage: Stage, traced: Traced, ends: str, ending: str
 ) -> None:
-    app = traced.app
-
-    @app.periodic(every="1m", timeout="1h")
+    @stage.app.periodic(every="1m", timeout="1h")
     async def beat() -> None:
         await asyncio.sleep(1000)
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor() as worker:
         await asyncio.sleep(70)
         if ends == "abort":
@@ -169,12 +160,10 @@ async def test_a_run_that_is_broken_off_says_so(
 
 
 async def test_a_trace_that_somebody_else_began_goes_on(stage: Stage, traced: Traced) -> None:
-    app = traced.app
-
-    @app.task(subscribe=[("orders", "order.paid", "topic")])
+    @stage.app.task(subscribe=[("orders", "order.paid", "topic")])
     async def mail(order: bytes) -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
         for message in (Message(b"1", headers), Message(b"2", {"traceparent": "?"})):
@@ -187,13 +176,11 @@ async def test_a_trace_that_somebody_else_began_goes_on(stage: Stage, traced: Tr
 
 
 async def test_what_was_not_sent_is_an_error(stage: Stage, traced: Traced) -> None:
-    app = traced.app
-
-    @app.task()
+    @stage.app.task()
     async def mail() -> None: ...
 
-    await stage.seed(app)
-    app.outbox.use(MemoryBroker(stage.server), stage.clock)  # never opened
+    await stage.seed()
+    stage.app.outbox.use(MemoryBroker(stage.server), stage.clock)  # never opened
     with pytest.raises(NotSent):
         await mail.options(deadline="2s").send()
     assert not trace.get_current_span().get_span_context().is_valid
@@ -203,10 +190,10 @@ async def test_what_was_not_sent_is_an_error(stage: Stage, traced: Traced) -> No
 
 
 async def test_supervision_is_not_traced(stage: Stage, traced: Traced) -> None:
-    @traced.app.periodic(schedule=Every("1h"))
+    @stage.app.periodic(schedule=Every("1h"))
     async def beat() -> None: ...
 
-    await stage.seed(traced.app)
+    await stage.seed()
     async with stage.supervised():
         await asyncio.sleep(100)
     assert await stage.history("_supervision")

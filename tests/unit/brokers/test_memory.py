@@ -12,8 +12,6 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import (
     BrokerUnavailable,
-    OtherArguments,
-    QueueNotFound,
 )
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
@@ -206,22 +204,6 @@ async def test_exchanges_that_are_bound_in_a_circle_route_once() -> None:
         )
         await broker.publish(Message(b"x"), exchange="a", routing_key="k")
         assert await take_all(broker, "queue") == [b"x"]
-
-
-async def test_a_refused_declaration_makes_nothing_and_says_what_differs() -> None:
-    async with MemoryBroker() as broker:
-        await declare(broker, "queue", {"x-message-ttl": 1000})
-        wanted = Topology(queues=(Queue("new"), Queue("queue", {"x-message-ttl": 2000})))
-        with pytest.raises(OtherArguments) as refused:
-            await broker.declare(wanted)
-        for word in "'queue'", "1000", "2000":
-            assert word in str(refused.value)
-        assert (refused.value.queue, refused.value.argument) == ("queue", "x-message-ttl")
-        with pytest.raises(QueueNotFound):
-            await broker.declare(
-                Topology(queues=(Queue("new"),), bindings=(Binding("?", "new", ""),))
-            )
-        assert await broker.depth("new") is None
 
 
 async def test_a_deleted_queue_forgets_what_was_in_hand() -> None:

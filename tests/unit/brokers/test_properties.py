@@ -36,11 +36,6 @@ def of_another_driver(**properties: Any) -> bytes:
     return ContentHeader(properties=Basic.Properties(**properties)).marshal()[12:]
 
 
-def test_all_of_a_message_comes_back() -> None:
-    assert decoded(encoded(FULL), FULL.body) == FULL
-    assert decoded(encoded(Message()), b"") == Message()
-
-
 @pytest.mark.parametrize(
     "name", ["content_type", "message_id", "priority", "timestamp", "expiration", "app_id"]
 )
@@ -112,14 +107,6 @@ def test_texts_that_are_not_utf_8_come_back_byte_by_byte() -> None:
 def test_what_cannot_be_read_at_all_is_kept_whole(came: bytes) -> None:
     message = decoded(came, b"body")
     assert message == Message(b"body", {UNREADABLE: came})
-
-
-def test_a_message_goes_by_its_routing_key_alone() -> None:
-    message = Message(headers={"CC": ["task.other"], "BCC": ["task.third"], "a": 1})
-    written = encoded(message)
-    assert b"\2CC" not in written
-    assert b"\3BCC" not in written
-    assert decoded(written) == message
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def shop() -> Scheduler:
 
 async def counts(stage: Stage, app: Scheduler | None = None) -> Counts:
     program = program_of(app or stage.app, stage.broker, stage.clock)
-    waiting = (await stage.tokens_by_loop()).total() if hasattr(stage, "app") else 0
+    waiting = (await stage.tokens_by_loop()).total() if hasattr(stage, "program") else 0
     return await program.survey.counts(waiting, await program.installation.leftovers())
 
 

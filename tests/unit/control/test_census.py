@@ -18,7 +18,7 @@ from scheduler.timing.durations import SECOND, ZERO
 from scheduler.timing.moments import LoopClock, milliseconds_since_epoch
 from scheduler.timing.schedules import Every
 from tests.faulty import FaultyBroker
-from tests.stage import START, Stage, an_app, new_app, program_of, timers_of
+from tests.stage import START, Stage, an_app, program_of, timers_of
 
 EPOCH = 7
 LOOPS = [LoopId("task", f"k{n}") for n in range(500)]
@@ -173,15 +173,13 @@ async def test_a_journal_that_is_too_long_is_read_on_from_where_it_was(desk: Des
 
 
 async def test_loops_are_counted_by_state_and_what_waits_by_timer(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task
+    @stage.app.task
     async def report() -> None: ...
 
-    @app.periodic(every="1h")
+    @stage.app.periodic(every="1h")
     async def hourly() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     loops = [loop_of(report.spec, Every(SECOND), {}, f"r{n}") for n in range(5)]
     await stage.seeding.start_all(loops)
     await stage.verbs.pause(loops[0])
@@ -197,6 +195,6 @@ async def test_loops_are_counted_by_state_and_what_waits_by_timer(stage: Stage) 
     figures = await count(stage.program)
     assert set(figures.tally.overdue_names) == {f"report.r{n}" for n in range(1, 5)}
     assert (figures.tally.overdue, figures.ready) == (4, {"report": 5})
-    await app.pause("report")
+    await stage.app.pause("report")
     tally = (await count(stage.program)).tally
     assert (tally.overdue, tally.paused) == (0, ["report"])

@@ -168,14 +168,12 @@ async def test_a_paused_loop_is_a_warning_with_its_reason(
 
 
 async def test_a_paused_task_is_one_warning_with_what_waits_for_it(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task
+    @stage.app.task
     async def mail() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     await mail.start("daily", every="1d")
-    await app.pause("mail", "no credit")
+    await stage.app.pause("mail", "no credit")
     await mail.send()
     found = await stage.program.doctor.examine()
     (warning,) = [finding for finding in found if finding.verdict == "warning"]
@@ -184,14 +182,13 @@ async def test_a_paused_task_is_one_warning_with_what_waits_for_it(stage: Stage)
 
 
 async def test_a_lost_loop_is_a_problem(stage: Stage) -> None:
-    app = new_app()
-    app.periodic(every="10s", name="report")(run)
-    await stage.seed(app)
+    stage.app.periodic(every="10s", name="report")(run)
+    await stage.seed()
     async with stage.processor():
         await asyncio.sleep(1)
         await stage.lose(REPORT)
         await asyncio.sleep(20)
-        found = await findings(app, stage.broker)
+        found = await findings(stage.app, stage.broker)
     stage.expects_none(REPORT)
     assert found["loop report"].verdict == "problem"
     assert "`scheduler seed`" in found["loop report"].advice
@@ -310,18 +307,17 @@ async def test_a_refusal_tells_what_the_user_must_be_allowed():
 
 
 async def test_a_processor_that_does_not_answer_is_named(stage: Stage) -> None:
-    app = new_app()
-    await stage.seed(app)
+    await stage.seed()
     mute = FaultyBroker(stage.server)
     async with stage.supervised(), stage.supervised(over=mute):
         await asyncio.sleep(1)
-        found = await findings(app, stage.broker)
+        found = await findings(stage.app, stage.broker)
         assert (found["processors"].verdict, found["processors"].detail) == (
             "ok",
             "2, all responding",
         )
-        mute.on("publish", app.names.control).hangs()
-        found = await findings(app, stage.broker)
+        mute.on("publish", stage.app.names.control).hangs()
+        found = await findings(stage.app, stage.broker)
         assert found["processors"].verdict == "warning"
         assert re.fullmatch(r"of 2, no answer from \S+:\d+:\w{6}", found["processors"].detail)
         assert "are hung" in found["processors"].advice

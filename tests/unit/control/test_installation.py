@@ -122,13 +122,11 @@ async def test_a_migration_that_was_broken_off_is_gone_through_again(stage: Stag
 
 
 async def test_a_seed_that_is_only_tried_tells_what_it_would_remove(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="1h")
+    @stage.app.periodic(every="1h")
     async def loop(ctx: Context) -> None: ...
 
-    await stage.seed(app)
-    program = program_of(an_app(app.module), stage.broker, stage.clock)
+    await stage.seed()
+    program = program_of(an_app(stage.app.module), stage.broker, stage.clock)
     assert await program.seeding.plan() == []
     (report,) = await program.seeding.plan(prune=True)
     assert (str(report.loop), report.did) == ("loop", "removed")

@@ -22,7 +22,7 @@ from scheduler.queues.listing import ENTRY_TYPE
 from scheduler.queues.roll_call import QUESTION
 from scheduler.sending import CallTask
 from tests.faulty import FaultyBroker
-from tests.stage import START, Stage, new_app, of, seconds_of
+from tests.stage import START, Stage, of, seconds_of
 
 BONN = LoopId("report", "bonn")
 TWO_MINUTES = Every("2m")
@@ -41,10 +41,11 @@ class Office:
     most_at_once: int = 0
 
 
-def an_office(takes: float = 0) -> Office:
-    app = new_app()
+@pytest.fixture
+async def office(stage: Stage) -> Office:
+    """The app, seeded."""
 
-    @app.task()
+    @stage.app.task()
     async def report(ctx: Context, city: str = "nowhere") -> None:
         office.runs.append((ctx.key, ctx.seq, city, ctx.carried))
         office.at_once += 1
@@ -53,13 +54,14 @@ def an_office(takes: float = 0) -> Office:
         office.at_once -= 1
         ctx.carry(f"{city} {ctx.seq}")
 
-    office = Office(app, report, takes)
+    office = Office(stage.app, report)
+    await stage.seed()
     return office
 
 
-async def test_a_loop_of_each_key_runs_with_its_own_schedule_and_arguments(stage: Stage) -> None:
-    office = an_office()
-    await stage.seed(office.app)
+async def test_a_loop_of_each_key_runs_with_its_own_schedule_and_arguments(
+    stage: Stage, office: Office
+) -> None:
     async with stage.supervised():
         assert (
             await office.report.start("bonn", every="1m", args={"city": "Bonn"}) is Effect.CREATED
@@ -89,10 +91,8 @@ async def test_a_loop_of_each_key_runs_with_its_own_schedule_and_arguments(stage
     ],
 )
 async def test_a_keyed_loop_that_is_started_again_goes_on_undisturbed_unless_it_was_changed(
-    stage: Stage, again: Any, did: Effect, due_in: float
+    stage: Stage, office: Office, again: Any, did: Effect, due_in: float
 ) -> None:
-    office = an_office()
-    await stage.seed(office.app)
     await office.report.start("bonn", every="1h")
     began = stage.clock.now()
     await asyncio.sleep(600)
@@ -103,9 +103,7 @@ async def test_a_keyed_loop_that_is_started_again_goes_on_undisturbed_unless_it_
     assert (listed.schedule, listed.args) == (token.schedule, token.args)
 
 
-async def test_keyed_loops_are_listed_until_they_are_stopped(stage: Stage) -> None:
-    office = an_office()
-    await stage.seed(office.app)
+async def test_keyed_loops_are_listed_until_they_are_stopped(office: Office) -> None:
     assert await office.report.list() == []
     await office.report.start("bonn", every="1h", args={"city": "Bonn"})
     await office.report.start("koeln", cron="0 9 * * *", tz="Europe/Berlin")
@@ -120,9 +118,10 @@ async def test_keyed_loops_are_listed_until_they_are_stopped(stage: Stage) -> No
     assert await office.report.list() == [bonn]
 
 
-async def test_loops_that_are_started_or_stopped_side_by_side_are_so_at_once(stage: Stage) -> None:
-    office, keys = an_office(), [f"key{number}" for number in range(AT_ONCE)]
-    await stage.seed(office.app)
+async def test_loops_that_are_started_or_stopped_side_by_side_are_so_at_once(
+    stage: Stage, office: Office
+) -> None:
+    keys = [f"key{number}" for number in range(AT_ONCE)]
     broker = FaultyBroker(stage.server)
     async with stage.supervised(over=broker):
         await asyncio.sleep(1)
@@ -143,10 +142,10 @@ async def test_loops_that_are_started_or_stopped_side_by_side_are_so_at_once(sta
 
 @pytest.mark.parametrize("kind", ["mapping", "iterator", "async iterator"])
 async def test_many_loops_are_started_in_batches_and_begun_again_where_it_broke_off(
-    stage: Stage, kind: str, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, office: Office, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keyed, "AT_ONCE", BATCH)
-    office, read, started = an_office(), list[str](), list[int]()
+    read, started = list[str](), list[int]()
     many: dict[str, Any] = {
         f"key{n}": (TWO_MINUTES, {"city": f"{n}"}) for n in range(2 * BATCH + 7)
     }
@@ -163,7 +162,6 @@ async def test_many_loops_are_started_in_batches_and_begun_again_where_it_broke_
     def given() -> Any:
         return {"mapping": many, "iterator": pairs(), "async iterator": pairs_of_a_database()}[kind]
 
-    await stage.seed(office.app)
     broker = FaultyBroker(stage.server)
     async with stage.supervised(over=broker):
         many["key60"] = "soon"  # breaks it off, after one batch
@@ -194,11 +192,9 @@ async def test_many_loops_are_started_in_batches_and_begun_again_where_it_broke_
 
 
 async def test_many_loops_of_one_period_are_spread_over_it_and_stay_where_they_are(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler.queues.roster.FEW", 150)
-    office = an_office()
-    await stage.seed(office.app)
     every = Every("1h", mode="fixed_rate", jitter="1s")
     for did in Started(created=200), Started(unchanged=200):
         many = ((f"key{n}", every) for n in range(200))
@@ -224,20 +220,16 @@ async def test_many_loops_of_one_period_are_spread_over_it_and_stay_where_they_a
     ],
 )
 async def test_of_many_loops_one_that_cannot_be_used_is_named(
-    stage: Stage, pairs: Any, told: str
+    office: Office, pairs: Any, told: str
 ) -> None:
-    office = an_office()
-    await stage.seed(office.app)
     with pytest.raises(UsageError, match=told):
         await office.report.start_many(pairs)
     assert await office.report.list() == []
 
 
 async def test_many_starts_are_a_few_messages_of_the_journal_and_each_is_in_the_history(
-    stage: Stage,
+    stage: Stage, office: Office
 ) -> None:
-    office = an_office()
-    await stage.seed(office.app)
     hourly = {f"town-{n}": Every("1h") for n in range(600)}
     await office.report.start_many(hourly)
     told = [each async for each in stage.broker.read(office.app.names.journal)]
@@ -252,10 +244,8 @@ async def test_many_starts_are_a_few_messages_of_the_journal_and_each_is_in_the_
 
 
 async def test_a_keyed_loop_that_is_stopped_is_gone_from_the_broker_and_its_end_is_told(
-    stage: Stage,
+    stage: Stage, office: Office
 ) -> None:
-    office = an_office()
-    await stage.seed(office.app)
     async with stage.supervised():
         await office.report.start("bonn", every="1m")
         await asyncio.sleep(61)
@@ -268,10 +258,9 @@ async def test_a_keyed_loop_that_is_stopped_is_gone_from_the_broker_and_its_end_
 
 
 async def test_a_keyed_loop_that_is_started_again_during_its_last_run_does_not_overlap_with_it(
-    stage: Stage,
+    stage: Stage, office: Office
 ) -> None:
-    office = an_office(takes=30)
-    await stage.seed(office.app)
+    office.takes = 30
     async with stage.supervised():
         await office.report.start("bonn", every="1m")
         await asyncio.sleep(65)
@@ -288,10 +277,8 @@ async def test_a_keyed_loop_that_is_started_again_during_its_last_run_does_not_o
 
 
 async def test_begun_anew_it_begins_at_zero_and_is_put_again_as_what_it_is_now(
-    stage: Stage,
+    stage: Stage, office: Office
 ) -> None:
-    office = an_office()
-    await stage.seed(office.app)
     async with stage.supervised():
         await office.report.start("bonn", every="1m")
         await asyncio.sleep(200)
@@ -330,9 +317,7 @@ async def test_begun_anew_it_begins_at_zero_and_is_put_again_as_what_it_is_now(
         "a" * 101,
     ],
 )
-async def test_a_key_that_cannot_be_part_of_a_name_is_refused(stage: Stage, key: str) -> None:
-    office = an_office()
-    await stage.seed(office.app)
+async def test_a_key_that_cannot_be_part_of_a_name_is_refused(office: Office, key: str) -> None:
     for refused in (office.report.start(key, every="1m"), office.report.stop(key)):
         with pytest.raises(UsageError, match="A key has 1 to 100 letters"):
             await refused
@@ -355,10 +340,8 @@ def test_a_key_may_look_like_this() -> None:
     ],
 )
 async def test_what_cannot_be_used_is_refused_and_nothing_is_started(
-    stage: Stage, options: Any, error: type[UsageError], told: str
+    office: Office, options: Any, error: type[UsageError], told: str
 ) -> None:
-    office = an_office()
-    await stage.seed(office.app)
     with pytest.raises(error, match=told):
         await office.report.start("bonn", **options)
     assert await office.report.list() == []

@@ -25,7 +25,7 @@ from scheduler.queues.roster import REMEMBERED
 from scheduler.sending import CallTask
 from scheduler.tasks.tasks import SUPERVISION
 from tests.faulty import Call, FaultyBroker
-from tests.stage import START, Stage, new_app, of, program_of, seconds_of
+from tests.stage import START, Stage, of, program_of, seconds_of
 
 SEVEN = LoopId("remind", "order-7")
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
@@ -42,17 +42,19 @@ class Shop:
     runs: list[tuple[str, int, int, int]] = field(default_factory=list[tuple[str, int, int, int]])
 
 
-def a_shop(takes: float = 0, *raises: Exception) -> Shop:
-    app = new_app()
+@pytest.fixture
+async def shop(stage: Stage) -> Shop:
+    """The app, seeded."""
 
-    @app.task(retry=Retry(1, delays=["10s"], jitter=0))
+    @stage.app.task(retry=Retry(1, delays=["10s"], jitter=0))
     async def remind(ctx: Context, order: int = 0) -> None:
         shop.runs.append((ctx.key, order, ctx.seq, ctx.attempt))
         await asyncio.sleep(shop.takes)
         if shop.raises:
             raise shop.raises.pop(0)
 
-    shop = Shop(app, remind, takes, list(raises))
+    shop = Shop(stage.app, remind)
+    await stage.seed()
     return shop
 
 
@@ -68,9 +70,7 @@ async def is_over(stage: Stage) -> bool:
     return (listed.is_gone, listed.reason) == (True, "done")
 
 
-async def test_it_runs_at_its_moment_and_nothing_is_left_of_it(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
+async def test_it_runs_at_its_moment_and_nothing_is_left_of_it(stage: Stage, shop: Shop) -> None:
     async with stage.supervised():
         at = START + 90 * SECOND
         assert await shop.remind.once("order-7", at=at, args={"order": 7}) is Effect.CREATED
@@ -86,10 +86,8 @@ async def test_it_runs_at_its_moment_and_nothing_is_left_of_it(stage: Stage) -> 
 
 @pytest.mark.parametrize("pause", [0, 89.99, 91])
 async def test_asked_for_again_it_is_the_same_also_when_it_has_run(
-    stage: Stage, pause: float
+    stage: Stage, shop: Shop, pause: float
 ) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
     async with stage.supervised():
         at = START + 90 * SECOND
         await shop.remind.once("order-7", at=at, args={"order": 7})
@@ -100,9 +98,7 @@ async def test_asked_for_again_it_is_the_same_also_when_it_has_run(
     assert shop.runs == [("order-7", 7, 0, 1)]
 
 
-async def test_the_roster_forgets_in_a_day_what_has_run(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
+async def test_the_roster_forgets_in_a_day_what_has_run(stage: Stage, shop: Shop) -> None:
     async with stage.processor():
         at = START + 90 * SECOND
         await shop.remind.once("order-7", at=at)
@@ -125,10 +121,8 @@ async def test_the_roster_forgets_in_a_day_what_has_run(stage: Stage) -> None:
     ],
 )
 async def test_what_waits_is_moved(
-    stage: Stage, change: dict[str, Any], runs: list[int], began: list[float]
+    stage: Stage, shop: Shop, change: dict[str, Any], runs: list[int], began: list[float]
 ) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
     async with stage.supervised():
         await shop.remind.once("order-7", at=START + 90 * SECOND, args={"order": 7})
         await asyncio.sleep(10)
@@ -138,9 +132,7 @@ async def test_what_waits_is_moved(
     assert starts(stage) == pytest.approx(began, abs=0.5)
 
 
-async def test_it_is_taken_back(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
+async def test_it_is_taken_back(stage: Stage, shop: Shop) -> None:
     async with stage.supervised():
         at = START + MINUTE
         await shop.remind.once("order-7", at=at)
@@ -162,10 +154,9 @@ async def test_it_is_taken_back(stage: Stage) -> None:
     ],
 )
 async def test_however_its_run_ends_it_is_over(
-    stage: Stage, raised: list[Exception], runs: list[int], parked: int
+    stage: Stage, shop: Shop, raised: list[Exception], runs: list[int], parked: int
 ) -> None:
-    shop = a_shop(0, *raised)
-    await stage.seed(shop.app)
+    shop.raises += raised
     async with stage.supervised():
         await shop.remind.once("order-7")
         await asyncio.sleep(30)
@@ -183,9 +174,7 @@ def says_gone(call: Call) -> bool:
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "trigger"])
-async def test_nothing_can_be_done_to_what_has_run(stage: Stage, verb: str) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
+async def test_nothing_can_be_done_to_what_has_run(stage: Stage, shop: Shop, verb: str) -> None:
     async with stage.supervised():
         await shop.remind.once("order-7", after="1s")
         loop = await stage.loops.find("remind.order-7")
@@ -199,10 +188,9 @@ async def test_nothing_can_be_done_to_what_has_run(stage: Stage, verb: str) -> N
 
 @pytest.mark.parametrize("again", [False, True])
 async def test_what_is_paused_while_it_runs_and_resumed_runs_once(
-    stage: Stage, again: bool
+    stage: Stage, shop: Shop, again: bool
 ) -> None:
-    shop = a_shop(takes=30)
-    await stage.seed(shop.app)
+    shop.takes = 30
     async with stage.supervised():
         await shop.remind.once("order-7")
         await asyncio.sleep(5)
@@ -221,10 +209,9 @@ MOVED: dict[str, Any] = {"at": START + 60 * SECOND, "args": {"order": 8}}
 
 @pytest.mark.parametrize("verb", ["pause", "trigger", "die", "ask again"])
 async def test_what_is_moved_while_it_runs_is_run_whatever_happens_meanwhile(
-    stage: Stage, verb: str
+    stage: Stage, shop: Shop, verb: str
 ) -> None:
-    shop = a_shop(takes=30)
-    await stage.seed(shop.app)
+    shop.takes = 30
     async with stage.supervised(), FaultyBroker(stage.server) as faulty:
         await shop.remind.once("order-7", args={"order": 7})
         await asyncio.sleep(5)
@@ -250,10 +237,9 @@ async def test_what_is_moved_while_it_runs_is_run_whatever_happens_meanwhile(
 
 @pytest.mark.parametrize("verb", ["nothing", "pause", "put again"])
 async def test_a_recurring_loop_that_takes_the_name_of_what_runs_goes_on(
-    stage: Stage, verb: str
+    stage: Stage, shop: Shop, verb: str
 ) -> None:
-    shop = a_shop(takes=30)
-    await stage.seed(shop.app)
+    shop.takes = 30
     async with stage.supervised():
         await shop.remind.once("order-7", args={"order": 7})
         await asyncio.sleep(5)
@@ -271,10 +257,9 @@ async def test_a_recurring_loop_that_takes_the_name_of_what_runs_goes_on(
 
 @pytest.mark.parametrize("paused", [False, True])
 async def test_what_its_processor_did_not_live_to_enter_is_entered(
-    stage: Stage, paused: bool
+    stage: Stage, shop: Shop, paused: bool
 ) -> None:
-    shop = a_shop(takes=30)
-    await stage.seed(shop.app)
+    shop.takes = 30
     doomed = FaultyBroker(stage.server)
     doomed.on("publish", where=says_gone).fails(BrokerUnavailable("It died."))
     stage.expects_some_in_hand()
@@ -293,9 +278,8 @@ async def test_what_its_processor_did_not_live_to_enter_is_entered(
     assert len(shop.runs) == 1
 
 
-async def test_what_ends_while_it_is_being_paused_has_run(stage: Stage) -> None:
-    shop = a_shop(takes=30)
-    await stage.seed(shop.app)
+async def test_what_ends_while_it_is_being_paused_has_run(stage: Stage, shop: Shop) -> None:
+    shop.takes = 30
     operator = FaultyBroker(stage.server)
 
     async def until_it_has_ended(call: Call) -> None:
@@ -313,9 +297,7 @@ async def test_what_ends_while_it_is_being_paused_has_run(stage: Stage) -> None:
     assert len(shop.runs) == 1
 
 
-async def test_one_whose_token_was_lost_when_it_was_due_runs(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
+async def test_one_whose_token_was_lost_when_it_was_due_runs(stage: Stage, shop: Shop) -> None:
     await shop.remind.once("order-7", after="10s")
     await stage.lose(SEVEN)
     async with stage.supervised():
@@ -324,9 +306,7 @@ async def test_one_whose_token_was_lost_when_it_was_due_runs(stage: Stage) -> No
     assert [run[0] for run in shop.runs] == ["order-7"]
 
 
-async def test_a_seed_leaves_them_alone(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
+async def test_a_seed_leaves_them_alone(stage: Stage, shop: Shop) -> None:
     async with stage.processor():
         await shop.remind.once("done")
         await shop.remind.once("waits", after="1h")
@@ -337,9 +317,8 @@ async def test_a_seed_leaves_them_alone(stage: Stage) -> None:
     assert [run[0] for run in shop.runs] == ["done"]
 
 
-async def test_what_is_overdue_and_moved_waits_for_its_moment(stage: Stage) -> None:
-    shop = a_shop(0, ValueError())
-    await stage.seed(shop.app)
+async def test_what_is_overdue_and_moved_waits_for_its_moment(stage: Stage, shop: Shop) -> None:
+    shop.raises.append(ValueError())
     async with stage.processor():
         await shop.remind.once("order-7", args={"order": 7})
         await asyncio.sleep(5)
@@ -352,9 +331,7 @@ async def test_what_is_overdue_and_moved_waits_for_its_moment(stage: Stage) -> N
     assert [run[1] for run in shop.runs] == [7, 8]
 
 
-async def test_keyed_loops_and_one_offs_are_told_apart(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
+async def test_keyed_loops_and_one_offs_are_told_apart(shop: Shop) -> None:
     await shop.remind.start("daily", every="1d")
     await shop.remind.once("order-7", after="1h")
     assert [loop.key for loop in await shop.remind.list()] == ["daily"]
@@ -363,9 +340,10 @@ async def test_keyed_loops_and_one_offs_are_told_apart(stage: Stage) -> None:
     assert [each.name for each in await shop.remind.scheduled()] == ["order-7"]
 
 
-async def test_a_name_that_is_taken_is_left_alone_by_who_wants_it_unique(stage: Stage) -> None:
-    shop = a_shop(takes=5)
-    await stage.seed(shop.app)
+async def test_a_name_that_is_taken_is_left_alone_by_who_wants_it_unique(
+    stage: Stage, shop: Shop
+) -> None:
+    shop.takes = 5
     async with stage.supervised():
         for pause, did, order in (
             (0, Effect.CREATED, 1),
@@ -382,9 +360,7 @@ async def test_a_name_that_is_taken_is_left_alone_by_who_wants_it_unique(stage: 
     assert [run[1] for run in shop.runs] == [1, 5]
 
 
-async def test_a_call_that_is_sent_uniquely_is_not_repeated(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
+async def test_a_call_that_is_sent_uniquely_is_not_repeated(stage: Stage, shop: Shop) -> None:
     unique = shop.remind.options(unique="1m")
     async with stage.supervised():
         names = [await unique.send(order) for order in (1, 1, 2)]
@@ -410,18 +386,18 @@ async def test_a_call_that_is_sent_uniquely_is_not_repeated(stage: Stage) -> Non
         {"deadline": "1s"},
     ],
 )
-async def test_what_travels_with_a_message_does_not_go_with_unique(others: dict[str, Any]) -> None:
+async def test_what_travels_with_a_message_does_not_go_with_unique(
+    shop: Shop, others: dict[str, Any]
+) -> None:
     with pytest.raises(UsageError, match=f"combined with {next(iter(others))}="):
-        a_shop().remind.options(unique="1m", **others)
+        shop.remind.options(unique="1m", **others)
     with pytest.raises(UsageError, match=f"combined with {next(iter(others))}="):
-        a_shop().remind.options(unique="1m").options(**others)
+        shop.remind.options(unique="1m").options(**others)
 
 
-async def test_unique_is_a_duration_which_may_be_none_at_all(stage: Stage) -> None:
-    shop = a_shop()
+async def test_unique_is_a_duration_which_may_be_none_at_all(stage: Stage, shop: Shop) -> None:
     with pytest.raises(ScheduleError, match="unique: expected a number and a unit"):
         shop.remind.options(unique="soon")
-    await stage.seed(shop.app)
     async with stage.supervised():
         for _ in range(2):
             await shop.remind.options(unique=timedelta(0)).send_later("1s", 1)
@@ -447,19 +423,17 @@ async def test_unique_is_a_duration_which_may_be_none_at_all(stage: Stage) -> No
     ],
 )
 async def test_what_cannot_be_used_is_refused(
-    stage: Stage, name: str, given: dict[str, Any], error: type[Exception], message: str
+    shop: Shop, name: str, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
     with pytest.raises(error, match=message):
         await shop.remind.once(name, **given)
     assert await shop.remind.scheduled() == []
 
 
 @pytest.mark.parametrize("ask", ["once", "start"])
-async def test_what_the_broker_does_not_confirm_is_given_up(stage: Stage, ask: str) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
+async def test_what_the_broker_does_not_confirm_is_given_up(
+    stage: Stage, shop: Shop, ask: str
+) -> None:
     async with FaultyBroker(stage.server) as silent:
         silent.on("publish").hangs()
         began, asked = stage.clock.now(), partial(shop.remind.once, "order-7")
@@ -475,10 +449,8 @@ async def test_what_the_broker_does_not_confirm_is_given_up(stage: Stage, ask: s
 
 @pytest.mark.parametrize("many", [False, True])
 async def test_a_long_roster_is_read_before_the_time_of_a_start_begins(
-    stage: Stage, many: bool
+    stage: Stage, shop: Shop, many: bool
 ) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
     await shop.remind.once("order-6", after="1h")
     async with FaultyBroker(stage.server) as slow:
         slow.on("read", ".roster", times=1).first(lambda call: asyncio.sleep(60))
@@ -489,16 +461,14 @@ async def test_a_long_roster_is_read_before_the_time_of_a_start_begins(
                 assert await shop.remind.once("order-7", after="1h") is Effect.CREATED
 
 
-async def test_many_are_not_sent_uniquely() -> None:
+async def test_many_are_not_sent_uniquely(shop: Shop) -> None:
     with pytest.raises(UsageError, match="does not support unique="):
-        await a_shop().remind.options(unique="1m").send_many([{"order": 1}])
+        await shop.remind.options(unique="1m").send_many([{"order": 1}])
 
 
 async def test_many_one_offs_are_started_at_once_and_called_again_change_nothing(
-    stage: Stage,
+    stage: Stage, shop: Shop
 ) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
     many = {f"order-{n}": (START + timedelta(seconds=60 + n % 3), {"order": n}) for n in range(30)}
     async with stage.supervised():
         assert await shop.remind.once_many(many) == Started(created=30)

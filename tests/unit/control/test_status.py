@@ -241,15 +241,13 @@ async def test_a_paused_loop_is_where_the_journal_says_it_had_come_to(
 
 
 async def test_the_loops_of_the_code_come_first_then_the_keyed_ones(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="1h")
+    @stage.app.periodic(every="1h")
     async def second(ctx: Context) -> None: ...
 
-    @app.periodic(every="1h")
+    @stage.app.periodic(every="1h")
     async def first(ctx: Context) -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     await first.start("b", every="1h")
     await first.start("a", every="1h")
     found = await stage.survey.status()
@@ -259,15 +257,13 @@ async def test_the_loops_of_the_code_come_first_then_the_keyed_ones(stage: Stage
 async def test_of_many_loops_those_that_are_overdue_come_first_and_some_can_be_chosen(
     stage: Stage,
 ) -> None:
-    app = new_app()
-
-    @app.periodic(every="1h")
+    @stage.app.periodic(every="1h")
     async def report(ctx: Context) -> None: ...
 
-    @app.task
+    @stage.app.task
     async def other() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     hourly = Every("1h")
     await report.start_many({f"b{n}": hourly for n in range(20)})
     await other.start_many({"b1": hourly, "c1": hourly})

@@ -51,16 +51,17 @@ LONG = (
 )
 
 
-def counting(every: str = "10m", **options: Any) -> tuple[Scheduler, list[Any]]:
-    """An app with a loop that hands on how often it ran; and what each run was handed."""
-    app, carried = new_app(), list[Any]()
+async def counting(stage: Stage, every: str = "10m", **options: Any) -> list[Any]:
+    """Seed a loop that hands on how often it ran; what each run was handed."""
+    carried = list[Any]()
 
-    @app.periodic(every=every, **options)
+    @stage.app.periodic(every=every, **options)
     async def task(ctx: Context) -> None:
         carried.append((ctx.seq, ctx.carried))
         ctx.carry((ctx.carried or 0) + 1)
 
-    return app, carried
+    await stage.seed()
+    return carried
 
 
 def beating(*loops: str, every: str = "1m", **settings: Any) -> Scheduler:
@@ -95,8 +96,7 @@ def reported(events: list[Any]) -> list[tuple[str, str]]:
 async def test_a_token_that_is_lost_is_put_again_as_soon_as_it_is_overdue(
     stage: Stage, timeout: str
 ) -> None:
-    app, carried = counting(timeout=timeout)
-    await stage.seed(app)
+    carried = await counting(stage, timeout=timeout)
     async with stage.supervised():
         await run_once(stage)
         before = await stage.token(TASK)
@@ -118,8 +118,7 @@ async def test_a_token_that_is_lost_is_put_again_as_soon_as_it_is_overdue(
 async def test_a_loop_does_not_begin_anew_because_the_journal_is_not_to_be_read(
     stage: Stage,
 ) -> None:
-    app, carried = counting()
-    await stage.seed(app)
+    carried = await counting(stage)
     async with stage.supervised():
         await run_once(stage)
     await stage.lose(TASK)
@@ -184,20 +183,19 @@ async def test_a_queue_that_is_full_keeps_no_other_loop_from_being_repaired(stag
 async def test_a_loop_for_which_the_journal_is_long_waits_for_it_and_keeps_no_other_waiting(
     stage: Stage, seconds_a_message: float, parts: int
 ) -> None:
-    app, carried = counting()
-    app.periodic(every="10m", name="other")(nothing)
-    await stage.seed(app)
+    stage.app.periodic(every="10m", name="other")(nothing)
+    carried = await counting(stage)
     async with stage.supervised():
         await run_once(stage)
-        await stage.verbs.pause(app.loop("task"), "stocktaking")
+        await stage.verbs.pause(stage.app.loop("task"), "stocktaking")
     for _ in range(600):
-        await stage.publish(Message(), "loop.nobody", app.names.scheduler)
+        await stage.publish(Message(), "loop.nobody", stage.app.names.scheduler)
     await asyncio.sleep(12 * 3600)
     broker = FaultyBroker(stage.server)
     broker.on("read", ".journal").first(lambda call: asyncio.sleep(seconds_a_message))
     async with stage.supervised(over=broker):
         await asyncio.sleep(1)
-        await stage.verbs.resume(app.loop("task"), at_once=True)
+        await stage.verbs.resume(stage.app.loop("task"), at_once=True)
         stage.events.clear()
         await asyncio.sleep(1300)
         assert len(starts_of("other", stage)) == 2  # nobody was kept waiting
@@ -214,13 +212,12 @@ async def test_of_what_waits_behind_a_backlog_a_few_are_repaired_that_were_passe
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler.control.census.MOST_BEHIND", 2)
-    app = new_app()
 
-    @app.task(concurrency=1, timeout="1h")
+    @stage.app.task(concurrency=1, timeout="1h")
     async def report() -> None:
         await asyncio.sleep(20)
 
-    await stage.seed(app)
+    await stage.seed()
     for n in range(10):
         await report.start(f"r{n}", every=f"{100 + n}s")
     lost = [LoopId("report", f"r{n}") for n in (1, 2, 3)]
@@ -243,28 +240,23 @@ async def test_of_what_waits_behind_a_backlog_a_few_are_repaired_that_were_passe
 async def test_a_tick_that_is_settled_while_a_round_looks_for_it_is_not_repaired(
     stage: Stage,
 ) -> None:
-    app = new_app()
-
-    @app.periodic(every="10m")
+    @stage.app.periodic(every="10m")
     async def task() -> None:
         await asyncio.sleep(1)
 
     async def wait(call: Call) -> None:
         await asyncio.sleep(2)
 
-    await stage.seed(app)
+    await stage.seed()
     await asyncio.sleep(PERIOD + 10)
     broker = FaultyBroker(stage.server)
-    queue = app.names.processor_queue("task")
+    queue = stage.app.names.processor_queue("task")
     broker.on("depth", queue, times=2)  # is it there?
     slow = broker.on("depth", queue, times=1).first(wait)
     async with stage.supervised(over=broker):
         await asyncio.sleep(5)
     assert [call.at for call in slow.met] == starts_of("task", stage) == [PERIOD + 10]
     assert stage.repairs() == []
-
-
-# Where not all answer
 
 
 # Wrong, and doubled
@@ -320,8 +312,7 @@ async def test_two_lines_of_a_loop_are_one_again_within_two_rounds(
 async def test_a_loop_that_waits_for_long_is_noted_so_that_the_journal_may_forget_it(
     stage: Stage,
 ) -> None:
-    app, carried = counting(every="20m")
-    await stage.seed(app)
+    carried = await counting(stage, every="20m")
     async with stage.supervised():
         await run_once(stage)
         await asyncio.sleep(ROUND + 2)
@@ -330,7 +321,7 @@ async def test_a_loop_that_waits_for_long_is_noted_so_that_the_journal_may_forge
         assert checkpoint is not None
         assert (checkpoint.token("test"), checkpoint.until) == (token, token.due_at)
     await stage.lose(TASK)
-    await stage.broker.delete(app.names.journal)
+    await stage.broker.delete(stage.app.names.journal)
     async with stage.supervised():
         await asyncio.sleep(1200 - ROUND - 10)
         assert stage.repairs() == []
@@ -445,9 +436,8 @@ async def test_a_paused_loop_that_the_journal_has_forgotten_goes_on_from_where_i
 async def test_a_queue_that_is_gone_is_declared_and_the_loop_goes_on(
     stage: Stage, kind: str
 ) -> None:
-    app, carried = counting()
-    await stage.seed(app)
-    names = app.names
+    carried = await counting(stage)
+    names = stage.app.names
     async with stage.supervised():
         await run_once(stage)
         gone = [names.processor_queue("task")]
@@ -468,12 +458,11 @@ async def test_a_queue_that_is_gone_is_declared_and_the_loop_goes_on(
 async def test_what_all_loops_share_is_declared_again_and_a_lost_loop_goes_on(
     stage: Stage, queue: str
 ) -> None:
-    app, carried = counting()
-    await stage.seed(app)
+    carried = await counting(stage)
     async with stage.supervised():
         await run_once(stage)
         await asyncio.sleep(ROUND)  # until the roster tells how far it came
-        name = getattr(app.names, queue)
+        name = getattr(stage.app.names, queue)
         await stage.broker.delete(name)
         await asyncio.sleep(ROUND + 3)
         assert await stage.broker.depth(name) is not None
@@ -500,10 +489,9 @@ class BreakingOff(MemoryBroker):
 async def test_what_is_declared_is_declared_to_its_end_though_the_connection_goes(
     stage: Stage, is_all: bool
 ) -> None:
-    app, carried = counting()
-    await stage.seed(app)
-    for queue in app.topology().queues:
-        if is_all or queue.name != app.names.roster:
+    carried = await counting(stage)
+    for queue in stage.app.topology().queues:
+        if is_all or queue.name != stage.app.names.roster:
             await stage.broker.delete(queue.name)
     async with stage.supervised(over=BreakingOff(stage.server)), stage.supervised():
         # Its first tick is over when it is found overdue, and no journal tells of it.
@@ -512,20 +500,18 @@ async def test_what_is_declared_is_declared_to_its_end_though_the_connection_goe
 
 
 async def test_a_broker_that_lost_everything_gets_back_what_the_roster_said(stage: Stage) -> None:
-    app, _ = counting()
-
-    @app.task()
+    @stage.app.task()
     async def report(city: str = "") -> None: ...
 
-    await stage.seed(app)
+    await counting(stage)
     await report.start("bonn", every="1h", args={"city": "Bonn"})
     await report.start("koeln", every="1h")
     await report.stop("koeln")
-    await stage.verbs.pause(app.loop("task"), "stocktaking")
+    await stage.verbs.pause(stage.app.loop("task"), "stocktaking")
     before = await stage.listing()
     async with stage.supervised(), stage.supervised():
         await asyncio.sleep(1)
-        for queue in app.topology().queues:
+        for queue in stage.app.topology().queues:
             await stage.broker.delete(queue.name)
         await asyncio.sleep(3600 + UNTIL_FOUND + ROUND)
     after = await stage.listing()
@@ -542,13 +528,12 @@ async def test_a_broker_that_kept_nothing_but_snapshots_gets_back_what_they_say(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler.queues.roster.FEW", 0)
-    app, _ = counting()
-    await stage.seed(app)
-    await stage.verbs.pause(app.loop("task"), "stocktaking")
+    await counting(stage)
+    await stage.verbs.pause(stage.app.loop("task"), "stocktaking")
     before = (await stage.program.roster.read()).known(TASK)
     await stage.program.roster.compact()
-    for queue in app.topology().queues:
-        if queue.name != app.names.snapshots:
+    for queue in stage.app.topology().queues:
+        if queue.name != stage.app.names.snapshots:
             await stage.broker.delete(queue.name)
     async with stage.supervised():
         await asyncio.sleep(3 * ROUND)
@@ -558,20 +543,18 @@ async def test_a_broker_that_kept_nothing_but_snapshots_gets_back_what_they_say(
 
 
 async def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing(stage: Stage) -> None:
-    app, _ = counting()
-    await stage.seed(app)
-    await stage.broker.delete(app.names.roster)
+    await counting(stage)
+    await stage.broker.delete(stage.app.names.roster)
     async with not_allowed(stage.server) as broker:
         with pytest.raises(QueueNotFound, match="'test.v1.roster' is not in.*scheduler seed"):
-            await processor_of(app, broker, stage.clock).run()
+            await processor_of(stage.app, broker, stage.clock).run()
 
 
 # The loop itself
 
 
 async def test_supervision_comes_back_when_its_own_token_is_gone(stage: Stage) -> None:
-    app, _ = counting()
-    await stage.seed(app)
+    await counting(stage)
     other = FaultyBroker(stage.server)
     looks = other.on("read", ".journal").first(lambda call: asyncio.sleep(0))
     async with stage.supervised(), stage.supervised(over=other):
@@ -589,12 +572,11 @@ async def test_supervision_comes_back_when_its_own_token_is_gone(stage: Stage) -
 async def test_a_queue_of_supervision_that_may_not_be_declared_is_told_within_two_rounds(
     stage: Stage,
 ) -> None:
-    app, _ = counting()
-    await stage.seed(app)
+    await counting(stage)
     stage.expects_none(SUPERVISION)
     async with stage.supervised(over=not_allowed(stage.server)):
         await asyncio.sleep(1)
-        await stage.broker.delete(app.names.processor_queue(SUPERVISION.task))
+        await stage.broker.delete(stage.app.names.processor_queue(SUPERVISION.task))
         await asyncio.sleep(1.7 * ROUND)
         (delayed,) = of(SupervisionDelayed, stage.events)
     assert "Lost loops are not repaired; run `scheduler seed`" in delayed.reason
@@ -610,13 +592,12 @@ async def test_a_queue_of_supervision_that_may_not_be_declared_is_told_within_tw
 async def test_supervision_is_looked_after_though_that_failed_before(
     stage: Stage, caplog: pytest.LogCaptureFixture, error: Exception, logged: list[str]
 ) -> None:
-    app, _ = counting()
-    await stage.seed(app)
+    await counting(stage)
     await stage.lose(SUPERVISION)
     broker = FaultyBroker(stage.server)
     async with stage.supervised(over=broker):
         await asyncio.sleep(1)
-        failing = broker.on("depth", app.names.processor_queue(SUPERVISION.task)).fails(error)
+        failing = broker.on("depth", stage.app.names.processor_queue(SUPERVISION.task)).fails(error)
         await asyncio.sleep(4 * ROUND)
         assert stage.repairs() == []
         await failing.cease()
@@ -630,8 +611,7 @@ async def test_supervision_is_looked_after_though_that_failed_before(
 async def test_a_round_that_does_not_end_is_broken_off_and_its_token_is_not_parked(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, _ = counting()
-    await stage.seed(app)
+    await counting(stage)
 
     async def read_on(*_: object) -> None:
         await asyncio.sleep(3600)
@@ -649,8 +629,7 @@ async def test_a_round_that_does_not_end_is_broken_off_and_its_token_is_not_park
 
 @pytest.mark.parametrize("carried", ["garbage", {"reported": 7}, [1], {"cursor": -7}])
 async def test_what_another_version_remembered_is_forgotten(stage: Stage, carried: Any) -> None:
-    app, _ = counting()
-    await stage.seed(app)
+    await counting(stage)
     token = await stage.token(SUPERVISION)
     await stage.lose(SUPERVISION)
     await stage.crowd([replace(token, carry=carried)])
@@ -666,16 +645,15 @@ async def test_what_another_version_remembered_is_forgotten(stage: Stage, carrie
 async def test_loops_are_counted_as_the_last_round_found_them_if_that_was_recent(
     stage: Stage,
 ) -> None:
-    app, _ = counting()
-    await stage.seed(app)
+    await counting(stage)
     async with stage.supervised():
         await asyncio.sleep(ROUND + 2)
-        await stage.verbs.pause(app.loop("task"))
+        await stage.verbs.pause(stage.app.loop("task"))
         counted = (await count(stage.program)).tally.loops
         await asyncio.sleep(ROUND)
         paused = (await count(stage.program)).tally.loops
     assert (counted["task"], paused["task"]) == ({LoopState.ACTIVE: 1}, {LoopState.PAUSED: 1})
-    await stage.verbs.resume(app.loop("task"))
+    await stage.verbs.resume(stage.app.loop("task"))
     await asyncio.sleep(ROUNDS * ROUND)
     assert (await count(stage.program)).tally.loops["task"] == counted["task"]
 
@@ -732,9 +710,8 @@ async def test_of_several_processors_that_reconnect_one_triggers_supervision(
 
 
 async def test_a_loop_that_the_code_does_not_have_is_reported_once(stage: Stage) -> None:
-    old, _ = counting()
+    await counting(stage)
     new = beating("other")
-    await stage.seed(old)
     with recording(new) as events:
         async with stage.supervised(app=new):
             await asyncio.sleep(10 * ROUND)
@@ -743,8 +720,8 @@ async def test_a_loop_that_the_code_does_not_have_is_reported_once(stage: Stage)
 
 
 async def test_a_loop_that_a_newer_release_has_removed_is_reported_once(stage: Stage) -> None:
-    old, _ = counting()
-    await stage.seed(old)
+    await counting(stage)
+    old = stage.app
     await stage.seed(beating("other"))
     await stage.seeding.seed(prune=True)
     with recording(old) as events:
@@ -770,9 +747,8 @@ async def test_a_loop_that_is_due_where_nobody_consumes_is_reported_whenever_it_
 
 
 async def test_a_processor_that_is_still_preparing_answers_to_no_roll_call(stage: Stage) -> None:
-    app, _ = counting()
-    await stage.seed(app)
-    await stage.broker.delete(app.names.processor_queue("task"))
+    await counting(stage)
+    await stage.broker.delete(stage.app.names.processor_queue("task"))
     broker, may_go_on = FaultyBroker(stage.server), asyncio.Event()
 
     async def hold(_: Call) -> None:
@@ -791,12 +767,11 @@ async def test_a_processor_that_is_still_preparing_answers_to_no_roll_call(stage
 
 
 async def test_a_loop_of_which_another_epoch_began_meanwhile_is_not_repaired(stage: Stage) -> None:
-    app, _ = counting()
-    await stage.seed(app)
+    await counting(stage)
     seen = {TASK: (await stage.listing()).known(TASK)}
-    await stage.verbs.pause(app.loop("task"))
+    await stage.verbs.pause(stage.app.loop("task"))
     paused = (await stage.listing())[TASK]
-    await stage.program.beginnings.repair([app.loop("task")], "doubled", epochs=seen)
+    await stage.program.beginnings.repair([stage.app.loop("task")], "doubled", epochs=seen)
     assert (await stage.listing())[TASK] == paused
     assert stage.repairs() == []
 
@@ -817,13 +792,11 @@ async def test_a_reconnect_in_a_reconnect_begins_the_rounds_again(stage: Stage) 
 async def test_a_queue_that_is_gone_is_declared_and_reported(
     stage: Stage, kind: str, may_declare: bool
 ) -> None:
-    app, _ = counting()
-
-    @app.task
+    @stage.app.task
     async def call() -> None: ...
 
-    await stage.seed(app)
-    names = app.names
+    await counting(stage)
+    names = stage.app.names
     queue = {
         "processor": names.processor_queue("task"),
         "failed": names.failed_queue("call"),
@@ -839,11 +812,10 @@ async def test_a_queue_that_is_gone_is_declared_and_reported(
 
 
 async def test_a_token_that_the_journal_does_not_know_is_a_new_one(stage: Stage) -> None:
-    app, carried = counting(every="50s")
-    await stage.seed(app)
+    carried = await counting(stage, every="50s")
     async with stage.supervised():
         await run_once(stage)
-        await stage.broker.delete(app.names.journal)
+        await stage.broker.delete(stage.app.names.journal)
         await stage.lose(TASK)
         await asyncio.sleep(50 + UNTIL_FOUND)
         assert stage.repairs() == [("task", "lost")]

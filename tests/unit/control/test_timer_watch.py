@@ -14,7 +14,7 @@ from scheduler.protocol.hatchery import Timer, header_at, route
 from scheduler.protocol.tokens import LoopId, encode, token_key
 from scheduler.timing.durations import SECOND
 from tests.faulty import FaultyBroker
-from tests.stage import Stage, new_app, of, program_of
+from tests.stage import Stage, of, program_of
 from tests.sweep import empty
 
 HOUR = route(timedelta(hours=1)).key
@@ -22,16 +22,14 @@ TASK = LoopId("task")
 
 
 async def with_both(stage: Stage) -> Scheduler:
-    app = new_app()
-
-    @app.periodic(every="10s")
+    @stage.app.periodic(every="10s")
     async def task() -> None: ...
 
-    @app.task
+    @stage.app.task
     async def mail() -> None: ...
 
-    await stage.seed(app)
-    return app
+    await stage.seed()
+    return stage.app
 
 
 async def hold_back(stage: Stage, *, due_in: timedelta, losing: bool = False) -> None:

@@ -92,12 +92,10 @@ AFTER = 600.0
 async def test_a_loop_that_is_resumed_after_a_moment_makes_up_for_what_was_due_since(
     stage: Stage, schedule: Every | Cron, starts: list[float]
 ) -> None:
-    app = new_app()
-
-    @app.periodic(schedule=schedule)
+    @stage.app.periodic(schedule=schedule)
     async def task(ctx: Context) -> None: ...
 
-    await stage.seed(app, paused=True)
+    await stage.seed(paused=True)
     async with stage.processor():
         await asyncio.sleep(7500)
         after = START + timedelta(seconds=AFTER)

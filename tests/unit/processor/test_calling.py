@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +12,6 @@ from pydantic import BaseModel
 
 from scheduler import Context, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.errors import InvalidArguments
 from scheduler.events import (
     Escalated,
     MessageParked,
@@ -49,15 +47,14 @@ def is_about(seconds: float) -> Any:
 
 
 async def test_a_sent_message_runs_at_once_and_is_gone(stage: Stage) -> None:
-    app = new_app()
     seen: list[Any] = []
 
-    @app.task()
+    @stage.app.task()
     async def greet(ctx: Context, name: str, times: int = 1) -> None:
         seen.append((name, times, ctx.loop, ctx.attempt, ctx.seq, ctx.message.message_id))
         seen.append((ctx.routing_key, ctx.scheduled_at, ctx.carried, ctx.previous_at))
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         name = await greet.send("Ada", times=2)
         await asyncio.sleep(0.01)
@@ -74,16 +71,15 @@ async def test_a_sent_message_runs_at_once_and_is_gone(stage: Stage) -> None:
 async def test_a_delayed_message_runs_after_its_delay(
     stage: Stage, delay: str, after: float
 ) -> None:
-    app = new_app()
     ticks: list[Any] = []
     keys: list[str] = []
 
-    @app.task()
+    @stage.app.task()
     async def remind(ctx: Context) -> None:
         ticks.append(ctx.scheduled_at)
         keys.append(ctx.routing_key)
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await remind.send_later(delay)
         await asyncio.sleep(after + 1)
@@ -97,12 +93,10 @@ async def test_a_delayed_message_runs_after_its_delay(
 async def test_a_message_for_a_moment_runs_then_or_now_if_it_has_passed(
     stage: Stage, offset: float, after: float
 ) -> None:
-    app = new_app()
-
-    @app.task()
+    @stage.app.task()
     async def remind() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await remind.send_at(START + timedelta(seconds=offset))
         await asyncio.sleep(10)
@@ -113,16 +107,14 @@ async def test_a_message_for_a_moment_runs_then_or_now_if_it_has_passed(
 async def test_a_moment_is_that_of_the_processors_clock_and_a_delay_that_of_the_broker(
     stage: Stage, fast: timedelta
 ) -> None:
-    app = new_app()
-
-    @app.task(expires="1m")
+    @stage.app.task(expires="1m")
     async def at(n: int) -> None: ...
 
-    @app.task()
+    @stage.app.task()
     async def later() -> None: ...
 
-    await stage.seed(app)
-    app.outbox.use(stage.broker, LoopClock(START + fast))
+    await stage.seed()
+    stage.app.outbox.use(stage.broker, LoopClock(START + fast))
     await at.send_at(START + timedelta(hours=2), 1)
     await later.send_later("10m")
     async with stage.processor():
@@ -141,13 +133,11 @@ async def test_a_moment_is_that_of_the_processors_clock_and_a_delay_that_of_the_
 async def test_a_moment_is_kept_though_the_clock_of_the_sender_is_a_little_ahead(
     stage: Stage,
 ) -> None:
-    app = new_app()
-
-    @app.task()
+    @stage.app.task()
     async def remind() -> None: ...
 
-    await stage.seed(app)
-    app.outbox.use(stage.broker, LoopClock(START + timedelta(seconds=1)))
+    await stage.seed()
+    stage.app.outbox.use(stage.broker, LoopClock(START + timedelta(seconds=1)))
     await remind.send_at(START + timedelta(seconds=3))
     async with stage.processor():
         await asyncio.sleep(10)
@@ -166,21 +156,20 @@ async def test_a_moment_is_kept_though_the_clock_of_the_sender_is_a_little_ahead
 async def test_a_message_of_somebody_else_expires_by_its_timestamp(
     stage: Stage, sent_ago: timedelta | None, runs: bool
 ) -> None:
-    app = new_app()
     seen: list[bytes] = []
 
-    @app.task(subscribe=[("orders", "order.*", "topic")], expires="2h")
+    @stage.app.task(subscribe=[("orders", "order.*", "topic")], expires="2h")
     async def paid(order: bytes) -> None:
         seen.append(order)
 
-    await stage.seed(app)
+    await stage.seed()
     sent_at = None if sent_ago is None else START - sent_ago
     await stage.publish(replace(FOREIGN, timestamp=sent_at), "order.paid", "orders")
     async with stage.processor():
         await asyncio.sleep(1)
         assert seen == [FOREIGN.body] * runs
         assert [parked.reason for parked in await stage.parked()] == ["expired"] * (not runs)
-        await stage.failed.replay(app.tasks, EVERYTHING)  # an operator knows what he does
+        await stage.failed.replay(stage.app.tasks, EVERYTHING)  # an operator knows what he does
         await asyncio.sleep(1)
     assert seen == [FOREIGN.body]
 
@@ -204,13 +193,11 @@ async def test_a_task_ends_its_run_by_its_own_word(
     waits: list[float],
     reason: str | None,
 ) -> None:
-    app = new_app()
-
-    @app.task(retry=Retry(2, delays=["1s"], jitter=0, give_up_on=(KeyError,)))
+    @stage.app.task(retry=Retry(2, delays=["1s"], jitter=0, give_up_on=(KeyError,)))
     async def task() -> None:
         raise raised
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await task.send()
         await asyncio.sleep(60)
@@ -223,14 +210,12 @@ async def test_a_task_ends_its_run_by_its_own_word(
 
 
 async def test_a_retry_can_wait_for_longer_than_the_timers_can(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task(retry=Retry(2))
+    @stage.app.task(retry=Retry(2))
     async def task(ctx: Context) -> None:
         if ctx.attempt == 1:
             raise RetryLater("1400d")
 
-    await stage.seed(app)
+    await stage.seed()
     await task.send()
     for day in 0, 1350, 1399, 1400, 1401:
         await asyncio.sleep((START + timedelta(days=day) - stage.clock.now()).total_seconds())
@@ -291,10 +276,9 @@ async def test_an_ordered_task_and_another_one_count_the_same_message_apart(
     stage: Stage,
     message_id: str | None,
 ) -> None:
-    app = new_app()
     seen: list[tuple[str, int]] = []
 
-    @app.task(
+    @stage.app.task(
         ordered=True,
         subscribe=[("orders", "order.paid", "topic")],
         retry=Retry(2, delays=["1m"], jitter=0),
@@ -303,11 +287,11 @@ async def test_an_ordered_task_and_another_one_count_the_same_message_apart(
         seen.append(("bill", ctx.attempt))
         raise ValueError("boom")
 
-    @app.task(subscribe=[("orders", "order.shipped", "topic")], retry=ONCE)
+    @stage.app.task(subscribe=[("orders", "order.shipped", "topic")], retry=ONCE)
     async def ship(ctx: Context, order: bytes) -> None:
         seen.append(("ship", ctx.attempt))
 
-    await stage.seed(app)
+    await stage.seed()
     message = replace(FOREIGN, message_id=message_id)
     async with stage.processor():
         await stage.publish(message, "order.paid", "orders")
@@ -342,67 +326,14 @@ class Order(BaseModel):
     number: int
 
 
-async def of_bytes(body: bytes) -> None: ...
-async def of_text(body: str) -> None: ...
-async def of_json(body: dict[str, int]) -> None: ...
-async def of_anything(body: Any) -> None: ...
-async def of_model(body: Order, ctx: Context) -> None: ...
-async def of_number(body: int = 5) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("function", "body", "content_type", "value"),
-    [
-        (of_bytes, b"\xff\x00", "image/png", b"\xff\x00"),
-        (of_bytes, b"", None, b""),
-        (of_text, "hé".encode(), "text/plain", "hé"),
-        (of_text, b'"quoted"', "application/json", '"quoted"'),
-        (of_json, b'{"n": 1}', "application/json", {"n": 1}),
-        (of_json, b'{"n": 1}', None, {"n": 1}),
-        (of_anything, b"[1, null]", "application/cloudevents+json; charset=utf-8", [1, None]),
-        (of_model, b'{"number": 7}', "Application/JSON", Order(number=7)),
-        (of_number, b"3", None, 3),
-    ],
-)
-def test_the_body_of_somebody_elses_message_is_read_as_it_is_annotated(
-    function: Callable[..., Any], body: bytes, content_type: str | None, value: Any
-) -> None:
-    app = new_app()
-    task = app.task(subscribe=[("orders", "k", "topic")])(function)
-    assert task.spec.reads is not None
-    assert task.spec.reads.read(Message(body, content_type=content_type)) == {"body": value}
-
-
-@pytest.mark.parametrize(
-    ("function", "body", "content_type", "told"),
-    [
-        (of_text, b"\xff", "text/plain", "The body is not UTF-8 text"),
-        (of_json, b"{}", "text/plain", "content type 'text/plain' cannot be read into 'body'"),
-        (of_json, b'{"n": "x"}', None, "does not fit 'body': n: Input should be a valid integer"),
-        (of_model, b"[]", None, "The body does not fit 'body'"),
-        (of_number, b"", None, "Invalid JSON"),
-        (of_anything, b"[" * 100_000, None, "recursion limit exceeded"),
-    ],
-)
-def test_a_body_that_is_not_as_annotated_is_told(
-    function: Callable[..., Any], body: bytes, content_type: str | None, told: str
-) -> None:
-    app = new_app()
-    reads = app.task(subscribe=[("orders", "k", "topic")])(function).spec.reads
-    assert reads is not None
-    with pytest.raises(InvalidArguments, match=told):
-        reads.read(Message(body, content_type=content_type))
-
-
 async def test_a_task_with_a_subscription_can_be_sent_calls_too(stage: Stage) -> None:
-    app = new_app()
     seen: list[int] = []
 
-    @app.task(subscribe=[("orders", "order.paid", "topic")])
+    @stage.app.task(subscribe=[("orders", "order.paid", "topic")])
     async def paid(order: Order) -> None:
         seen.append(order.number)
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await stage.publish(Message(b'{"number": 1}'), "order.paid", "orders")
         await paid.send(Order(number=2))
@@ -422,27 +353,24 @@ LONG_ENOUGH = 1 + UNROUTED_CALL_FOR.total_seconds()
 async def test_what_found_no_queue_waits_for_the_rest_of_its_delay(
     stage: Stage, delay: float, after: float
 ) -> None:
-    app = new_app()
-
-    @app.task()
+    @stage.app.task()
     async def greet(name: str) -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     sent, due_at = START, START + timedelta(seconds=delay)
     call = new_call("test", "greet", {"name": "x"}, message_id="m", sent_at=sent, due_at=due_at)
     async with stage.processor():
-        await stage.publish(call, task_key("greet"), app.names.later_unrouted)
+        await stage.publish(call, task_key("greet"), stage.app.names.later_unrouted)
         await asyncio.sleep(120)
     assert stage.starts() == [is_about(after)]
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
 async def test_what_cannot_be_run_is_parked_with_the_reason(stage: Stage, bad: Any) -> None:
-    app = new_app()
     ran: list[tuple[str, Any]] = []
-    tasks_of(app, "orders", ran)
-    await stage.seed(app)
-    message = bad.message(app.namespace)
+    tasks_of(stage.app, "orders", ran)
+    await stage.seed()
+    message = bad.message(stage.app.namespace)
     async with stage.processor():
         key, exchange = bad.key, "orders" if bad.is_foreign else ""
         await stage.publish(message, key, exchange)
@@ -454,17 +382,16 @@ async def test_what_cannot_be_run_is_parked_with_the_reason(stage: Stage, bad: A
         assert message.headers.items() <= dict(parked.headers).items()
         assert ran == []
         # A replay forgets the headers of retries: if they were all that was wrong, it runs.
-        await stage.failed.replay(app.tasks, EVERYTHING)
+        await stage.failed.replay(stage.app.tasks, EVERYTHING)
         await asyncio.sleep(LONG_ENOUGH)
     assert len(ran) + len(await stage.parked()) == 1
     assert await stage.waiting() + len(ran) == 1
 
 
 async def test_what_is_only_strange_is_run(stage: Stage) -> None:
-    app = new_app()
     ran: list[tuple[str, Any]] = []
-    tasks_of(app, "orders", ran)
-    await stage.seed(app)
+    tasks_of(stage.app, "orders", ran)
+    await stage.seed()
     async with stage.processor():
         for message in GOOD:
             await stage.publish(message, "scan.page", "orders")
@@ -479,12 +406,10 @@ async def test_what_is_only_strange_is_run(stage: Stage) -> None:
 async def test_a_message_that_is_too_old_is_parked_or_dropped_and_counted(
     stage: Stage, expired: Any
 ) -> None:
-    app = new_app()
-
-    @app.task(expires="1h", expired=expired)
+    @stage.app.task(expires="1h", expired=expired)
     async def offer(n: int) -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     await offer.send(1)
     await offer.options(expires="3h").send(2)
     await offer.send_later("90m", 3)  # it expires an hour after its time
@@ -506,7 +431,7 @@ async def test_a_message_that_is_too_old_is_parked_or_dropped_and_counted(
         assert parked[0].error == "TimeoutError: it expired 3600.0 s ago"
         assert parked[0].message.body == b'{"args":{"n":1}}'
         async with stage.processor():  # an operator who replays it wants it run
-            await stage.failed.replay(app.tasks, EVERYTHING)
+            await stage.failed.replay(stage.app.tasks, EVERYTHING)
             await asyncio.sleep(1)
         assert len(of(RunStarted, stage.events)) == 3
 
@@ -514,13 +439,11 @@ async def test_a_message_that_is_too_old_is_parked_or_dropped_and_counted(
 async def test_a_retry_that_comes_too_late_is_parked_with_the_attempts_that_were_made(
     stage: Stage,
 ) -> None:
-    app = new_app()
-
-    @app.task(expires="30s", retry=Retry(5, delays=["20s"], jitter=0))
+    @stage.app.task(expires="30s", retry=Retry(5, delays=["20s"], jitter=0))
     async def offer() -> None:
         raise ValueError("boom")
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await offer.send()
         await asyncio.sleep(300)
@@ -535,15 +458,13 @@ async def test_a_retry_that_comes_too_late_is_parked_with_the_attempts_that_were
 async def test_what_an_ordered_task_tries_again_is_not_counted_as_given_back_by_stopping(
     stage: Stage,
 ) -> None:
-    app = new_app()
-
-    @app.task(ordered=True, retry=Retry(5, delays=["1s"], jitter=0))
+    @stage.app.task(ordered=True, retry=Retry(5, delays=["1s"], jitter=0))
     async def book(n: int) -> None:
         if not n:
             raise ValueError("boom")
         await asyncio.sleep(60)
 
-    await stage.seed(app)
+    await stage.seed()
     await book.send(0)
     await book.send(1)
     async with stage.processor(grace=5):
@@ -557,23 +478,22 @@ async def test_what_an_ordered_task_tries_again_is_not_counted_as_given_back_by_
 async def test_no_more_runs_go_on_at_once_than_a_task_and_its_processor_allow(
     stage: Stage, of_task: int, of_processor: int, at_once: int
 ) -> None:
-    app = new_app()
     going: list[int] = []
     most: list[int] = []
 
-    @app.task(concurrency=of_task)
+    @stage.app.task(concurrency=of_task)
     async def work(n: int) -> None:
         going.append(n)
         most.append(len(going))
         await asyncio.sleep(1)
         going.remove(n)
 
-    await stage.seed(app)
+    await stage.seed()
     for n in range(20):
         await work.send(n)
     async with stage.processor(concurrency=of_processor):
         await asyncio.sleep(0.5)
-        queue = await stage.broker.depth(app.names.processor_queue("work"))
+        queue = await stage.broker.depth(stage.app.names.processor_queue("work"))
         assert queue is not None
         assert queue.ready == 20 - at_once  # it holds what it runs, and no more
         await asyncio.sleep(20)
@@ -614,13 +534,11 @@ async def test_a_message_that_kills_its_processors_is_parked_and_not_run(stage: 
 
 
 async def with_work(stage: Stage) -> tuple[Scheduler, CallTask[[], [], Any]]:
-    app = new_app()
-
-    @app.task()
+    @stage.app.task()
     async def work() -> None: ...
 
-    await stage.seed(app)
-    return app, work
+    await stage.seed()
+    return stage.app, work
 
 
 async def test_a_message_that_was_delivered_less_often_is_run(stage: Stage) -> None:
@@ -669,35 +587,34 @@ async def test_escalation_hooks_are_told_and_what_they_raise_does_no_harm(
     stage: Stage,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    app = new_app()
     told: list[Any] = []
 
-    @app.task(name="ours", retry=Retry(1, delays=["1s"], jitter=0))
+    @stage.app.task(name="ours", retry=Retry(1, delays=["1s"], jitter=0))
     async def ours(n: int) -> None:
         raise ValueError("boom")
 
-    @app.on_escalation
+    @stage.app.on_escalation
     def plain(event: Escalated) -> None:
         told.append(("plain", event.loop.task, str(event.error), event.attempt, event.message_id))
 
-    @app.on_escalation
+    @stage.app.on_escalation
     def bad(event: Escalated) -> None:
         raise RuntimeError("the pager is broken")
 
-    @app.on_escalation
+    @stage.app.on_escalation
     async def bad_too(event: Escalated) -> None:
         raise RuntimeError("the mail is broken")
 
-    @app.on_escalation
+    @stage.app.on_escalation
     async def hangs(event: Escalated) -> None:
         await asyncio.sleep(3600)
 
-    @app.on_escalation
+    @stage.app.on_escalation
     async def coroutine(event: Escalated) -> None:
         await asyncio.sleep(1)
         told.append(("coroutine", event.paused))
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         name = await ours.send(1)
         await asyncio.sleep(60)
@@ -714,19 +631,18 @@ async def test_escalation_hooks_are_told_and_what_they_raise_does_no_harm(
 
 
 async def test_hooks_are_told_of_all_that_is_parked_with_the_reason(stage: Stage) -> None:
-    app = new_app()
     told: list[Any] = []
 
-    @app.task(retry=ONCE, expires="1m")
+    @stage.app.task(retry=ONCE, expires="1m")
     async def ours(n: int) -> None:
         raise Reject(f"no {n}")
 
-    @app.on_escalation
+    @stage.app.on_escalation
     def hook(event: Escalated) -> None:
         told.append((str(event.loop), event.message_id, event.reason, event.paused))
 
-    await stage.seed(app)
-    key, calls = task_key("ours"), app.names.calls
+    await stage.seed()
+    key, calls = task_key("ours"), stage.app.names.calls
     async with stage.processor():
         name = await ours.send(1)
         await stage.publish(Message(b"?", message_id="odd"), key, calls)
@@ -746,23 +662,22 @@ async def test_hooks_are_told_of_all_that_is_parked_with_the_reason(stage: Stage
 
 
 async def test_what_a_hook_logs_names_the_run_that_it_is_about(stage: Stage) -> None:
-    app = new_app()
     named: list[Any] = []
 
-    @app.task(retry=ONCE)
+    @stage.app.task(retry=ONCE)
     async def fails() -> None:
         raise ValueError("boom")
 
-    @app.task()
+    @stage.app.task()
     async def sends() -> None:
         await fails.options(message_id="at once").send()
         await fails.options(message_id="later").send_later("1s")
 
-    @app.on_escalation
+    @stage.app.on_escalation
     def hook(event: Escalated) -> None:
         named.append(current_run.get())
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await sends.send()
         await asyncio.sleep(5)

@@ -192,13 +192,12 @@ def raising(error: Exception) -> Callable[[Context], Any]:
 async def test_what_a_run_chooses_itself_when_it_is_cancelled_holds(
     stage: Stage, function: Any, ending: str
 ) -> None:
-    app = new_app()
-    app.periodic(every="1h", name="report")(function)
-    await stage.seed(app)
+    stage.app.periodic(every="1h", name="report")(function)
+    await stage.seed()
     async with stage.processor():
-        await stage.verbs.trigger(app.loop("report"))
+        await stage.verbs.trigger(stage.app.loop("report"))
         await asyncio.sleep(1)
-        report = await app.cancel("report")
+        report = await stage.app.cancel("report")
     assert (report.ending, report.as_asked) == (ending, ending == "cancelled")
 
 
@@ -225,20 +224,19 @@ async def test_one_that_does_not_end_is_waited_for_some_seconds(stage: Stage) ->
 
 async def test_the_time_of_a_run_that_is_cancelled_may_be_over_meanwhile(stage: Stage) -> None:
     """It is cancelled then, not timed out: it is not tried again."""
-    app = new_app()
 
-    @app.periodic(every="1h", timeout="10s")
+    @stage.app.periodic(every="1h", timeout="10s")
     async def report() -> None:
         try:
             await asyncio.sleep(1000)
         finally:
             await asyncio.sleep(1000)
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
-        await stage.verbs.trigger(app.loop("report"))
+        await stage.verbs.trigger(stage.app.loop("report"))
         await asyncio.sleep(5)
-        assert (await app.cancel("report")).ending == "cancelled"
+        assert (await stage.app.cancel("report")).ending == "cancelled"
 
 
 # Which run

@@ -4,64 +4,21 @@ import asyncio
 import concurrent.futures
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
 import pytest
 from pydantic import AfterValidator
 
-from scheduler import (
-    Context,
-    Cron,
-    Every,
-    RegistrationError,
-    Retry,
-    Scheduler,
-    Settings,
-)
+from scheduler import Context, RegistrationError, Retry, Scheduler, Settings
 from scheduler.errors import LifespanError
 from scheduler.events import MessageParked, RunFinished, RunStarted
 from scheduler.middleware import CallNext
-from scheduler.processor.settlement import Finished, Returned, settle
-from scheduler.protocol.tokens import LoopId, Token
-from scheduler.tasks.retries import Policy
 from scheduler.testing import simulate
-from tests.stage import Stage
-
-NINE = datetime(2026, 6, 1, 9, tzinfo=UTC)
-MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-DAILY = Cron("0 9 * * *")
+from tests.stage import Stage, new_app
 
 
-def token(schedule: Every | Cron = DAILY, **fields: Any) -> Token:
-    timing: dict[str, Any] = {"scheduled_at": NINE, "due_at": NINE}
-    return Token(LoopId("report"), schedule, **timing | fields)
-
-
-def new_app() -> Scheduler:
-    return Scheduler("shop", Settings())
-
-
-@pytest.mark.parametrize(
-    ("schedule", "missed", "following"),
-    [
-        (Every("1h", mode="fixed_rate"), 1, NINE + 2 * HOUR),
-        (Every("1h", mode="fixed_rate", catch_up="all"), 0, NINE + HOUR),
-    ],
-)
-def test_a_triggered_run_that_outlasts_the_coming_tick_does_not_swallow_it(
-    schedule: Every, missed: int, following: datetime
-) -> None:
-    due = NINE + 59 * MINUTE
-    triggered = token(schedule, scheduled_at=NINE + HOUR, due_at=due)
-    run = Finished(triggered, due, due, NINE + 90 * MINUTE, Returned(None))
-    settled = settle(run, Policy(Retry()), chance=lambda: 0.5)
-    assert settled.put is not None
-    assert (settled.missed, settled.put.scheduled_at) == (missed, following)
-
-
-def test_the_tick_before_is_the_same_for_each_retry() -> None:
-    app = new_app()
+def test_the_tick_before_is_the_same_for_each_retry(app: Scheduler) -> None:
     seen: list[datetime | None] = []
 
     @app.periodic(every="1h", mode="fixed_rate", retry=Retry(1, delays=["1s"]))
@@ -77,9 +34,7 @@ def test_the_tick_before_is_the_same_for_each_retry() -> None:
     assert seen[3] == seen[2]
 
 
-def test_a_loop_survives_a_lone_surrogate_in_what_it_carries() -> None:
-    app = new_app()
-
+def test_a_loop_survives_a_lone_surrogate_in_what_it_carries(app: Scheduler) -> None:
     @app.periodic(every="1m")
     async def report(ctx: Context) -> None:
         ctx.carry("\udcff")
@@ -165,8 +120,7 @@ def test_whatever_user_code_raises_its_loop_goes_on(place: str, error: type[Base
 
 
 @pytest.mark.parametrize("added", [{"x": object()}, {5: "x"}, {"x": None}, {"x": "\udcff"}])
-def test_whatever_a_listener_adds_to_a_trace_its_run_is_settled(added: Any) -> None:
-    app = new_app()
+def test_whatever_a_listener_adds_to_a_trace_its_run_is_settled(app: Scheduler, added: Any) -> None:
     app.periodic(every="10s")(sleep)
 
     @app.listen
@@ -225,15 +179,13 @@ async def sleep() -> None: ...
 async def test_a_task_that_swallows_its_cancellation_does_not_hold_up_the_shutdown(
     stage: Stage,
 ) -> None:
-    app = new_app()
-
-    @app.periodic(every="1s")
+    @stage.app.periodic(every="1s")
     async def stubborn() -> None:
         for _ in range(100):
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(60)
 
-    await stage.seed(app)
+    await stage.seed()
     stage.expects_some_in_hand()
     loop = asyncio.get_running_loop()
     async with stage.processor(grace=5):

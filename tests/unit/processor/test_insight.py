@@ -47,19 +47,17 @@ async def test_supervision_is_neither_told_of_nor_cancelled(stage: Stage) -> Non
 
 
 async def test_of_a_run_is_told_what_it_is_and_how_far(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="1h", timeout="1m")
+    @stage.app.periodic(every="1h", timeout="1m")
     async def report(ctx: Context) -> None:
         ctx.progress(0.4, "page 4\nof 10")
         ctx.extend("1h")
         await asyncio.sleep(30)
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
-        await stage.verbs.trigger(app.loop("report"))
+        await stage.verbs.trigger(stage.app.loop("report"))
         await asyncio.sleep(5)
-        running = await app.running()
+        running = await stage.app.running()
     (run,) = running.runs
     assert (running.complete, running.more) == (True, 0)
     assert (run.id, run.task, run.loop, run.key, run.seq, run.attempt) == (
@@ -296,8 +294,7 @@ def write_and_stop(path: str) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-async def test_a_process_tells_how_far_it_is_and_where_and_is_killed() -> None:
-    app = new_app()
+async def test_a_process_tells_how_far_it_is_and_where_and_is_killed(app: Scheduler) -> None:
     app.task(executor="process", retry=Retry(3))(work_alone)
     async with at_show(app) as show:
         run = await show.until(lambda run: "time.sleep(100)" in (run.stack or ""))

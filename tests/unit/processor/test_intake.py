@@ -19,12 +19,11 @@ def is_about(seconds: float) -> Any:
 
 async def paced(stage: Stage, rate: str, concurrency: int = 10) -> CallTask[..., [int], Any]:
     """A task with this rate, seeded."""
-    app = new_app()
 
-    @app.task(rate=rate, concurrency=concurrency)
+    @stage.app.task(rate=rate, concurrency=concurrency)
     async def send_sms(n: int) -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     return send_sms
 
 
@@ -71,13 +70,11 @@ async def test_after_a_quiet_time_the_rate_is_kept(stage: Stage) -> None:
 
 
 async def test_of_a_paced_task_no_more_run_at_once_than_it_allows(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task(rate="60/m", concurrency=2)
+    @stage.app.task(rate="60/m", concurrency=2)
     async def send_sms(n: int) -> None:
         await asyncio.sleep(10)
 
-    await stage.seed(app)
+    await stage.seed()
     for n in range(5):
         await send_sms.send(n)
     async with stage.processor():
@@ -87,14 +84,13 @@ async def test_of_a_paced_task_no_more_run_at_once_than_it_allows(stage: Stage) 
 
 
 async def test_an_ordered_task_with_a_rate_keeps_both(stage: Stage) -> None:
-    app = new_app()
     seen: list[int] = []
 
-    @app.task(rate="6/m", ordered=True)
+    @stage.app.task(rate="6/m", ordered=True)
     async def book(n: int) -> None:
         seen.append(n)
 
-    await stage.seed(app)
+    await stage.seed()
     for n in range(4):
         await book.send(n)
     async with stage.processor():
@@ -180,16 +176,14 @@ async def test_an_ordered_message_that_kills_its_processors_is_parked(
 
 
 async def test_what_comes_when_a_processor_stops_is_given_back_at_once(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task(rate="60/m")
+    @stage.app.task(rate="60/m")
     async def send_sms(n: int) -> None: ...
 
-    @app.task()
+    @stage.app.task()
     async def long() -> None:
         await asyncio.sleep(60)
 
-    await stage.seed(app)
+    await stage.seed()
     await long.send()
     async with stage.processor(grace=100) as worker:
         await asyncio.sleep(10)
@@ -210,22 +204,20 @@ async def test_what_is_lost_as_soon_as_it_came_is_taken_again(stage: Stage) -> N
 
 
 async def test_who_rests_is_known_to_be_there_though_no_consumer_is(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task(ordered=True, retry=Retry(3, delays=["1h"], jitter=0))
+    @stage.app.task(ordered=True, retry=Retry(3, delays=["1h"], jitter=0))
     async def book() -> None:
         raise ValueError("boom")
 
-    @app.task(rate="1/m")
+    @stage.app.task(rate="1/m")
     async def send_sms() -> None: ...
 
-    @app.task()
+    @stage.app.task()
     async def other() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor() as worker:
         await asyncio.sleep(1)
-        queues = {name: app.names.processor_queue(name) for name in app.tasks}
+        queues = {name: stage.app.names.processor_queue(name) for name in stage.app.tasks}
         assert set(worker.listening) == set(queues.values())
         for task in book, send_sms:
             await task.send()
@@ -239,16 +231,14 @@ async def test_who_rests_is_known_to_be_there_though_no_consumer_is(stage: Stage
 
 
 async def test_when_a_processor_has_ended_it_holds_nothing(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task(ordered=True)
+    @stage.app.task(ordered=True)
     async def book() -> None:
         await asyncio.sleep(10)
 
-    await stage.seed(app)
+    await stage.seed()
     for _ in range(3):
         await book.send()
-    process = processor_of(app, stage.broker, stage.clock, supervises=False, grace=60)
+    process = processor_of(stage.app, stage.broker, stage.clock, supervises=False, grace=60)
     async with at_work(process):
         await asyncio.sleep(5)
     assert len(of(RunSettled, stage.events)) == 1

@@ -27,7 +27,7 @@ from scheduler.queues.roll_call import RollCall
 from scheduler.timing.moments import LoopClock
 from scheduler.timing.schedules import Every
 from tests.faulty import Call, Fault, FaultyBroker
-from tests.stage import START, Stage, at_work, new_app, processor_of, roster_of, seconds_of
+from tests.stage import START, Stage, new_app, roster_of, seconds_of
 
 LOOP, NAMES = LoopId("task"), Names("test")
 LOST = ConnectionLost("memory://", "cut"), Connected("memory://", "4.0", timedelta(seconds=1))
@@ -83,12 +83,11 @@ async def knowing(stage: Stage) -> AsyncGenerator[Knowing]:
 
 async def due_at_ten(stage: Stage) -> None:
     """Seed a loop that is due after ten seconds."""
-    app = new_app()
 
-    @app.periodic(every="10s")
+    @stage.app.periodic(every="10s")
     async def task() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
 
 
 async def test_a_processor_tells_how_far_it_is_behind_the_roster(stage: Stage) -> None:
@@ -109,17 +108,17 @@ async def test_a_processor_that_starts_reads_the_roster_before_it_takes_a_token(
 ) -> None:
     await due_at_ten(stage)
     await asyncio.sleep(11)
-    async with FaultyBroker(stage.server) as broker:
-        reading = Reading(broker)
-        reading.held()
-        async with at_work(processor_of(stage.app, broker, stage.clock, supervises=False)):
-            await reading.begun.wait()
-            await asyncio.sleep(5)
-            queue = await stage.broker.depth(NAMES.processor_queue("task"))
-            assert queue is not None
-            assert (queue.ready, queue.consumers) == (1, 0)
-            reading.go_on.set()
-            await asyncio.sleep(1)
+    broker = FaultyBroker(stage.server)
+    reading = Reading(broker)
+    reading.held()
+    async with stage.processor(over=broker):
+        await reading.begun.wait()
+        await asyncio.sleep(5)
+        queue = await stage.broker.depth(NAMES.processor_queue("task"))
+        assert queue is not None
+        assert (queue.ready, queue.consumers) == (1, 0)
+        reading.go_on.set()
+        await asyncio.sleep(1)
     assert stage.starts() == [16.0]
 
 
@@ -132,10 +131,8 @@ async def test_after_a_cut_no_token_is_run_before_the_roster_was_read_again(
     stage: Stage, lost: Event, back: Event
 ) -> None:
     await due_at_ten(stage)
-    async with (
-        FaultyBroker(stage.server) as broker,
-        at_work(processor_of(stage.app, broker, stage.clock, supervises=False)),
-    ):
+    broker = FaultyBroker(stage.server)
+    async with stage.processor(over=broker):
         await asyncio.sleep(5)
         reading = Reading(broker)
         reading.held()
@@ -155,29 +152,25 @@ async def test_after_a_cut_no_token_is_run_before_the_roster_was_read_again(
 async def test_after_a_cut_a_call_waits_a_while_for_the_roster_which_may_pause_its_task(
     stage: Stage, paused: bool
 ) -> None:
-    app = new_app()
-
-    @app.task
+    @stage.app.task
     async def mail() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     lost, back = LOST
-    async with (
-        FaultyBroker(stage.server) as broker,
-        at_work(processor_of(app, broker, stage.clock, supervises=False)),
-    ):
+    broker = FaultyBroker(stage.server)
+    async with stage.processor(over=broker):
         await asyncio.sleep(5)
         (connection,) = [each for each in stage.server.connections if each.subscriptions]
         connection.detach()
-        app.events.emit(lost)
+        stage.app.events.emit(lost)
         if paused:
-            await app.pause("mail")
+            await stage.app.pause("mail")
         await mail.send()
         reading = Reading(broker)
         reading.held()
         connection.attach()
         back_at = seconds_of([stage.clock.now()])[0]
-        app.events.emit(back)
+        stage.app.events.emit(back)
         await asyncio.sleep(4)
         assert stage.starts() == []
         if paused:

@@ -193,12 +193,11 @@ async def test_it_runs_in_another_process(stage: Stage, tmp_path: Path) -> None:
 
 
 async def test_its_context_is_of_use(stage: Stage) -> None:
-    app = new_app()
-    app.periodic(every="1s", executor="process")(count)
-    await stage.seed(app)
+    stage.app.periodic(every="1s", executor="process")(count)
+    await stage.seed()
     async with stage.processor():
         await asyncio.sleep(3.5)
-    assert (await stage.token(app.loop("count").id)).carry == 3
+    assert (await stage.token(stage.app.loop("count").id)).carry == 3
 
 
 @pytest.mark.parametrize(
@@ -271,9 +270,7 @@ def test_named_outcomes_travel() -> None:
         assert (type(same), vars(same), str(same)) == (type(outcome), vars(outcome), str(outcome))
 
 
-def test_the_executor_is_one_that_there_is() -> None:
-    app = new_app()
-
+def test_the_executor_is_one_that_there_is(app: Scheduler) -> None:
     def local() -> None: ...
 
     async def coroutine() -> None: ...
@@ -335,8 +332,7 @@ def is_there(pid: int) -> bool:
         return False
 
 
-async def test_who_asks_too_early_or_gives_up_keeps_no_later_answer_away() -> None:
-    app = new_app()
+async def test_who_asks_too_early_or_gives_up_keeps_no_later_answer_away(app: Scheduler) -> None:
     app.task(executor="process")(sleep)
     child = child_of(app, "sleep", seconds=100)
     assert child.ask().result() == (None, "")
@@ -353,8 +349,7 @@ async def test_who_asks_too_early_or_gives_up_keeps_no_later_answer_away() -> No
 
 
 @pytest.mark.parametrize("moment", ["before", "started", "begun"])
-async def test_it_can_be_killed_at_any_time(moment: str) -> None:
-    app = new_app()
+async def test_it_can_be_killed_at_any_time(app: Scheduler, moment: str) -> None:
     app.task(executor="process")(sleep)
     child = child_of(app, "sleep", seconds=100)
     if moment == "before":

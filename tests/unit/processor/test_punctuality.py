@@ -121,12 +121,10 @@ async def test_a_token_that_comes_too_early_waits_on_until_it_is_due(
 async def test_a_call_that_comes_too_early_waits_on_until_it_is_due(
     stage: Stage, came_after: timedelta
 ) -> None:
-    app = new_app()
-
-    @app.task()
+    @stage.app.task()
     async def remind() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     sent = new_call(
         "test",
         "remind",
@@ -139,7 +137,7 @@ async def test_a_call_that_comes_too_early_waits_on_until_it_is_due(
     sent = replace(sent, headers={**sent.headers, "x-death": forged})
     async with stage.processor():
         await asyncio.sleep(came_after.total_seconds())
-        await stage.publish(sent, task_key("remind"), app.names.delayed)
+        await stage.publish(sent, task_key("remind"), stage.app.names.delayed)
         await asyncio.sleep(700)
     assert stage.starts() == [600]
     early = [(each.reason, each.queue) for each in of(HatchedEarly, stage.events)]

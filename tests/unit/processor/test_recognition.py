@@ -30,7 +30,6 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import (
     Ending,
     LoopId,
-    State,
     Token,
     decode,
     encode,
@@ -117,9 +116,6 @@ def is_answer(call: Call) -> bool:
     return call.message.type == "scheduler.answer"
 
 
-# A common run
-
-
 # R1: void
 
 
@@ -163,16 +159,14 @@ async def test_a_token_tells_of_its_epoch_where_nobody_else_does(stage: Stage) -
 async def test_a_token_that_becomes_void_while_it_waits_for_its_turn_is_not_run(
     stage: Stage, verb: Literal["pause", "stop", "reschedule"], times: int
 ) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
+    @stage.app.periodic(every="10s")
     async def busy() -> None:
         await asyncio.sleep(20)
 
-    @app.task()
+    @stage.app.task()
     async def task() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     await task.start("a", every="11s")
     async with stage.processor(concurrency=1):
         await asyncio.sleep(15)
@@ -191,10 +185,8 @@ async def test_a_token_that_becomes_void_while_it_waits_for_its_turn_is_not_run(
 
 async def test_what_a_void_run_puts_only_the_journal_hears(stage: Stage) -> None:
     await stage.seed(app_with(takes=5))
-    async with (
-        FaultyBroker(stage.server) as broker,
-        at_work(processor_of(stage.app, broker, stage.clock, supervises=False)),
-    ):
+    broker = FaultyBroker(stage.server)
+    async with stage.processor(over=broker):
         await asyncio.sleep(12)
         await stage.verbs.pause(stage.app.loop("task"), "for lunch")
         await asyncio.sleep(100)
@@ -285,15 +277,13 @@ async def test_a_redelivered_token_that_was_not_settled_is_run(stage: Stage) -> 
 
 
 async def test_a_redelivered_retry_is_not_settled_by_the_attempt_that_put_it(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s", retry=Retry(1, delays=["1s"], jitter=0))
+    @stage.app.periodic(every="10s", retry=Retry(1, delays=["1s"], jitter=0))
     async def task(ctx: Context) -> None:
         await asyncio.sleep(5)
         if ctx.attempt == 1:
             raise ValueError
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await asyncio.sleep(18)
         stage.server.disconnect_all()
@@ -324,13 +314,11 @@ async def test_of_a_token_and_its_successor_that_come_back_together_the_successo
 
 
 async def test_what_was_settled_in_another_life_is_not_settled_in_this_one(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task()
+    @stage.app.task()
     async def task() -> None:
         await asyncio.sleep(5)
 
-    await stage.seed(app)
+    await stage.seed()
     await task.start("a", every="10s")
     async with stage.processor():
         await asyncio.sleep(32)
@@ -348,10 +336,8 @@ async def test_what_is_put_without_a_confirmation_is_put_again_unless_the_broker
     stage: Stage, is_taken: bool, is_first: bool
 ) -> None:
     await stage.seed(app_with(takes=5))
-    async with (
-        FaultyBroker(stage.server) as broker,
-        at_work(processor_of(stage.app, broker, stage.clock, supervises=False)),
-    ):
+    broker = FaultyBroker(stage.server)
+    async with stage.processor(over=broker):
         fault = broker.on("publish", where=is_exchange, times=1)
         _ = fault.loses_its_answer() if is_taken else fault.fails(Unconfirmed("It went."))
         await asyncio.sleep(12)
@@ -441,14 +427,12 @@ async def test_an_older_run_is_waited_for_though_its_processor_is_stopping(
 async def test_an_older_run_is_waited_for_though_it_was_given_more_time(
     stage: Stage, is_first: bool
 ) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s", timeout="12s", concurrency=1)
+    @stage.app.periodic(every="10s", timeout="12s", concurrency=1)
     async def task(ctx: Context) -> None:
         ctx.extend("60s")
         await asyncio.sleep(40)
 
-    await stage.seed(app)
+    await stage.seed()
     if not is_first:
         stage.expects_two(TASK)
     async with stage.supervised():
@@ -577,10 +561,8 @@ async def test_the_journal_is_read_no_further_back_than_to_where_a_loop_is_heard
     stage: Stage,
 ) -> None:
     await stage.seed(app_with(takes=5))
-    async with (
-        FaultyBroker(stage.server) as broker,
-        at_work(processor_of(stage.app, broker, stage.clock, supervises=False)),
-    ):
+    broker = FaultyBroker(stage.server)
+    async with stage.processor(over=broker):
         await asyncio.sleep(3612)
         broker.calls.clear()
         await stage.put_again(TASK)  # while a run goes on: it is its processor that exchanges it
@@ -592,55 +574,29 @@ async def test_the_journal_is_read_no_further_back_than_to_where_a_loop_is_heard
     assert read.count(0) == 1
 
 
-async def test_what_was_heard_long_ago_is_found(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
-    async def task(ctx: Context) -> None:
-        ctx.carry("so far")
-        if ctx.seq == 1:
-            raise StopLoop("sold out")
-
-    await stage.seed(app)
-    async with stage.processor():
-        await asyncio.sleep(86_400)
-        (status,) = await stage.survey.status()
-        assert (status.where, status.reason) == (Where.PAUSED, "sold out")
-        await stage.verbs.resume(app.loop("task"))
-        await asyncio.sleep(1)
-        token = await stage.token(TASK)
-    assert (token.seq, token.carry, token.state) == (2, "so far", State.ARMED)
-
-
 async def test_the_journal_is_not_read_for_a_loop_that_was_started_anew(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task()
+    @stage.app.task()
     async def task(ctx: Context) -> None:
         ctx.carry("of this life")
         assert ctx.carried is None or ctx.seq
 
-    await stage.seed(app)
+    await stage.seed()
     await task.start("a", every="10s")
-    async with (
-        FaultyBroker(stage.server) as broker,
-        at_work(processor_of(app, broker, stage.clock, supervises=False)),
-    ):
+    broker = FaultyBroker(stage.server)
+    async with stage.processor(over=broker):
         await asyncio.sleep(25)
         await task.stop("a")
         await task.start("a", every="10s")
         await asyncio.sleep(15)
     assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1, 0]
     assert {run.ending for run in of(RunFinished, stage.events)} == {Ending.SUCCEEDED}
-    assert not [call for call in broker.calls if call.target == app.names.journal]
+    assert not [call for call in broker.calls if call.target == stage.app.names.journal]
 
 
 async def test_a_first_token_that_comes_back_after_it_was_exchanged_is_acked(stage: Stage) -> None:
     await stage.seed(app_with(takes=5))
-    async with (
-        FaultyBroker(stage.server) as broker,
-        at_work(processor_of(stage.app, broker, stage.clock, supervises=False)),
-    ):
+    broker = FaultyBroker(stage.server)
+    async with stage.processor(over=broker):
         await asyncio.sleep(12)
         exchange = broker.on("publish", where=is_exchange, times=1)
 
@@ -703,9 +659,9 @@ async def test_a_journal_that_falls_silent_is_read_again_before_an_old_loop_goes
         reads = [each for each in broker.calls if each.target == stage.app.names.journal]
         return len([each for each in reads if each.operation == "read" and not each.position]) == 3
 
-    async with FaultyBroker(stage.server) as broker:
-        silence = broker.on("read", where=is_long_reading, times=1).fails(EOFError())
-        async with at_work(processor_of(stage.app, broker, stage.clock, supervises=False)):
-            await asyncio.sleep(30)
+    broker = FaultyBroker(stage.server)
+    silence = broker.on("read", where=is_long_reading, times=1).fails(EOFError())
+    async with stage.processor(over=broker):
+        await asyncio.sleep(30)
     assert silence.met
     assert [seq for _, seq in runs(stage)][:4] == [0, 1, 2, 3]

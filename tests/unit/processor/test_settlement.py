@@ -284,6 +284,18 @@ def test_a_triggered_run_keeps_the_coming_tick(schedule: Schedule, outcome: Outc
     assert (put(settlement).scheduled_at, settlement.missed) == (NINE, 0)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "following", "missed"), [(HOURLY, NINE + HOUR, 1), (ALL, NINE, 0)]
+)
+def test_a_triggered_run_that_outlasts_the_coming_tick_does_not_swallow_it(
+    schedule: Schedule, following: datetime, missed: int
+):
+    due_at = NINE - MINUTE
+    triggered = replace(TOKEN, schedule=schedule, due_at=due_at)
+    settlement = settled(Returned(None), triggered, tick=due_at, ended_at=NINE + 30 * MINUTE)
+    assert (put(settlement).scheduled_at, settlement.missed) == (following, missed)
+
+
 def test_a_triggered_run_that_is_retried_keeps_the_coming_tick():
     due_at = NINE - 20 * MINUTE
     triggered = replace(TOKEN, due_at=due_at)
@@ -328,6 +340,8 @@ def again(error: Exception, delay: timedelta) -> Settlement:
         (0, Raised(NO), again(NO, 10 * SECOND)),
         (1, Raised(NO), again(NO, 60 * SECOND)),
         (99, Raised(NO), Settlement(Ending.ESCALATED, park=Parking(None, "exhausted", NO))),
+        (2, Raised(LATER), Settlement(Ending.ESCALATED, park=Parking(None, "exhausted", LATER))),
+        (0, Raised(REJECT), Settlement(Ending.ESCALATED, park=Parking(None, "rejected", REJECT))),
         (0, Raised(SLOW), again(SLOW, 10 * SECOND)),
         (1, Raised(LATER), again(LATER, 3 * HOUR)),
         (0, Raised(StopLoop("enough")), Settlement(Ending.STOPPED)),
@@ -346,31 +360,10 @@ def test_a_call_settles_so(attempt: int, outcome: Outcome, expected: Settlement)
     assert settle_call(attempt, outcome, SPREAD, chance=lambda: 0.5) == expected
 
 
-@pytest.mark.parametrize(
-    ("attempt", "error", "reason"),
-    [(0, Reject("bad order"), "rejected"), (2, RetryLater("3h"), "exhausted")],
-)
-def test_a_call_is_parked_with_the_error_that_was_its_last(
-    attempt: int, error: Exception, reason: Literal["rejected", "exhausted"]
-):
-    settlement = settle_call(attempt, Raised(error), SPREAD, chance=lambda: 0.5)
-    assert settlement == Settlement(Ending.ESCALATED, park=Parking(None, reason, error))
-
-
 @pytest.mark.parametrize(("chance", "seconds"), [(0.0, 5), (0.5, 10), (0.75, 12.5)])
 def test_a_retry_of_a_call_is_spread_by_its_jitter(chance: float, seconds: float):
     settlement = settle_call(0, Raised(NO), SPREAD, chance=lambda: chance)
     assert settlement.retry_in == seconds * SECOND
-
-
-def test_a_call_that_is_too_old_is_parked_or_dropped():
-    late = Skipped("it expired 5.0 s ago")
-    settlement = settle_call(0, late, SPREAD, chance=float)
-    assert settlement.park is not None
-    assert (settlement.ending, settlement.park.reason) == (Ending.SKIPPED, "expired")
-    assert str(settlement.park.error) == "it expired 5.0 s ago"
-    dropped = settle_call(0, late, replace(SPREAD, expired="drop"), chance=float)
-    assert dropped == Settlement(Ending.SKIPPED)
 
 
 ONE_OFF = replace(TOKEN, schedule=Once(NINE), seq=0)

@@ -72,14 +72,12 @@ async def test_the_event_loop_goes_on_beside_it(stage: Stage) -> None:
 async def test_what_it_raises_is_its_outcome(
     stage: Stage, error: BaseException, endings: list[Ending]
 ) -> None:
-    app = new_app()
-
-    @app.periodic(every="1h", name="work")
+    @stage.app.periodic(every="1h", name="work")
     def work() -> None:
         raise error
 
-    await stage.seed(app)
-    await stage.verbs.trigger(app.loop("work"))
+    await stage.seed()
+    await stage.verbs.trigger(stage.app.loop("work"))
     async with stage.processor():
         await asyncio.sleep(60)
     finished = of(RunFinished, stage.events)

@@ -32,13 +32,11 @@ from tests.stage import START, Stage, an_app, at_work, new_app, of, processor_of
 
 
 async def test_a_loop_is_paused_after_its_last_retry_if_it_was_told_so(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s", retry=Retry(0), after_failure="pause")
+    @stage.app.periodic(every="10s", retry=Retry(0), after_failure="pause")
     async def fails() -> None:
         raise ValueError("boom")
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await asyncio.sleep(60)
     assert len(of(RunStarted, stage.events)) == 1
@@ -47,8 +45,7 @@ async def test_a_loop_is_paused_after_its_last_retry_if_it_was_told_so(stage: St
     assert status.reason == "paused after a failure: ValueError: boom"
 
 
-def test_a_run_that_takes_too_long_is_cancelled_and_counts_as_failed() -> None:
-    app = new_app()
+def test_a_run_that_takes_too_long_is_cancelled_and_counts_as_failed(app: Scheduler) -> None:
     cleaned_up: list[bool] = []
 
     @app.periodic(every="1m", timeout="5s", retry=Retry(0))
@@ -65,9 +62,7 @@ def test_a_run_that_takes_too_long_is_cancelled_and_counts_as_failed() -> None:
     assert cleaned_up == [True]
 
 
-def test_a_timeout_of_its_own_is_the_tasks_own_error() -> None:
-    app = new_app()
-
+def test_a_timeout_of_its_own_is_the_tasks_own_error(app: Scheduler) -> None:
     @app.periodic(every="1m", retry=Retry(0))
     async def task() -> None:
         raise TimeoutError("the database did not answer")
@@ -76,9 +71,7 @@ def test_a_timeout_of_its_own_is_the_tasks_own_error() -> None:
     assert str(finished.error) == "the database did not answer"
 
 
-def test_a_run_may_extend_its_deadline() -> None:
-    app = new_app()
-
+def test_a_run_may_extend_its_deadline(app: Scheduler) -> None:
     @app.periodic(every="1m", timeout="5s")
     async def patient(ctx: Context) -> None:
         before = ctx.deadline
@@ -91,8 +84,7 @@ def test_a_run_may_extend_its_deadline() -> None:
     assert finished.ending is Ending.SUCCEEDED
 
 
-def test_what_a_run_carries_reaches_the_next_unless_it_fails() -> None:
-    app = new_app()
+def test_what_a_run_carries_reaches_the_next_unless_it_fails(app: Scheduler) -> None:
     seen: list[Any] = []
 
     @app.periodic(every="10s", retry=Retry(0))
@@ -119,12 +111,10 @@ def test_what_a_run_carries_reaches_the_next_unless_it_fails() -> None:
 async def test_ticks_that_no_processor_was_there_for(
     stage: Stage, schedule: Every | Cron, ticks: list[int], skipped: list[tuple[str, int]]
 ) -> None:
-    app = new_app()
-
-    @app.periodic(schedule=schedule)
+    @stage.app.periodic(schedule=schedule)
     async def task() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     await asyncio.sleep(55)
     async with stage.processor():
         await asyncio.sleep(8)
@@ -135,9 +125,7 @@ async def test_ticks_that_no_processor_was_there_for(
     assert await stage.tokens() == 1
 
 
-def test_ticks_that_a_long_run_runs_over_are_skipped_and_told() -> None:
-    app = new_app()
-
+def test_ticks_that_a_long_run_runs_over_are_skipped_and_told(app: Scheduler) -> None:
     @app.periodic(every="10s", mode="fixed_rate")
     async def long() -> None:
         await asyncio.sleep(25)
@@ -219,24 +207,23 @@ async def test_a_token_for_a_task_that_nobody_has_is_kept_for_whoever_looks(stag
 
 
 async def test_a_replayed_tick_runs_once_more_beside_its_loop(stage: Stage) -> None:
-    app = new_app()
     well = asyncio.Event()
 
-    @app.periodic(every="1h", retry=Retry(0))
+    @stage.app.periodic(every="1h", retry=Retry(0))
     async def task(ctx: Context) -> None:
         if not well.is_set():
             raise ValueError("boom")
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await asyncio.sleep(3601)
-        await stage.failed.replay(app.tasks, EVERYTHING)
+        await stage.failed.replay(stage.app.tasks, EVERYTHING)
         await asyncio.sleep(1)
-        (again,) = await stage.failed.browse(app.tasks)  # it failed again: parked again
+        (again,) = await stage.failed.browse(stage.app.tasks)  # it failed again: parked again
         well.set()
-        assert await stage.failed.replay(app.tasks, Selection(ids=frozenset([again.id]))) == 1
+        assert await stage.failed.replay(stage.app.tasks, Selection(ids=frozenset([again.id]))) == 1
         await asyncio.sleep(1)
-    assert await stage.failed.browse(app.tasks) == []
+    assert await stage.failed.browse(stage.app.tasks) == []
     assert [run.seq for run in of(RunStarted, stage.events)] == [0, 0, 0]
     ticks = {run.scheduled_at for run in of(RunStarted, stage.events)}
     assert len(ticks) == 1
@@ -244,13 +231,11 @@ async def test_a_replayed_tick_runs_once_more_beside_its_loop(stage: Stage) -> N
 
 
 async def test_a_stopping_processor_lets_its_runs_finish(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
+    @stage.app.periodic(every="10s")
     async def task() -> None:
         await asyncio.sleep(3)
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor(grace=5):
         await asyncio.sleep(11)
     assert of(ProcessorStopping, stage.events) == [ProcessorStopping(1, timedelta(seconds=5))]
@@ -260,13 +245,11 @@ async def test_a_stopping_processor_lets_its_runs_finish(stage: Stage) -> None:
 
 
 async def test_after_its_grace_a_processor_gives_its_runs_back_uncounted(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
+    @stage.app.periodic(every="10s")
     async def task() -> None:
         await asyncio.sleep(3600)
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor(grace=5):
         await asyncio.sleep(11)
     assert len(of(RunReturned, stage.events)) == 1
@@ -300,15 +283,14 @@ async def test_a_processor_of_a_task_without_a_queue_starts_nothing(stage: Stage
 
 async def two_slow_loops(stage: Stage) -> Scheduler:
     """Seeded: one waits for the other where there is room for one."""
-    app = new_app()
 
     async def slow() -> None:
         await asyncio.sleep(20)
 
     for name in "ab":
-        app.periodic(every="10s", name=name)(slow)
-    await stage.seed(app)
-    return app
+        stage.app.periodic(every="10s", name=name)(slow)
+    await stage.seed()
+    return stage.app
 
 
 async def test_a_processor_that_is_cancelled_stops_as_one_that_is_told_to(stage: Stage) -> None:
@@ -338,12 +320,11 @@ async def test_what_a_stopping_processor_gives_back_does_not_come_to_it_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryConsumer, "cancel", slowly(MemoryConsumer.cancel))
-    app = new_app()
 
-    @app.task()
+    @stage.app.task()
     async def work() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor() as worker:
         worker.stop()
         await asyncio.sleep(0.5)
@@ -355,42 +336,37 @@ async def test_a_processor_has_stopped_when_it_has_left_its_ordered_tasks(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryConsumer, "leave", slowly(MemoryConsumer.leave))
-    app = new_app()
 
-    @app.task(ordered=True)
+    @stage.app.task(ordered=True)
     async def book() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     async with MemoryBroker(stage.server) as broker:
-        async with at_work(processor_of(app, broker, stage.clock, supervises=False)):
+        async with at_work(processor_of(stage.app, broker, stage.clock, supervises=False)):
             await asyncio.sleep(1)
-        queue = await broker.depth(app.names.processor_queue("book"))
+        queue = await broker.depth(stage.app.names.processor_queue("book"))
         assert queue is not None
         assert queue.consumers == 0
 
 
 async def test_a_queue_that_is_gone_is_silent(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task()
+    @stage.app.task()
     async def work() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor() as worker:
         await asyncio.sleep(1)
         assert worker.silent == []
-        await stage.broker.delete(app.names.processor_queue("work"))
+        await stage.broker.delete(stage.app.names.processor_queue("work"))
         assert worker.silent == worker.queues
 
 
 async def test_aborting_does_not_wait_for_the_grace(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
+    @stage.app.periodic(every="10s")
     async def task() -> None:
         await asyncio.sleep(3600)
 
-    await stage.seed(app)
+    await stage.seed()
     loop = asyncio.get_running_loop()
     async with stage.processor(grace=600) as worker:
         await asyncio.sleep(11)

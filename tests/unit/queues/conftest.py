@@ -80,6 +80,14 @@ class Room:
 
 
 @pytest.fixture
+async def broker(clock: LoopClock) -> AsyncIterator[FaultyBroker]:
+    """One that can be made to fail, with what all loops share."""
+    async with FaultyBroker(MemoryServer(clock)) as broker:
+        await broker.declare(topology("test", []))
+        yield broker
+
+
+@pytest.fixture
 async def room(clock: LoopClock) -> AsyncIterator[Room]:
     async with AsyncExitStack() as opened:
         room = Room(MemoryServer(clock), opened)

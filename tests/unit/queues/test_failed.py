@@ -269,12 +269,10 @@ def test_an_id_is_never_taken_for_an_option(sent: str, shown: str):
 
 
 async def test_what_the_broker_parks_is_sent_back_as_a_call_whatever_it_says(stage: Stage):
-    app = new_app()
-
-    @app.periodic(every="1h")
+    @stage.app.periodic(every="1h")
     async def report() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     token = await stage.token(LoopId("report"))
     claims = {
         "scheduler-parked-reason": "exhausted",
@@ -282,31 +280,29 @@ async def test_what_the_broker_parks_is_sent_back_as_a_call_whatever_it_says(sta
         "scheduler-attempt": 3,
         "x-death": [{"reason": "delivery_limit", "queue": "shop.v1.processor.report"}],
     }
-    message = encode(token, app.namespace)
+    message = encode(token, stage.app.namespace)
     message = replace(message, headers={**message.headers, **claims})
-    stage.server.publish(message, app.names.failed, REPORT)
+    stage.server.publish(message, stage.app.names.failed, REPORT)
     (parked,) = await stage.parked()
     assert (parked.reason, parked.parked_at) == ("delivery-limit", None)
     assert await stage.failed.replay(["report"], EVERYTHING) == 1
-    delivery = await stage.broker.get(app.names.processor_queue("report"))
+    delivery = await stage.broker.get(stage.app.names.processor_queue("report"))
     assert delivery is not None
-    assert (delivery.exchange, delivery.routing_key) == (app.names.delayed, "retry.report")
+    assert (delivery.exchange, delivery.routing_key) == (stage.app.names.delayed, "retry.report")
     assert "scheduler-attempt" not in delivery.message.headers
     await delivery.ack()
 
 
 async def test_what_came_by_a_key_that_is_no_text_is_sent_back_and_holds_up_nobody(stage: Stage):
-    app = new_app()
-
-    @app.task()
+    @stage.app.task()
     async def report() -> None: ...
 
-    await stage.seed(app)
+    await stage.seed()
     for key in ("\udce9.task.report", "\udcff" * 255, "task.report"):
-        stage.server.publish(Message(b"{}"), app.names.failed, key)
+        stage.server.publish(Message(b"{}"), stage.app.names.failed, key)
     assert await stage.failed.replay(["report"], EVERYTHING) == 3
-    depths = [await stage.broker.depth(app.names.processor_queue("report"))]
-    depths += [await stage.broker.depth(app.names.later_unrouted)]
+    depths = [await stage.broker.depth(stage.app.names.processor_queue("report"))]
+    depths += [await stage.broker.depth(stage.app.names.later_unrouted)]
     assert [depth.ready for depth in depths if depth] == [1, 2]
 
 

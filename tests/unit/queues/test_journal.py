@@ -182,13 +182,11 @@ async def test_what_is_done_during_a_run_does_not_make_its_end_told_twice(
 
 
 async def test_a_message_of_ours_that_was_parked_tells_its_task_and_its_error(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task(retry=Retry(1, delays=["1s"], jitter=0))
+    @stage.app.task(retry=Retry(1, delays=["1s"], jitter=0))
     async def sms(phone: str) -> None:
         raise ValueError(f"no line to {phone}")
 
-    await stage.seed(app)
+    await stage.seed()
     async with stage.processor():
         await sms.send("1")
         await sms.send_later("10s", "2")
@@ -203,8 +201,7 @@ async def test_a_message_of_ours_that_was_parked_tells_its_task_and_its_error(st
 
 
 async def test_of_what_the_broker_parks_by_itself_there_is_no_record(stage: Stage) -> None:
-    app = new_app()
-    await stage.seed(app)
+    await stage.seed()
     for _ in range(2):
         await stage.publish(Message(b"?"), "task.gone")
     await asyncio.sleep(1 + UNROUTED_CALL_FOR.total_seconds())
@@ -486,17 +483,16 @@ async def test_a_lines_last_token_is_looked_for_nearby_first(
 async def test_who_asks_of_a_long_journal_at_once_shares_a_reading_that_goes_on(
     stage: Stage,
 ) -> None:
-    app = new_app()
-    await stage.seed(app)
+    await stage.seed()
     loops = [LoopId("task", f"k{number}") for number in range(20)]
-    timers = timers_of(app.names, stage.broker, stage.clock)
+    timers = timers_of(stage.app.names, stage.broker, stage.clock)
     for number, loop in enumerate(loops):
         await timers.tell(replace(token(seq=number), loop=loop))
     broker, told = FaultyBroker(stage.server), list[str]()
     broker.on("read", ".journal", where=lambda call: call.position == 2, times=1).fails(EOFError())
     reads = broker.on("read", ".journal").first(lambda call: asyncio.sleep(20))
     async with broker:
-        journal = journal_of(app.names, broker)
+        journal = journal_of(stage.app.names, broker)
         asking = (journal.heard_for_long(loop, since=None, tell=told.append) for loop in loops)
         heard = await asyncio.gather(*asking)
     assert [each.furthest[5].seq for each in heard] == list(range(20))

@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from scheduler import Cron, Every
 from scheduler.brokers.memory.broker import LARGEST_BODY
-from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import BrokerUnavailable, NoSpace, QueueNotFound, TooLarge, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import Message
@@ -48,13 +46,6 @@ B = RosterEntry(
     Entry(8, ACTIVE, 8),
     at=START,
 )
-
-
-@pytest.fixture
-async def broker(clock: LoopClock) -> AsyncIterator[FaultyBroker]:
-    async with FaultyBroker(MemoryServer(clock)) as broker:
-        await broker.declare(topology("test", []))
-        yield broker
 
 
 @pytest.fixture
@@ -370,7 +361,7 @@ async def read_with(broker: FaultyBroker, roster: Roster, *bodies: bytes) -> Lis
     + [entry(checkpoint=NOTED | {name: 1}) for name in ("headers", "body")]
     + [entry(checkpoint={})]
     + [entry(key=wrong) for wrong in ("a\tb", "a\nb", 5)]
-    + [entry(key=wrong, checkpoint=NOTED) for wrong in ("\ud800", 5, None, {})]
+    + [entry(key=wrong, checkpoint=NOTED) for wrong in ("\ud800", 5, None, NOTED)]
     + [note_on_a(wrong) for wrong in (None, {}, NOTED | {"until_ms": -1}, NOTED | {"body": 1})]
     + [entry(epoch=2**70), entry(at_ms=2**70), entry(schedule={"every_ms": 2**70})],
 )

@@ -1,29 +1,19 @@
 """Snapshots in parts: no message holds all loops, and only a complete snapshot counts."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import BrokerUnavailable, Rejected, TooLarge
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.snapshots import SLICE, SLICE_BYTES, Bookmark, Share, Snapshots
-from scheduler.timing.moments import LoopClock
 from tests.faulty import FaultyBroker
 
 NAMES = Names("test")
 MANY = 10 * SLICE
-
-
-@pytest.fixture
-async def broker(clock: LoopClock) -> AsyncIterator[FaultyBroker]:
-    async with FaultyBroker(MemoryServer(clock)) as broker:
-        await broker.declare(topology("test", []))
-        yield broker
 
 
 @pytest.fixture

@@ -115,6 +115,9 @@ async def takes_any(body) -> None:  # pyright: ignore[reportMissingParameterType
     ...
 
 
+async def takes_default(body: int = 5) -> None: ...
+
+
 def read(function: Any, message: Message) -> dict[str, Any]:
     return BodyReader(function, Arguments(function)).read(message)
 
@@ -130,6 +133,8 @@ READ: list[tuple[Any, Message, Any]] = [
     (takes_order, Message(JSON), {"order": Order(number=5)}),
     (takes_order, Message(JSON, content_type=""), {"order": Order(number=5)}),
     (takes_any, Message(JSON), {"body": {"number": 5}}),
+    (takes_any, Message(b"[1, null]"), {"body": [1, None]}),
+    (takes_default, Message(b"3"), {"body": 3}),
 ]
 
 
@@ -158,14 +163,16 @@ def test_what_is_not_json_is_not_read_as_if_it_were(kind: str):
         read(takes_order, Message(JSON, content_type=kind))
 
 
-@pytest.mark.parametrize(
-    ("function", "body", "told"),
-    [
-        (takes_order, b"{}", "The body does not fit 'order': number: Field required"),
-        (takes_order, b"<order/>", "The body does not fit 'order': value: Invalid JSON"),
-        (takes_text, b"\xff", "The body is not UTF-8 text: 'utf-8' codec can't decode byte 0xff"),
-    ],
-)
+UNFIT: list[tuple[Any, bytes, str]] = [
+    (takes_default, b"", "Invalid JSON"),
+    (takes_any, b"[" * 100_000, "recursion limit exceeded"),
+    (takes_order, b"{}", "The body does not fit 'order': number: Field required"),
+    (takes_order, b"<order/>", "The body does not fit 'order': value: Invalid JSON"),
+    (takes_text, b"\xff", "The body is not UTF-8 text: 'utf-8' codec can't decode byte 0xff"),
+]
+
+
+@pytest.mark.parametrize(("function", "body", "told"), UNFIT)
 def test_a_body_that_does_not_fit_is_told(function: Any, body: bytes, told: str):
     with pytest.raises(InvalidArguments, match=told):
         read(function, Message(body))

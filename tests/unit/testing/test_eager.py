@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler import Context, Retry, RetryLater
+from scheduler import Context, Retry, RetryLater, Scheduler
 from scheduler.errors import InvalidArguments, TooLarge, UsageError
 from scheduler.middleware import CallNext, Sending, SendNext
 from scheduler.testing import eager
@@ -49,9 +49,7 @@ async def test_what_runs_send_runs_within_them_and_in_the_same_event_loop() -> N
     assert log == [asyncio.get_running_loop(), "outer"]
 
 
-async def test_a_run_tells_how_far_it_is_though_nobody_can_ask() -> None:
-    app = new_app()
-
+async def test_a_run_tells_how_far_it_is_though_nobody_can_ask(app: Scheduler) -> None:
     @app.task
     async def work(ctx: Context) -> None:
         ctx.progress(0.5, "half")
@@ -124,9 +122,7 @@ async def test_what_stands_around_runs_and_sending_does_so_here_too() -> None:
     assert log == ["run me", "greet", "sent"]
 
 
-async def test_a_timeout_holds() -> None:
-    app = new_app()
-
+async def test_a_timeout_holds(app: Scheduler) -> None:
     @app.task(timeout="20ms")
     async def long() -> None:
         await asyncio.Event().wait()
@@ -160,9 +156,7 @@ def test_code_without_an_event_loop_sends_too() -> None:
     assert ran == ["Ada"]
 
 
-async def test_there_are_no_loops() -> None:
-    app = new_app()
-
+async def test_there_are_no_loops(app: Scheduler) -> None:
     @app.task
     async def poll() -> None: ...
 

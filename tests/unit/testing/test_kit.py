@@ -49,9 +49,7 @@ async def test_what_is_due_runs_and_what_is_later_waits() -> None:
         assert kit.now == after(600)
 
 
-async def test_what_runs_is_told_and_ended() -> None:
-    app = new_app()
-
+async def test_what_runs_is_told_and_ended(app: Scheduler) -> None:
     @app.task
     async def work(ctx: Context) -> None:
         ctx.progress(0.5, "half")
@@ -157,9 +155,7 @@ async def test_retries_come_when_time_has_passed_and_the_last_failure_is_parked(
         assert repr(parked) == "Parked(call(number=7), exhausted: ConnectionError: 7 is busy)"
 
 
-async def test_what_is_parked_is_told_in_its_order_whatever_it_is() -> None:
-    app = new_app()
-
+async def test_what_is_parked_is_told_in_its_order_whatever_it_is(app: Scheduler) -> None:
     @app.periodic(every="1h", args={"city": "Bonn"}, retry=Retry(0))
     async def poll(city: str) -> None:
         raise OSError("down")
@@ -186,9 +182,7 @@ async def test_what_is_parked_is_told_in_its_order_whatever_it_is() -> None:
             await kit.publish("orders", "order.lost", {})
 
 
-async def test_what_is_parked_is_told_as_it_would_be_taken_the_urgent_first() -> None:
-    app = new_app()
-
+async def test_what_is_parked_is_told_as_it_would_be_taken_the_urgent_first(app: Scheduler) -> None:
     @app.task
     async def call(number: int) -> None:
         raise Reject
@@ -210,9 +204,7 @@ async def test_no_run_is_missed_that_is_due_just_then_by_timers_that_count_milli
             kit.assert_ran("beat", times=second)
 
 
-async def test_what_is_sent_is_told_with_its_arguments_and_when_it_is_due() -> None:
-    app = new_app()
-
+async def test_what_is_sent_is_told_with_its_arguments_and_when_it_is_due(app: Scheduler) -> None:
     @app.task
     async def greet(name: str, times: int = 1) -> None: ...
 
@@ -232,9 +224,7 @@ async def test_what_is_sent_is_told_with_its_arguments_and_when_it_is_due() -> N
         assert kit.sent.of("other") == []
 
 
-async def test_what_was_not_sent_is_not_told() -> None:
-    app = new_app()
-
+async def test_what_was_not_sent_is_not_told(app: Scheduler) -> None:
     @app.task
     async def greet() -> None: ...
 
@@ -280,9 +270,7 @@ async def test_threads_are_waited_for_and_the_clock_stands_still_meanwhile() -> 
         assert kit.now == START
 
 
-async def test_ordered_messages_wait_behind_one_that_is_tried_again() -> None:
-    app = new_app()
-
+async def test_ordered_messages_wait_behind_one_that_is_tried_again(app: Scheduler) -> None:
     @app.task(ordered=True, retry=STAGES)
     async def book(ctx: Context, number: int) -> None:
         if not number and ctx.attempt == 1:
@@ -297,8 +285,7 @@ async def test_ordered_messages_wait_behind_one_that_is_tried_again() -> None:
         assert [run.ending for run in kit.runs] == [Ending.RETRIED, *[Ending.SUCCEEDED] * 2]
 
 
-async def test_what_waits_for_its_turn_by_a_rate_is_due() -> None:
-    app = new_app()
+async def test_what_waits_for_its_turn_by_a_rate_is_due(app: Scheduler) -> None:
     call = app.task(name="call", rate="2/s")(nothing)
     async with Kit(app, start=START) as kit:
         await call.send_many(dict[str, str]() for _ in range(5))
@@ -307,8 +294,7 @@ async def test_what_waits_for_its_turn_by_a_rate_is_due() -> None:
         assert after(1.5) <= kit.now <= after(2.5)
 
 
-async def test_chosen_tasks_run_and_what_is_sent_to_others_waits() -> None:
-    app = new_app()
+async def test_chosen_tasks_run_and_what_is_sent_to_others_waits(app: Scheduler) -> None:
     one, other = app.task(name="one")(nothing), app.task(name="other")(nothing)
     async with Kit(app, tasks=[one], start=START) as kit:
         await one.send()
@@ -320,8 +306,7 @@ async def test_chosen_tasks_run_and_what_is_sent_to_others_waits() -> None:
         Kit(app, tasks=["two"])
 
 
-async def test_what_did_not_run_as_often_is_told_with_what_ran_instead() -> None:
-    app = new_app()
+async def test_what_did_not_run_as_often_is_told_with_what_ran_instead(app: Scheduler) -> None:
     greet = app.task(name="greet")(nothing)
 
     @app.task
@@ -347,9 +332,7 @@ async def test_what_did_not_run_as_often_is_told_with_what_ran_instead() -> None
         ]
 
 
-async def test_what_was_skipped_has_not_run() -> None:
-    app = new_app()
-
+async def test_what_was_skipped_has_not_run(app: Scheduler) -> None:
     @app.task(concurrency=1, expires="10s")
     async def shrink() -> None:
         await asyncio.sleep(11)
@@ -375,8 +358,7 @@ async def test_what_keeps_the_processor_from_starting_is_raised() -> None:
     assert not begun
 
 
-async def test_an_app_is_as_it_was_when_its_kit_has_gone() -> None:
-    app = new_app()
+async def test_an_app_is_as_it_was_when_its_kit_has_gone(app: Scheduler) -> None:
     greet = app.task(name="greet")(nothing)
     for _ in range(2):
         async with Kit(app, start=START) as kit:

@@ -95,9 +95,3 @@ def test_an_expression_has_at_most_five_hundred_characters():
 @pytest.mark.parametrize("expression", ["0 0 29 2 MON#5", "0 0 29 2 *", "0 0 * 2 TUE#5"])
 def test_a_day_that_is_rare_is_no_day_that_never_comes(expression: str):
     assert pattern_of(expression).months == {2}
-
-
-@pytest.mark.parametrize("expression", ["0 0 30 2 *", "0 0 31 2,4,6,9,11 *"])
-def test_a_day_that_never_comes_is_told(expression: str):
-    with pytest.raises(ScheduleError, match="never fires: there is no such day"):
-        pattern_of(expression)
