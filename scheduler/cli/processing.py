@@ -41,7 +41,7 @@ from scheduler.errors import SettingsError, UsageError
 from scheduler.events import Emit
 from scheduler.processor.health import Health
 from scheduler.processor.pages import serving
-from scheduler.processor.processor import Processor, Worker
+from scheduler.processor.processor import CLOSING_TIMEOUT, Processor, Worker
 from scheduler.processor.watchdog import Watchdog
 from scheduler.program import Program, processor
 from scheduler.protocol.administration import rights_to_process
@@ -206,26 +206,54 @@ def _metrics_page(app: Scheduler) -> WSGIApplication:
 def _completed(
     work: Coroutine[Any, Any, int], new_loop: Callable[[], asyncio.AbstractEventLoop] | None
 ) -> int:
-    """Run a processor to its end; return how many of its threads have not ended.
+    """Run a processor to its end; return how many of its threads and asyncio tasks have not ended.
+
+    Python would wait for each of them.
+    """
+    left = 0
+    # Cancelled: stopped while it still waited for the broker, with nothing to drain.
+    with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=new_loop) as runner:
+        try:
+            left += _uninterrupted(runner.get_loop(), work)
+        finally:
+            left += _uninterrupted(runner.get_loop(), _abandon_tasks())
+    return left
+
+
+def _uninterrupted(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, int]) -> int:
+    """Run a coroutine to its end.
 
     User code in the event loop may raise SystemExit, for example: asyncio stops the loop for that,
     with all other runs, and so would the next processor that gets the same message.
     """
-    # Cancelled: stopped while it still waited for the broker, with nothing to drain.
-    with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=new_loop) as runner:
-        task = runner.get_loop().create_task(work)
-        while True:
-            try:
-                return runner.get_loop().run_until_complete(task)
-            except (SystemExit, KeyboardInterrupt) as error:
-                if task.done():
-                    raise
-                logging.getLogger(__name__).error(
-                    "an asyncio task raised %s: the processor continues",
-                    type(error).__name__,
-                    exc_info=error,
-                )
-    return 0
+    task = loop.create_task(work)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done():
+                raise
+            logging.getLogger(__name__).error(
+                "an asyncio task raised %s: the processor continues",
+                type(error).__name__,
+                exc_info=error,
+            )
+
+
+async def _abandon_tasks() -> int:
+    """Cancel all other asyncio tasks; return how many of them do not end, and are abandoned."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in others:
+        each.cancel()
+    going = (
+        (await asyncio.wait(others, timeout=CLOSING_TIMEOUT.total_seconds()))[1] if others else ()
+    )
+    for each in going:
+        logging.getLogger(__name__).warning(
+            "%s ignores its cancellation: the process ends without it", each.get_name()
+        )
+        asyncio._unregister_task(each)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue, reportUnknownMemberType]
+    return len(going)
 
 
 def _stop_on_signal() -> None:
@@ -294,9 +322,9 @@ async def _work(ours: Processor, emit: Emit, span: timedelta | None) -> int:
     return ours.threads.going
 
 
-def _end_despite(threads: int) -> None:
-    """End the process while so many threads are running: Python would wait for them."""
-    if threads:
+def _end_despite(left: int) -> None:
+    """End the process, though so many threads and asyncio tasks have not ended."""
+    if left:
         sys.stdout.flush()
         os._exit(0)
 

@@ -30,22 +30,51 @@ async def report() -> None:
 """
 
 
-@pytest.mark.parametrize("error", ["SystemExit", "KeyboardInterrupt"])
-def test_what_a_task_of_a_run_raises_ends_that_run_only(tmp_path: Path, error: str) -> None:
-    (tmp_path / "jobs.py").write_text(APP.format(error=error))
+STUBBORN = """
+import asyncio
+
+from scheduler import Scheduler
+
+app = Scheduler("shop")
+
+@app.periodic(every="200ms")
+async def report() -> None:
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            print("no")
+"""
+
+
+def developed(folder: Path, app: str, span: str, **environment: str) -> str:
+    """What a processor of an app has logged, which ended by itself."""
+    (folder / "jobs.py").write_text(app)
     done = subprocess.run(
-        [sys.executable, "-m", "scheduler", "dev", "jobs.py", "--for", "1500ms"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        [sys.executable, "-m", "scheduler", "dev", "jobs.py", "--for", span],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("error", ["SystemExit", "KeyboardInterrupt"])
+def test_what_a_task_of_a_run_raises_ends_that_run_only(tmp_path: Path, error: str) -> None:
+    log = developed(tmp_path, APP.format(error=error), "1500ms")
     failed = rf"report #1  failed in \d+ ms, attempt 1: RuntimeError: the task raised {error}"
-    assert re.search(failed, done.stderr)
-    assert f"an asyncio task raised {error}: the processor continues" in done.stderr
-    assert re.search(r"stopped, \d messages? requeued\n$", done.stderr)
+    assert re.search(failed, log)
+    assert f"an asyncio task raised {error}: the processor continues" in log
+    assert re.search(r"stopped, \d messages? requeued\n$", log)
+
+
+def test_a_run_that_ignores_its_cancellation_does_not_keep_the_process(tmp_path: Path) -> None:
+    log = developed(tmp_path, STUBBORN, "1s", SCHEDULER_SHUTDOWN_GRACE="0s")
+    assert re.search(r"stopped, 0 messages requeued\n", log)
+    assert re.search(r"run report #0 ignores its cancellation: the process ends without", log)
 
 
 @pytest.fixture
