@@ -119,13 +119,12 @@ class Beginnings:
         reports = dict[LoopId, Report]()
         pending = list(loops)
         for _ in range(TRIES):
-            listing = await self._roster.read()
-            wanted = list[Intent]()
-            for loop in pending:
-                if isinstance(decided := decide(loop, listing), Report):
-                    reports[loop.id] = decided
-                else:
-                    wanted.append(decided)
+            decided = await self._roster.consult(
+                [loop.id for loop in pending],
+                lambda listing: {loop.id: decide(loop, listing) for loop in pending},  # noqa: B023
+            )
+            reports |= {id: each for id, each in decided.items() if isinstance(each, Report)}
+            wanted = [each for each in decided.values() if isinstance(each, Intent)]
             epochs = await self.begin_all(wanted)
             for each in wanted:
                 if (epoch := epochs.get(each.loop.id)) is not None:

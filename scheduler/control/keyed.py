@@ -13,6 +13,7 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Callable,
+    Collection,
     Coroutine,
     Iterable,
     Mapping,
@@ -165,7 +166,7 @@ class Keyed:
         except ScheduleError as error:
             raise ScheduleError(f"The schedule of {name}.{key}: {error}") from None
         loop = loop_of(self._keyed_spec, when, args, checked_key(self._keyed_spec, key))
-        async with self._starting(str(loop)) as operations:
+        async with self._starting(loop.id) as operations:
             return (await operations.seeding.start(loop)).did
 
     async def start_many(
@@ -229,11 +230,11 @@ class Keyed:
         return await self._start_each(_each(one_offs), wanted, progress)
 
     @asynccontextmanager
-    async def _starting(self, loop: str) -> AsyncGenerator[Operations]:
+    async def _starting(self, loop: LoopId) -> AsyncGenerator[Operations]:
         """Connect, and read the roster once; then raise if the block takes too long."""
-        async with within_deadline(loop) as deadline, self._connect() as operations:
+        async with within_deadline(str(loop)) as deadline, self._connect() as operations:
             deadline.reschedule(None)
-            await _read_once(operations.roster)
+            await _read_once(operations.roster, [loop])
             deadline.reschedule(asyncio.get_running_loop().time() + DEADLINE.total_seconds())
             yield operations
 
@@ -341,7 +342,7 @@ class Keyed:
             )
         kept = ZERO if unique is None else parse_duration(unique)
         delay = parse_duration(after or ZERO)
-        async with self._starting(f"{spec.name}.{key}") as operations:
+        async with self._starting(LoopId(spec.name, key)) as operations:
             try:
                 when = Once(at or operations.clock.now() + delay, kept)
             except ScheduleError as error:
@@ -443,15 +444,15 @@ async def within_deadline(loop: str) -> AsyncGenerator[asyncio.Timeout]:
         ) from None
 
 
-async def _read_once(roster: "Roster") -> None:
+async def _read_once(roster: "Roster", only: Collection[LoopId] | None = None) -> None:
     """Read the roster, unless this program has: of a million loops, that takes longer than a start.
 
     The start reports a failure.
     """
-    if roster.listing.reached is None:
+    if not roster.was_read_for(only):
         with suppress(BrokerError, TimeoutError):
             async with asyncio.timeout(FIRST_READING.total_seconds()):
-                await roster.look()
+                await roster.look(only)
 
 
 def wanted_loop(spec: TaskSpec, key: str, value: object) -> Loop:

@@ -58,7 +58,7 @@ from scheduler.protocol.tokens import (
     decode,
     encode,
 )
-from scheduler.queues.loop_table import LoopTable, Row, share_of
+from scheduler.queues.loop_table import LoopTable, Row, Scope, share_of
 from scheduler.queues.snapshots import Bookmark, batches
 from scheduler.tasks.loops import Override
 from scheduler.timing.durations import shown
@@ -384,6 +384,10 @@ class Recent(dict[LoopId, V]):
         super().__setitem__(loop, value)
 
 
+class OutOfScope(LookupError):
+    """A loop was looked up whose share of a long roster was not read."""
+
+
 class Listing(Mapping[LoopId, RosterEntry]):
     """Hold the entries of all loops in the roster, gone ones too, and the epochs that began.
 
@@ -394,6 +398,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
         forgotten: the greatest epoch of the loops that it has forgotten.
         reached: the message of the stream up to which all is judged; None: none.
         counts: the number of loops of each task in each state.
+        scope: the loops that it was read for; None: all.
         streams: how many streams it has been of, one after the other.
     """
 
@@ -401,6 +406,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self.forgotten = 0
         self.streams = 0
         self.reached: Bookmark | None = None
+        self.scope: Scope | None = None
         self.counts = defaultdict[str, Counter[LoopState]](Counter)
         self.table = LoopTable()
         self._count = 0
@@ -422,9 +428,15 @@ class Listing(Mapping[LoopId, RosterEntry]):
     @overload
     def get(self, key: LoopId, default: T, /) -> RosterEntry | T: ...
     def get(self, key: LoopId, default: Any = None, /) -> Any:
-        """Return the latest entry of a loop; None: unknown."""
+        """Return the latest entry of a loop; None: unknown.
+
+        Raises:
+            OutOfScope: it was not read for this loop.
+        """
         if (listed := self._decoded.get(key)) is not None:
             return listed
+        if not self.is_for(key):
+            raise OutOfScope(str(key))
         if (entry := self.table.entry(key)) is None or (
             listed := entry_of(parsed_json(entry))
         ) is None:
@@ -440,6 +452,17 @@ class Listing(Mapping[LoopId, RosterEntry]):
 
     def __len__(self) -> int:
         return self._count
+
+    def is_for(self, loop: LoopId) -> bool:
+        """Return whether it was read for a loop."""
+        return self.scope is None or loop in self.scope
+
+    def leaves_out(self, part: Any) -> bool:
+        """Return whether an entry is of a loop for which it was not read."""
+        try:
+            return self.scope is not None and LoopId("", part["key"]) not in self.scope
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return True
 
     def known(self, loop: LoopId) -> int:
         """Return the greatest known epoch of a loop: from an entry, a roll call, or a token.
@@ -562,14 +585,15 @@ class Listing(Mapping[LoopId, RosterEntry]):
             loop = LoopId(listed.renamed, loop.key)
         return token if loop == token.loop else replace(token, loop=loop)
 
-    def begin_from(self, reached: Sequence[Bookmark]) -> None:
+    def begin_from(self, reached: Mapping[int, Bookmark], shares: int) -> None:
         """Continue after a loaded snapshot.
 
         Args:
-            reached: for each of its shares of the loops, the last message that it covers.
+            reached: for each loaded share of the loops, the last message that it covers.
+            shares: how many the snapshot has.
         """
-        self._shares = [each.offset for each in reached]
-        self.reached = min(reached, key=lambda each: each.offset, default=None)
+        self._shares = [reached[each].offset if each in reached else -1 for each in range(shares)]
+        self.reached = min(reached.values(), key=lambda each: each.offset, default=None)
         self._count_anew()
 
     def _count_anew(self) -> None:
@@ -611,6 +635,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
     def clear(self) -> None:
         """Remove all entries; keep the epochs that were learned."""
         self.table.clear()
+        self.scope = None
         self.begin_anew()
 
     def forget(self, before: datetime) -> None:

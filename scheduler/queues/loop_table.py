@@ -19,8 +19,9 @@ column                      holds
 """
 
 import sqlite3
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -259,6 +260,41 @@ def _of_keyed(
 def share_of(loop: LoopId, shares: int) -> int:
     """Return the share of a loop. A renamed loop stays in its share."""
     return _hash_of(loop.key) * shares // HASHES
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Name the loops of some shares.
+
+    Attributes:
+        numbers: of these shares.
+        shares: how many there are.
+    """
+
+    numbers: frozenset[int]
+    shares: int
+
+    @classmethod
+    def of(cls, loops: Iterable[LoopId], shares: int, *, besides: int) -> "Scope":
+        """Return the shares of loops, those of the entries that pause whole tasks, and so many
+        other ones.
+        """
+        looked_at = (*loops, LoopId("", WHOLE))
+        numbers = {share_of(loop, shares) for loop in looked_at}
+        return cls(frozenset(numbers | set(range(min(besides, shares)))), shares)
+
+    def __contains__(self, loop: LoopId) -> bool:
+        return share_of(loop, self.shares) in self.numbers
+
+    @property
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last share of each row of successive ones."""
+        first = 0
+        for number in sorted(self.numbers):
+            if number - 1 not in self.numbers:
+                first = number
+            if number + 1 not in self.numbers:
+                yield first, number
 
 
 def _hash_of(key: str) -> int:

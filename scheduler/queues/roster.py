@@ -9,11 +9,12 @@ lock is needed.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain
+from typing import TypeVar
 
 from scheduler.brokers.contract import Broker, Consumer
 from scheduler.errors import QueueNotFound, TooLarge, Undecodable
@@ -24,12 +25,14 @@ from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import Gathering
 from scheduler.queues.listing import (
     Listing,
+    OutOfScope,
     RosterEntry,
     entries_of,
     entry_of,
     messages_of,
     parts_of,
 )
+from scheduler.queues.loop_table import Scope
 from scheduler.queues.snapshots import Bookmark, Latest, Share, Snapshots
 from scheduler.timing.moments import Clock, milliseconds_since_epoch
 
@@ -38,11 +41,18 @@ FEW = 1_000  # entries are read without a snapshot
 REMEMBERED = timedelta(days=1)  # more than the clocks of machines differ
 AT_ONCE = 16  # messages that are on their way
 IN_A_SHARE = 2_000  # loops, read at one time for a snapshot
+FEW_SHARES = 5
+"""For some loops, at most one share of so many is read, else all of them."""
 
+
+T = TypeVar("T")
 Identity = tuple[LoopId, int, str]
 Refused = dict[Identity, TooLarge]
 ReadFrom = Callable[[Bookmark | None], AsyncGenerator[Message]]
 """Reads from a message on, or from the first."""
+
+Question = tuple[ReadFrom, Collection[LoopId] | None]
+"""The way of reading, and the loops to look up; None: all."""
 
 
 class Roster:
@@ -65,6 +75,8 @@ class Roster:
         self._followed: list[Following] = []
         self.inherits = False
         self._since_snapshot = 0
+        self._looked_up = set[LoopId]()
+        self._times_read = 0
         self._reading = Gathering(self._read)
         self._awaited: dict[Identity, bool] = {}
         self._last_ms = 0
@@ -94,7 +106,7 @@ class Roster:
         self._awaited |= mine
         try:
             refused = await self._appending.ask(entries)
-            listing = await self.read()
+            listing = await self.read([listed.loop for listed in entries])
             return [
                 refused.get(listed.identity)
                 or (listed if self._is_accepted(listed, listing) else None)
@@ -147,8 +159,13 @@ class Roster:
         latest = listing.get(listed.loop)  # a snapshot may cover it
         return latest is not None and latest.identity == listed.identity
 
-    async def read(self) -> Listing:
+    async def read(self, only: Collection[LoopId] | None = None) -> Listing:
         """Read the roster to its end; no entry that was confirmed before is missed.
+
+        Args:
+            only: the loops that are looked up. Of a long roster that was not read yet, nothing but
+                their shares is read: a program that starts one of a million loops need not read
+                the others.
 
         Returns:
             The listing, which changes as the roster is read: read-only for callers.
@@ -157,19 +174,33 @@ class Roster:
             QueueNotFound: there is no roster: nothing was seeded.
             BrokerUnavailable: it could not be read to its end.
         """
-        return await self._reading.ask(self._read_to_end)
+        return await self._reading.ask((self._read_to_end, only))
 
-    async def look(self) -> Listing:
+    async def consult(self, loops: Collection[LoopId], judge: Callable[[Listing], T]) -> T:
+        """Return a function's judgement by the entries of these loops; by all, if it looks up
+        others.
+        """
+        try:
+            return judge(await self.read(loops))
+        except OutOfScope:
+            return judge(await self.read())
+
+    async def look(self, only: Collection[LoopId] | None = None) -> Listing:
         """Read the roster as `read` does, but write nothing: for observers.
 
         In a cluster, the newest entries may be missing.
         """
-        return await self._reading.ask(self._read_what_is_there)
+        return await self._reading.ask((self._read_what_is_there, only))
 
-    async def _read(self, asked: Sequence[ReadFrom]) -> Listing:
-        is_exact = self._read_to_end in asked
+    async def _read(self, asked: Sequence[Question]) -> Listing:
+        is_exact = any(read_from == self._read_to_end for read_from, _ in asked)
+        read_from = self._read_to_end if is_exact else self._read_what_is_there
+        loops, is_for_all = set[LoopId](), self.inherits
+        for _, only in asked:
+            loops.update(only or ())
+            is_for_all = is_for_all or only is None
         try:
-            await self._read_on_or_anew(self._read_to_end if is_exact else self._read_what_is_there)
+            await self._read_on_or_anew(read_from, None if is_for_all else loops)
         except QueueNotFound as error:
             raise QueueNotFound(
                 f"The queue {self._names.roster!r} does not exist: run `scheduler seed` first."
@@ -181,7 +212,8 @@ class Roster:
         """Write a snapshot of the entries, if reading them was expensive."""
         # An entry takes a reader ten times as long as a row of a snapshot.
         many = max(FEW, len(self.listing) // 10)
-        if self.listing.reached is None or self._since_snapshot <= many:
+        listing, count = self.listing, self._since_snapshot
+        if listing.reached is None or listing.scope is not None or count <= many:
             return
         self._since_snapshot = 0
         await self._snapshots.append(Shares(self.listing))
@@ -194,6 +226,7 @@ class Roster:
         Args:
             hear: called with each accepted entry, and the time since it was appended.
         """
+        assert self.listing.scope is None, "It was read for some loops only."
         self.inherits = True
         following = Following(self._enter, hear, start=self.listing.reached)
         since = "first" if following.start is None else following.start.offset
@@ -203,8 +236,17 @@ class Roster:
         self._followed.append(following)
         return following
 
-    async def _read_on_or_anew(self, read_from: ReadFrom) -> None:
+    def was_read_for(self, only: Collection[LoopId] | None) -> bool:
+        """Return whether it was read for these loops; None: for all."""
+        listing = self.listing
+        if listing.reached is None or listing.scope is None:
+            return listing.reached is not None
+        return only is not None and all(map(listing.is_for, only))
+
+    async def _read_on_or_anew(self, read_from: ReadFrom, only: Collection[LoopId] | None) -> None:
         """Read on from the last position, or the last snapshot; or all of it."""
+        if self.listing.scope is not None and not self.was_read_for(only):
+            self.listing.clear()
         listing, start = self.listing, self.listing.reached
         if start is not None and await self._enter_all(read_from(start), start):
             return
@@ -218,9 +260,12 @@ class Roster:
         snapshot = await self._snapshots.latest()
         # Of another roster, it covers more than nothing, and less than the entries read of that.
         if snapshot is not None and (not listing or await self._is_there(snapshot.up_to)):
-            await self._load(snapshot)
+            await self._load(snapshot, only)
             start = listing.reached
             if start is not None and await self._enter_all(read_from(start), start):
+                return
+            if listing.scope is not None:
+                await self._read_on_or_anew(read_from, None)
                 return
             listing.begin_anew()
         await self._enter_all(read_from(None))
@@ -267,20 +312,36 @@ class Roster:
                 await asyncio.sleep(0)
         return is_there
 
-    async def _load(self, snapshot: Latest) -> None:
-        """Load a snapshot; an unreadable one leaves only some inherited loops."""
-        listing, reached = self.listing, list[Bookmark]()
+    async def _load(self, snapshot: Latest, only: Collection[LoopId] | None) -> None:
+        """Load a snapshot, or the shares of some loops; an unreadable one leaves only some
+        inherited loops.
+        """
+        listing, reached = self.listing, dict[int, Bookmark]()
+        listing.scope = scope = None if only is None else self._scope(only, snapshot.shares)
+        ranges = [(0, snapshot.shares - 1)] if scope is None else scope.ranges
         try:
             with listing.table.in_bulk():
-                async with aclosing(self._snapshots.shares(snapshot)) as shares:
-                    async for share in shares:
-                        if share.number == len(reached):
-                            reached.append(share.up_to)
-                        listing.table.load(share.lines)
-                        listing.forgotten = learned(listing.forgotten, share.forgotten)
-            listing.begin_from(reached)
-        except Undecodable as error:
+                for first, last in ranges:
+                    async with aclosing(self._snapshots.shares(snapshot, first, last)) as shares:
+                        async for share in shares:
+                            reached.setdefault(share.number, share.up_to)
+                            listing.table.load(share.lines)
+                            listing.forgotten = learned(listing.forgotten, share.forgotten)
+                    if last not in reached:
+                        raise Undecodable("A part of it is gone.")
+            listing.begin_from(reached, snapshot.shares)
+        except (Undecodable, QueueNotFound) as error:
             self._snapshots.warn("read", error)
+
+    def _scope(self, only: Collection[LoopId], shares: int) -> Scope | None:
+        """Return the shares to load for these loops and all before; None: all.
+
+        A program that looks up ever more loops reads twice as many shares each time.
+        """
+        self._looked_up.update(only)
+        scope = Scope.of(self._looked_up, shares, besides=2**self._times_read - 1)
+        self._times_read += 1
+        return scope if len(scope.numbers) * FEW_SHARES <= shares else None
 
     def _enter(self, message: Message) -> None:
         """Judge the entries of a message, unless it was judged."""
@@ -290,6 +351,8 @@ class Roster:
             return
         for part in parts_of(message):
             self._since_snapshot += 1
+            if listing.leaves_out(part):
+                continue
             loop = None if self._followed else listing.enter_first(part, message.offset)
             if loop is not None:
                 self._note_accepted((loop, part["epoch"], part.get("by", "")))

@@ -99,11 +99,13 @@ class Latest:
     Attributes:
         since: the offset of its first part.
         up_to: of the first share, which was written first.
+        shares: how many it has.
     """
 
     id: str
     since: int
     up_to: Bookmark
+    shares: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,19 +153,22 @@ class Snapshots:
             self.warn("read", error)
             return None
 
-    async def shares(self, snapshot: Latest) -> AsyncGenerator[Share]:
-        """Read a snapshot; a share that was split comes in pieces.
+    async def shares(self, snapshot: Latest, first: int, last: int) -> AsyncGenerator[Share]:
+        """Read some shares of a snapshot, in order; one that was split comes in pieces.
 
         Raises:
             Undecodable: a part cannot be decompressed.
             BrokerUnavailable: it could not be read to its end.
         """
-        reading = self._broker.read(self._names.snapshots, since=snapshot.since)
+        # Each share before it has one part or more.
+        reading = self._broker.read(self._names.snapshots, since=snapshot.since + first)
         async with aclosing(reading) as messages:
             async for message in messages:
                 about = _about(message)
-                if about.snapshot != snapshot.id:
+                if about.snapshot != snapshot.id or about.share < first:
                     continue
+                if about.share > last:
+                    return
                 up_to = Bookmark(about.offset, about.digest)
                 async for lines in _lines_of(message):
                     yield Share(about.share, up_to, lines, about.forgotten)
@@ -222,7 +227,7 @@ class Snapshots:
                     continue
                 snapshot, expected = begun.pop(about.snapshot)
                 if about.part == expected and about.last:
-                    complete = snapshot
+                    complete = replace(snapshot, shares=about.share + 1)
                 elif about.part == expected:
                     begun[about.snapshot] = snapshot, expected + 1
         return complete

@@ -12,7 +12,7 @@ On a private RabbitMQ, of the root in SCHEDULER_TEST_RABBITMQ_ROOT if that is se
 - waiting: what broker memory all of them take
 - first run: from the command of a processor on, and its memory
 - running: what a run costs, and how late it starts, beside two processors
-- 10,000 more: are started by another program
+- one more, 10,000 more: are started by another program each
 - status: of one loop, and of all
 - census: of all loops and timers
 - dashboard: from its command to the first page; then the slowest page of a minute, and its memory
@@ -112,6 +112,7 @@ class Million:
             "waiting": self.wait,
             "first run": self.run_first,
             "running": self.run,
+            "one more": self.start_one,
             "10,000 more": partial(self._start, self._loops, self._loops + 10_000),
             "status": self.ask,
             "census": self.count,
@@ -132,6 +133,11 @@ class Million:
         )
         async with self._measured() as figures, app:
             await ping.once_many(many, progress=self._progress)
+        return figures[0]
+
+    async def start_one(self) -> str:
+        async with self._measured() as figures, app:
+            await ping.start("one-more", every=self._period, args={"number": self._loops})
         return figures[0]
 
     async def wait(self) -> str:

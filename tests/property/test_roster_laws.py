@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from unittest.mock import patch
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -72,6 +73,7 @@ class Comparison:
         self.followed: list[tuple[Roster, Following]] = []
         self.cut_off_at_times: list[Roster] = []
         self.taken: list[tuple[list[Share], Iterator[Share]]] = []
+        self.told: list[tuple[LoopId, RosterEntry | None]] = []
 
     def roster(self, broker: MemoryBroker | None = None) -> Roster:
         return Roster(broker or self.broker, NAMES, self.clock)
@@ -121,7 +123,16 @@ class Comparison:
         for shares, _ in self.taken:
             await Snapshots(self.broker, NAMES).append(shares)
             found += [await self.roster().read(), await self.roster().look()]
+            found.append(await self.of_some_first())
         return found
+
+    async def of_some_first(self) -> Listing:
+        """Read the roster for one loop, then for another, then for all; note what each is told."""
+        reader = self.roster()
+        for loop in LOOPS[:2]:
+            listing = await reader.read([loop])
+            self.told.append((loop, None if listing.is_inherited(loop) else listing.get(loop)))
+        return await reader.read()
 
 
 def state_of(listing: Listing) -> dict[LoopId, RosterEntry]:
@@ -159,10 +170,12 @@ async def judged(stream: list[list[RosterEntry]], merging: set[int], recreated: 
             await (comparison.write_unheard if unheard else comparison.write)(batch)
             await asyncio.sleep(0.01)
             await comparison.begin()
-        found = await comparison.all()
+        with patch("scheduler.queues.roster.FEW_SHARES", 1):  # of three, two are few
+            found = await comparison.all()
     expected = Listing()
     for listed in [listed for batch in stream[max(recreated, 0) :] for listed in batch]:
         expected.enter(listed)
+    assert all(expected.get(loop) == told for loop, told in comparison.told)
     for listing in found:
         assert state_of(listing) == expected
         assert +listing.counts[LOOPS[0].task] == states_of(listing)

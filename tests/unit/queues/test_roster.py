@@ -21,12 +21,14 @@ from scheduler.queues.listing import (
     ENTRY_TYPE,
     Checkpoint,
     Listing,
+    OutOfScope,
     RosterEntry,
     checkpoint_of,
     messages_of,
     parts_of,
 )
-from scheduler.queues.roster import REMEMBERED, Roster
+from scheduler.queues.roster import REMEMBERED, Roster, Shares
+from scheduler.queues.snapshots import Snapshots
 from scheduler.tasks.context import CARRY_LIMIT
 from scheduler.timing.moments import LoopClock, milliseconds_since_epoch
 from scheduler.timing.schedules import Once, Schedule
@@ -492,6 +494,50 @@ async def test_a_snapshot_is_written_where_there_was_much_to_read(
     for _ in range(3):  # what it tells is not told again
         await compacted(roster)
         assert await snapshots(broker) == written
+
+
+@pytest.mark.usefixtures("_short")
+async def test_of_a_long_roster_only_the_shares_of_the_loops_that_are_looked_up_are_read(
+    broker: FaultyBroker, roster: Roster, clock: LoopClock
+) -> None:
+    loops = [loop_number(number, 1) for number in range(60)]
+    await roster.note(loops)
+    await Snapshots(broker, NAMES).append(Shares(await roster.read(), most=1))
+    await roster.note(loops := [loop_number(number, 2) for number in range(60)])
+    reader = roster_of(NAMES, broker, clock)
+    one, *others = (listed.loop for listed in loops)
+    listing = await reader.read([one])
+    assert listing[one] == loops[0]
+    assert len(listing) < 5
+    with pytest.raises(OutOfScope):
+        [listing.get(loop) for loop in others]
+    other = roster_of(NAMES, broker, clock)
+    assert await other.consult([one], lambda listing: list(map(listing.get, others))) == loops[1:]
+    (later,) = await reader.append([loop_number(0, 3)])
+    assert isinstance(later, RosterEntry)
+    await reader.compact()  # by one who has not read all
+    assert (await roster_of(NAMES, broker, clock).read()).keys() == {one, *others}
+    for loop in others:  # each time twice as much, and then all
+        assert loop in await reader.read([loop])
+        assert (await reader.read([loop])).is_for(loop)
+    assert len(listing) == len(loops)
+    assert listing[one] == later
+
+
+@pytest.mark.usefixtures("_short")
+async def test_without_a_share_of_a_snapshot_all_is_read(
+    broker: FaultyBroker, roster: Roster, clock: LoopClock
+) -> None:
+    await roster.note([loop_number(number, 1) for number in range(60)])
+    await Snapshots(broker, NAMES).append(Shares(await roster.read(), most=1))
+    parts = [part async for part in broker.read(NAMES.snapshots)]
+    await broker.delete(NAMES.snapshots)
+    await broker.declare(topology("test", []))
+    for part in parts:
+        cut_off = replace(part, body=part.body[:10])
+        await broker.publish(cut_off, exchange=NAMES.control, routing_key=NAMES.snapshots)
+    reader, one = roster_of(NAMES, broker, clock), loop_number(0, 1).loop
+    assert (await reader.read([one])).keys() == (await roster.read()).keys()
 
 
 async def made_anew(broker: FaultyBroker, roster: Roster, entries: int) -> None:

@@ -33,15 +33,15 @@ def snapshot(number: int, entries: int = MANY) -> list[Share]:
     return [share(3 * number + at, entries, at=at) for at in range(2)]
 
 
-async def latest(snapshots: Snapshots) -> list[Share] | None:
-    """Return the latest snapshot, put together."""
+async def latest(snapshots: Snapshots, only: int | None = None) -> list[Share] | None:
+    """Return the latest snapshot, put together; or one share of it."""
     if (found := await snapshots.latest()) is None:
         return None
-    whole = dict[int, Share]()
-    async for piece in snapshots.shares(found):
+    whole, wanted = dict[int, Share](), (0, found.shares - 1) if only is None else (only, only)
+    async for piece in snapshots.shares(found, *wanted):
         before = whole.get(piece.number, replace(piece, lines=[]))
         whole[piece.number] = replace(before, lines=[*before.lines, *piece.lines])
-    assert found.up_to == whole[0].up_to
+    assert only or found.up_to == whole[0].up_to
     return list(whole.values())
 
 
@@ -62,6 +62,8 @@ async def test_a_snapshot_is_read_as_it_was_written(snapshots: Snapshots, entrie
     for number in 1, 2:
         await snapshots.append(snapshot(number, entries))
     assert await latest(snapshots) == snapshot(2, entries)
+    for number, share in enumerate(snapshot(2, entries)):
+        assert await latest(snapshots, number) == [share]
 
 
 @pytest.mark.parametrize("longer", [1, 100])
