@@ -341,7 +341,8 @@ def schedule_show(app: Scheduler, loop: LoopArgument) -> Output:
 
     async def seeded(program: Program) -> tuple[Loop, bool]:
         """Return the loop as it was seeded, and whether it was."""
-        found, listing = await program.loops.find(loop), await program.survey.listing()
+        found = await program.loops.find(loop)
+        listing = await program.survey.listing([found.id])
         listed = listing.get(found.id)
         if listed is None or listed.is_gone:
             return found, False

@@ -237,11 +237,15 @@ def loops_of(app: App, listing: Listing) -> list[Loop]:
     return [*of_code, *keyed_loops_of(app, listing)]
 
 
+def ids_of(name: str) -> list[LoopId]:
+    """Return the loops that a name may mean, as tasks and keys may have dots."""
+    parts = name.split(".")
+    return [LoopId(".".join(parts[:n]), ".".join(parts[n:])) for n in range(len(parts), 0, -1)]
+
+
 def loop_named(app: App, listing: Listing, name: str) -> Loop | None:
     """Return the loop of this name in the roster, though this code may not have it."""
-    parts = name.split(".")
-    splits = ((".".join(parts[:n]), ".".join(parts[n:])) for n in range(len(parts), 0, -1))
-    for listed in filter(None, (listing.get(LoopId(*split)) for split in splits)):
+    for listed in filter(None, map(listing.get, ids_of(name))):
         if not listed.is_gone and is_orphan(app, listed):
             return _orphan(listed)
         if not listed.is_gone and not listed.is_of_task:
@@ -343,9 +347,10 @@ class Loops:
         if name in known:
             return known[name], ()
         with suppress(QueueNotFound):
-            listing = await self._roster.look()
+            listing = await self._roster.look(ids_of(name))
             if (loop := loop_named(self._app, listing, name)) is not None:
                 return loop, ()
+            listing = await self._roster.look()
             tasks, table = self._app.tasks, listing.table
             others = [*table.keyed(tasks, "*", None, most=MOST_NAMED), *table.others(tasks)]
             return None, [*known, *map(str, others[: 2 * MOST_NAMED])]

@@ -28,7 +28,7 @@ from scheduler.protocol.tokens import LastRun, LoopId, Token
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.history import BEHIND, CallTotals, Summary, totals_of
 from scheduler.queues.journal import with_progress_of
-from scheduler.queues.listing import Listing, RosterEntry
+from scheduler.queues.listing import Listing, OutOfScope, RosterEntry
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import Answers
 from scheduler.tasks.loops import Loop, resting, served
@@ -178,8 +178,17 @@ class Survey:
 
     async def status(self, *only: Loop) -> list[Status]:
         """Return the status of each loop of the code and each keyed one, or only of some."""
-        listing = await self.listing()
-        loops = [as_listed(loop, listing) for loop in only] if only else self.loops(listing)
+        if not only:
+            listing = await self.listing()
+            return await self._statuses(self.loops(listing), listing)
+        try:
+            listing = await self.listing([loop.id for loop in only])
+            return await self._statuses([as_listed(loop, listing) for loop in only], listing)
+        except OutOfScope:
+            listing = await self.listing()
+            return await self._statuses([as_listed(loop, listing) for loop in only], listing)
+
+    async def _statuses(self, loops: Sequence[Loop], listing: Listing) -> list[Status]:
         await self._last_tokens([loop.id for loop in loops], listing)
         # The journal did not report later puts.
         now = self._heard_at or self._clock.now()
@@ -266,12 +275,17 @@ class Survey:
 
     async def last_tokens(self, loops: Sequence[Loop]) -> Mapping[LoopId, Token]:
         """Return the last puts of these loops, from the journal or a checkpoint."""
-        return await self._last_tokens([loop.id for loop in loops], await self.listing())
+        ids = [loop.id for loop in loops]
+        return await self._last_tokens(ids, await self.listing(ids))
 
-    async def listing(self) -> Listing:
-        """Return the roster; an empty one if nothing was seeded."""
+    async def listing(self, only: Collection[LoopId] | None = None) -> Listing:
+        """Return the roster; an empty one if nothing was seeded.
+
+        Args:
+            only: the loops to look up; None: all.
+        """
         try:
-            return await (self._roster.read() if self._is_exact else self._roster.look())
+            return await (self._roster.read(only) if self._is_exact else self._roster.look(only))
         except QueueNotFound:
             return Listing()
 

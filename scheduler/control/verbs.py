@@ -167,7 +167,8 @@ class Verbs:
             InvalidArguments: they do not fit the task.
             QueueNotFound: the loop is not seeded.
         """
-        listing, tokens = await self._survey.listing(), await self._survey.last_tokens([loop])
+        listing = await self._survey.listing([loop.id])
+        tokens = await self._survey.last_tokens([loop])
         listed, now = self._listed(loop, listing), self._clock.now()
         loop = as_entered(loop, listed)
         wanted, last = {**listed.args, **args}, tokens.get(loop.id)
