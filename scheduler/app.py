@@ -479,14 +479,20 @@ class Scheduler:
 
     @asynccontextmanager
     async def operations(self) -> AsyncGenerator["Program"]:
-        """Open the operations on this app inside the block, over the connection of its tasks."""
+        """Open the operations on this app inside the block, over the connection of its tasks.
+
+        Raises:
+            BrokerUnavailable: the broker has stalled for 30 s, for example because of an alarm.
+        """
+        from scheduler.brokers.stalls import unless_stalled
         from scheduler.program import Program  # few programs start loops
 
         async with self.outbox.connection() as broker:
             operating = self._operating
             if operating is None or operating.broker is not broker:
                 operating = self._operating = Program(self, broker, self.outbox.clock)
-            yield operating
+            async with unless_stalled(broker):
+                yield operating
 
     async def running(self, *, stack_of: str | None = None) -> "Running":
         """Return the current runs of all processors: they are asked, which takes some milliseconds.

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, Self
@@ -207,12 +207,13 @@ class FaultyBroker(MemoryBroker):
     ) -> AsyncGenerator[Message]:
         """Asked for once for each message; where that raises `EOFError`, no more are there."""
         position = 0
-        with suppress(EOFError):
-            async for message in super().read(stream, since=since, timeout=timeout):
-                async with self._asked("read", stream, message=message, position=position):
-                    pass
-                yield message
-                position += 1
+        async with aclosing(super().read(stream, since=since, timeout=timeout)) as messages:
+            with suppress(EOFError):
+                async for message in messages:
+                    async with self._asked("read", stream, message=message, position=position):
+                        pass
+                    yield message
+                    position += 1
 
     async def read_to_end(
         self,
@@ -227,7 +228,7 @@ class FaultyBroker(MemoryBroker):
         that raises `EOFError`, no more come. Its mark is published.
         """
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
-        messages = super().read_to_end(
+        reading = super().read_to_end(
             stream,
             exchange=exchange,
             routing_key=routing_key,
@@ -236,14 +237,15 @@ class FaultyBroker(MemoryBroker):
         )
         position, reached = 0, None
         try:
-            async for message in messages:
-                async with (
-                    asyncio.timeout_at(deadline),
-                    self._asked("read", stream, message=message, position=position),
-                ):
-                    pass
-                position, reached = position + 1, message.offset
-                yield message
+            async with aclosing(reading) as messages:
+                async for message in messages:
+                    async with (
+                        asyncio.timeout_at(deadline),
+                        self._asked("read", stream, message=message, position=position),
+                    ):
+                        pass
+                    position, reached = position + 1, message.offset
+                    yield message
             async with self._asked("read", stream, position=position):
                 pass
         except TimeoutError:

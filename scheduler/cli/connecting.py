@@ -10,6 +10,7 @@ from scheduler.app import Scheduler
 from scheduler.brokers.contract import Broker
 from scheduler.brokers.credentials import is_embedded
 from scheduler.brokers.opening import broker_of
+from scheduler.brokers.stalls import LOOK_EVERY, is_stalled
 from scheduler.cli.arguments import LIMIT
 from scheduler.control.doctor import explaining_refusals
 from scheduler.errors import BrokerError, BrokerUnavailable, SettingsError
@@ -23,7 +24,6 @@ T = TypeVar("T")
 Zones = Mapping[str, tzinfo | None]
 
 LEAVING = timedelta(seconds=2)
-LOOK_EVERY = timedelta(seconds=0.5)
 
 
 def ask(
@@ -64,15 +64,11 @@ async def limited(
             done, _ = await asyncio.wait([answer], timeout=pause.total_seconds())
             if done:
                 return answer.result()
-            left = LIMIT.get() if is_long and not _is_stalled(broker) else left - pause
+            left = LIMIT.get() if is_long and not is_stalled(broker) else left - pause
         raise await unanswered(broker)
     finally:
         answer.cancel()
         await asyncio.wait([answer], timeout=LEAVING.total_seconds())
-
-
-def _is_stalled(broker: Broker) -> bool:
-    return broker.is_blocked or not broker.connected or broker.silence > LOOK_EVERY
 
 
 async def unanswered(broker: Broker) -> BrokerUnavailable:

@@ -159,6 +159,7 @@ class Keyed:
             UsageError: the key, the schedule or the arguments are invalid.
             QueueNotFound: nothing was seeded.
             NotSent: it was not confirmed within 30 s.
+            BrokerUnavailable: the broker has not responded for 30 s.
         """
         name = self._keyed_spec.name
         try:
@@ -334,6 +335,7 @@ class Keyed:
             UsageError: the name, the moment or the arguments are invalid.
             QueueNotFound: nothing was seeded.
             NotSent: it was not confirmed within 30 s.
+            BrokerUnavailable: the broker has not responded for 30 s.
         """
         spec, key = self._keyed_spec, checked_key(self._keyed_spec, name)
         if at is not None and after is not None:

@@ -1,6 +1,7 @@
 """Named one-offs: one run of each name, from wherever and however often it is asked for."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -445,6 +446,32 @@ async def test_what_the_broker_does_not_confirm_is_given_up(
         ):
             await asked()
         assert stage.clock.now() - began <= 30 * SECOND
+
+
+OPERATIONS: Mapping[str, Callable[[Shop], Awaitable[object]]] = {
+    "once": lambda shop: shop.remind.once("order-7", after="1h"),
+    "stop": lambda shop: shop.remind.stop("order-6"),
+    "scheduled": lambda shop: shop.remind.scheduled(),
+    "sync": lambda shop: shop.remind.sync({}),
+    "pause": lambda shop: shop.app.pause("remind", "a test"),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_what_a_broker_that_an_alarm_blocks_does_not_answer_is_given_up(
+    stage: Stage, shop: Shop, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    await shop.remind.once("order-6", after="1h")
+    async with FaultyBroker(stage.server) as blocked:
+        blocked.on("read").first(lambda call: asyncio.sleep(3600))
+        monkeypatch.setattr(FaultyBroker, "is_blocked", True)
+        began = stage.clock.now()
+        with (
+            shop.app.lending(blocked, stage.clock),
+            pytest.raises(BrokerUnavailable, match=r"for 30 s: a memory or disk alarm blocks it"),
+        ):
+            await OPERATIONS[operation](shop)
+        assert stage.clock.now() - began <= 33 * SECOND
 
 
 @pytest.mark.parametrize("many", [False, True])
