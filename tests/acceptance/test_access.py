@@ -116,27 +116,18 @@ def ways(broker_url: str, user: str, namespace: str, tmp_path: Path) -> Iterator
     address = urlsplit(user)
     wrong = quote(f"not {PASSWORD}", safe="")
     (tmp_path / "password").write_text(f"{PASSWORD}\n")
-    (tmp_path / "url").write_text(f"{user}\n")
     (port,) = free_ports(1)
     name, host = address.username or "", f"{address.hostname}:{address.port}"
 
     def way(url: str, told: str = "", **environment: str) -> Way:
         return Way({"SHOP_NAMESPACE": namespace, "SCHEDULER_BROKER_URL": url, **environment}, told)
 
-    bare = f"amqp://{host}{address.path}"
     yield {
         "url": way(user, "processing"),
-        "variables": way(bare, SCHEDULER_BROKER_USER=name, SCHEDULER_BROKER_PASSWORD=PASSWORD),
         "password file": way(
-            bare,
+            f"amqp://{host}{address.path}",
             SCHEDULER_BROKER_USER=name,
             SCHEDULER_BROKER_PASSWORD_FILE=str(tmp_path / "password"),
-        ),
-        "url file": Way(
-            {
-                "SHOP_NAMESPACE": namespace,
-                "SCHEDULER_BROKER_URL_FILE": str(tmp_path / "url"),
-            }
         ),
         "wrong password": way(f"amqp://{name}:{wrong}@{host}/", "refused access for user"),
         "wrong virtual host": way(
@@ -145,23 +136,11 @@ def ways(broker_url: str, user: str, namespace: str, tmp_path: Path) -> Iterator
         "unreachable": way(user.replace(host, f"127.0.0.1:{port}"), "Cannot connect to amqp://"),
         "tls to a plain port": way(user.replace("amqp:", "amqps:"), "does not speak TLS"),
         "unencoded password": way(f"amqp://{name}:{PASSWORD}@{host}/", "The broker URL cannot be"),
-        "another protocol": way(user.replace("amqp:", "http:"), "The broker URL must be amqp://"),
-        "missing file": way(
-            bare,
-            "SCHEDULER_BROKER_PASSWORD_FILE: the file",
-            SCHEDULER_BROKER_PASSWORD_FILE=str(tmp_path / "missing"),
-        ),
-        "two passwords": way(
-            bare,
-            "are both set",
-            SCHEDULER_BROKER_PASSWORD=PASSWORD,
-            SCHEDULER_BROKER_PASSWORD_FILE=str(tmp_path / "password"),
-        ),
     }
     asyncio.run(clear(broker_url, an_app(namespace, LOOPS).topology()))
 
 
-@pytest.mark.parametrize("way", ["url", "variables", "password file", "url file"])
+@pytest.mark.parametrize("way", ["url", "password file"])
 def test_commands_get_there_and_tell_no_secret(
     ways: dict[str, Way], way: str, tmp_path: Path
 ) -> None:
@@ -179,9 +158,6 @@ def test_commands_get_there_and_tell_no_secret(
         "unreachable",
         "tls to a plain port",
         "unencoded password",
-        "another protocol",
-        "missing file",
-        "two passwords",
     ],
 )
 def test_commands_that_fail_say_why_and_tell_no_secret(
@@ -213,19 +189,13 @@ def test_a_processor_tells_no_secret(
         processor.signal(signal.SIGTERM)
         done = processor.end()
     assert done.code == 0
+    assert "Traceback" not in done.output
     assert WORD not in done.output
 
 
 @pytest.mark.parametrize(
     "way",
-    [
-        "wrong password",
-        "wrong virtual host",
-        "unreachable",
-        "tls to a plain port",
-        "unencoded password",
-        "another protocol",
-    ],
+    ["wrong password", "wrong virtual host", "unreachable", "tls to a plain port"],
 )
 async def test_errors_and_events_hold_no_secret(
     ways: dict[str, Way], way: str, monkeypatch: pytest.MonkeyPatch

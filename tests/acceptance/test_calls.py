@@ -203,7 +203,9 @@ def test_a_command_ends_though_the_broker_does_not_answer(
     else:
         node.freeze()
     try:
-        for command, done in at_once(on_node, [[*each, "--timeout", "3s"] for each in COMMANDS]):
+        # That commands which look do so under an alarm, another test sees.
+        commands = [each for each in COMMANDS if way == "frozen" or each not in LOOKS]
+        for command, done in at_once(on_node, [[*each, "--timeout", "3s"] for each in commands]):
             assert "Traceback" not in done.err, command
             if way == "frozen":
                 assert (done.code, done.out) == (1, ""), command

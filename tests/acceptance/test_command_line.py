@@ -389,20 +389,6 @@ def test_a_processor_seeds_what_was_never_seeded(scheduler: CommandLine):
         assert processor.end().code == FINE
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_processor_waits_for_its_broker_until_it_is_stopped(
-    offline: CommandLine, number: signal.Signals
-):
-    with offline.processor(SHOP, SCHEDULER_BROKER_URL=UNREACHABLE) as processor:
-        processor.until("Trying again")
-        processor.until("Trying again")
-        processor.signal(number)
-        done = processor.end()
-    assert done.code == FINE
-    assert "Traceback" not in done.err
-    assert PASSWORD not in done.err
-
-
 def test_dev_needs_no_broker(offline: CommandLine):
     done = offline("dev", f"{APPS}/quick.py:app", "--for", "2s")
     assert done.code == FINE

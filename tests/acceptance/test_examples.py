@@ -102,7 +102,7 @@ def test_polling_survives_a_shop_that_fails_and_replays_what_was_parked(
 
     with swept(broker_url, ORDERS):
         assert scheduler("seed", ORDERS, **environment).code == 0
-        with running("run", ORDERS, log=tmp_path / "log", **environment) as lines:
+        with CommandLine(EXAMPLES).processor(ORDERS, **environment) as processor:
             until(lambda: len(stored()) >= 3)
             tell(shop, "fail")
             until(lambda: bool(parked()))
@@ -113,8 +113,10 @@ def test_polling_survives_a_shop_that_fails_and_replays_what_was_parked(
             assert orders == list(range(1, len(orders) + 1)), "an order was lost"
             replayed = scheduler("failed", "replay", ORDERS, "--all", **environment)
             assert replayed.code == 0, replayed.err
-            until(lambda: any("known already" in line for line in lines()))
+            processor.until("known already")
             assert parked() == []
+            processor.signal()
+            assert processor.end().code == 0
 
 
 def test_an_id_follows_each_order_and_every_task_is_measured() -> None:
@@ -148,9 +150,7 @@ def test_an_export_that_does_not_get_on_is_ended_and_the_others_are_not() -> Non
 
 
 @pytest.mark.timeout(180)
-def test_what_one_subscriber_retries_the_other_does_not_see_again(
-    broker_url: str, tmp_path: Path
-) -> None:
+def test_what_one_subscriber_retries_the_other_does_not_see_again(broker_url: str) -> None:
     environment = {"SCHEDULER_BROKER_URL": broker_url}
     with swept(broker_url, ORDER_SERVICE):
         done = place_orders("tea", **environment)
@@ -159,16 +159,16 @@ def test_what_one_subscriber_retries_the_other_does_not_see_again(
         assert scheduler("seed", ORDER_SERVICE, **environment).code == 0
         # Placed before anybody runs: what was seeded does not miss them.
         assert place_orders("tea", "honey", **environment).returncode == 0
-        with running("run", ORDER_SERVICE, log=tmp_path / "log", **environment) as lines:
-
-            def count(words: str) -> int:
-                return sum(words in line for line in lines())
-
-            until(lambda: count("shipped, as order.paid asked") >= 2)
-            for order in (1, 2):
-                assert count(f"WarehouseAsleep: nobody takes order {order}") == 2
-                assert count(f"order {order} shipped") == 1
-                assert count(f"order {order} confirmed") == 1
+        with CommandLine(EXAMPLES).processor(ORDER_SERVICE, **environment) as processor:
+            for _ in range(2):
+                processor.until("shipped, as order.paid asked")
+            processor.signal()
+            done = processor.end()
+    assert done.code == 0
+    for order in (1, 2):
+        assert done.err.count(f"WarehouseAsleep: nobody takes order {order}") == 2
+        assert done.err.count(f"order {order} shipped") == 1
+        assert done.err.count(f"order {order} confirmed") == 1
 
 
 def place_orders(*items: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -179,23 +179,6 @@ def place_orders(*items: str, **environment: str) -> subprocess.CompletedProcess
         text=True,
         timeout=50,
     )
-
-
-@contextmanager
-def running(*arguments: str, log: Path, **environment: str) -> Generator[Callable[[], list[str]]]:
-    """A `scheduler` that goes on until the block ends, then drains; gives the lines of its log."""
-    with log.open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "scheduler", *arguments],
-            env={**os.environ, **environment},
-            stderr=stderr,
-        )
-        try:
-            yield lambda: log.read_text().splitlines()
-        finally:
-            process.terminate()
-            code = process.wait(timeout=40)
-    assert code == 0, log.read_text()
 
 
 @pytest.mark.timeout(120)

@@ -11,7 +11,7 @@ from scheduler.cli.commands import ELSEWHERE
 from tests.acceptance.conftest import CommandLine
 
 APP = """
-import asyncio, os
+import asyncio
 from scheduler import Context, RetryLater, Scheduler
 
 app = Scheduler("mistakes")
@@ -27,10 +27,25 @@ SENDS = """
 async def main():
     async with app:
         print(await sell.send(5))
-        if "FAIL" in os.environ:
-            raise ValueError("mine")
+        raise ValueError("mine")
 
 asyncio.run(main())
+"""
+OPENS = """
+from contextlib import asynccontextmanager
+
+def connect() -> None:
+    raise ConnectionRefusedError("no database")
+
+@asynccontextmanager
+async def open_pool(app):
+    connect()
+    yield
+
+shared = Scheduler("mistakes", lifespan=open_pool)
+
+@shared.periodic(every="100ms")
+async def work() -> None: ...
 """
 
 
@@ -39,17 +54,6 @@ def here(tmp_path: Path) -> CommandLine:
     (tmp_path / "shop.py").write_text(APP)
     (tmp_path / "sends.py").write_text(APP + SENDS)
     return CommandLine(tmp_path)
-
-
-def run(program: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, str(program)],
-        env={**os.environ, "SCHEDULER_BROKER_URL": "memory://", **environment},
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
 
 
 def test_a_setting_that_there_is_not_is_answered_with_the_nearest(here: CommandLine) -> None:
@@ -142,13 +146,8 @@ def test_a_reason_that_there_is_not_is_answered_with_those_that_there_are(
     ("wrong", "words"),
     [
         ("@app.listen\nasync def hear(event): ...", "is a coroutine function"),
-        ("@app.listen\ndef hear(): ...", "cannot be called with one argument"),
-        ("@app.on_escalation\ndef hook(): ...", "cannot be called with one argument"),
         ("@app.around\ndef f(ctx, call_next): ...", "takes a coroutine function"),
         ("@app.task(max_retries=3)\nasync def t(): ...", "takes no max_retries="),
-        ("@app.task(subscribe=[('a', 'b', 'topik')])\nasync def t(): ...", "did you mean 'topic'"),
-        ("@app.task(executor='gpu')\ndef t(): ...", "'thread' or 'process'"),
-        ("@app.task\ndef t():\n    yield", "is a generator"),
         ("class A:\n    @app.task\n    async def t(self): ...", "is a method"),
     ],
 )
@@ -169,19 +168,33 @@ def test_who_asks_for_later_without_a_reason_is_told_in_a_line(here: CommandLine
     assert "attempt 1: RetryLater: The task asked to be tried again later., again at" in done.err
 
 
-def test_a_program_sends_to_the_embedded_broker_without_a_seed(
-    here: CommandLine, tmp_path: Path
-) -> None:
-    done = run(tmp_path / "sends.py")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip()
-
-
 def test_of_a_program_that_fails_while_it_is_connected_only_its_own_error_is_told(
     here: CommandLine, tmp_path: Path
 ) -> None:
-    done = run(tmp_path / "sends.py", FAIL="1")
+    """It sends to the embedded broker before it fails, which takes no seed."""
+    environment = {**os.environ, "SCHEDULER_BROKER_URL": "memory://"}
+    program = [sys.executable, str(tmp_path / "sends.py")]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=50)
     assert done.returncode == 1
+    assert done.stdout.strip()
     assert done.stderr.splitlines()[-1] == "ValueError: mine"
     assert done.stderr.count("Traceback") == 1
     assert "Task was destroyed" not in done.stderr
+
+
+def test_of_a_lifespan_that_cannot_be_opened_its_own_code_is_told(
+    here: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "opens.py").write_text(APP + OPENS)
+    done = here("dev", "opens.py:shared", "--for", "1s")
+    assert done.code == 1
+    *_, first, where, _, raised_at, code = done.err.splitlines()
+    assert first == (
+        "scheduler: The lifespan open_pool could not be opened, and no run was begun: "
+        "ConnectionRefusedError: no database"
+    )
+    assert where.startswith('  File "')
+    assert where.endswith("in open_pool")
+    assert raised_at.endswith("in connect")
+    assert code.strip() == 'raise ConnectionRefusedError("no database")'
+    assert "Traceback" not in done.err

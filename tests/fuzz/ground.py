@@ -3,8 +3,6 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-import aiormq
-
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
@@ -14,6 +12,7 @@ from scheduler.timing.moments import LoopClock, SystemClock
 from tests.fuzz.field import EmbeddedPublisher, Field, ForeignPublisher, Publisher, ploughed
 from tests.rabbitmq import Users
 from tests.stage import START
+from tests.sweep import clear
 
 PUBLISHERS = 4
 
@@ -51,16 +50,5 @@ async def on_rabbitmq(
         finally:
             for each in foreigners:
                 await each.close()
-    await _sweep(url, field)
-
-
-async def _sweep(url: str, field: Field) -> None:
-    connection = await aiormq.connect(url)
-    channel = await connection.channel()
     for app in (field.app, field.neighbour):
-        wanted = app.topology()
-        for queue in wanted.queues:
-            await channel.queue_delete(queue.name)
-        for exchange in wanted.exchanges:
-            await channel.exchange_delete(exchange.name)
-    await connection.close()
+        await clear(url, app.topology())

@@ -132,30 +132,3 @@ async def test_a_renamed_task_takes_over_though_seeds_are_killed(
     await renaming.until(lambda: sorted(of("render", "page"))[:3] == [-3, -2, -1])
     new.terminate()
     renaming.output_of(new)
-
-
-@pytest.mark.timeout(180)
-async def test_a_loop_is_renamed_there_and_back_while_processors_of_both_releases_run(
-    renaming: Field,
-) -> None:
-    async def until_more() -> None:
-        before = len(renaming.notes())
-        await renaming.until(lambda: len(renaming.notes()) >= before + 5)
-
-    renaming.call("seed", **OLD)
-    old, back = renaming.start("run", **OLD), {"VERSION": "back"}
-    await until_more()
-    new = renaming.start("run", **NEW)
-    renaming.call("seed", **NEW)
-    await until_more()
-    old.terminate()
-    renaming.output_of(old)
-    renaming.call("seed", **back)  # only processors that know the other alias are there
-    await until_more()
-    old_again = renaming.start("run", **back)
-    await until_more()
-    for each in new, old_again:
-        each.terminate()
-        renaming.output_of(each)
-    told = [(note["seq"], note["carried"]) for note in renaming.notes()]
-    assert told == [(seq, seq) for seq in range(len(told))]

@@ -14,11 +14,9 @@ from scheduler.protocol.messages import Message, own_headers
 from scheduler.protocol.tokens import LoopId, token_key
 from scheduler.protocol.topology import QueueType
 from tests.integration.conftest import Field, sweep
-from tests.integration.shop import eventually
 from tests.rabbitmq import PrivateNode
-from tests.stage import timers_of
 from tests.sweep import new_namespace
-from tests.tokens import count, lose, waiting
+from tests.tokens import lose
 
 INTERVAL = 3.0
 SUPERVISED = {"SCHEDULER_SUPERVISION_INTERVAL": f"{INTERVAL}s"}
@@ -59,28 +57,6 @@ async def test_a_token_deleted_by_hand_comes_back(field_: Field, broker: Broker)
     history = [entry["what"] for entry in field_.call("history", "loop0", **loop)]
     assert history.count("repaired") == 1
     assert await field_.tokens(broker, 2) == {"loop0": 1, "loop1": 1}
-
-
-async def test_of_three_tokens_put_by_hand_one_is_left(field_: Field, broker: Broker) -> None:
-    names = Scheduler(field_.namespace).names
-    loop = {"EVERY": "4s", **SUPERVISED}
-    field_.call("seed", **loop)
-
-    (token,) = [each for each in await waiting(broker, names, []) if each.loop == LOOP0]
-    for _ in range(2):
-        await timers_of(names, broker).put(token)
-
-    async def is_one_line() -> bool:
-        return await count(broker, names, [LOOP0]) == {"loop0": 1}
-
-    processor = field_.start("run", **loop)
-
-    await field_.until(lambda: 1 in runs(field_), seconds=60)
-    await eventually(is_one_line)
-    processor.terminate()
-    field_.output_of(processor)
-    assert runs(field_).count(1) == 1
-    assert await field_.tokens(broker, 1) == {"loop0": 1}
 
 
 async def test_a_token_that_was_handed_out_twice_is_one_line_again(

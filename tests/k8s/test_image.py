@@ -9,14 +9,14 @@ import zipfile
 from pathlib import Path
 from urllib.request import urlopen
 
-import aiormq
 import pytest
 from packaging.requirements import Requirement
 
-from scheduler.protocol.topology import topology
 from tests.k8s.builds import BUILDS, ROOT, environment, pods
 from tests.k8s.dockerfile import Image, in_context, instructions
 from tests.rabbitmq import free_ports
+from tests.stage import an_app
+from tests.sweep import clear
 
 TIME_LIMIT = 60
 
@@ -56,7 +56,7 @@ def test_an_image_on_top_of_ours_processes_until_it_is_told_to_stop(
         ports = {"SCHEDULER_HEALTH_PORT": health, "SCHEDULER_METRICS_PORT": metrics}
         processes(image.start(**billing, **ports), health, metrics)
     finally:
-        asyncio.run(delete_all(broker_url, namespace))
+        asyncio.run(clear(broker_url, an_app(namespace, ["poll"]).topology()))
 
 
 def has_the_package_and_nothing_of_the_tests(image: Image) -> None:
@@ -94,19 +94,6 @@ def ended(process: "subprocess.Popen[str]") -> str:
     said, _ = process.communicate(timeout=TIME_LIMIT)
     assert process.returncode == 0, said
     return said
-
-
-async def delete_all(url: str, namespace: str) -> None:
-    left_behind = topology(namespace, ["poll"])
-    connection = await aiormq.connect(url)
-    try:
-        channel = await connection.channel()
-        for queue in left_behind.queues:
-            await channel.queue_delete(queue.name)
-        for exchange in left_behind.exchanges:
-            await channel.exchange_delete(exchange.name)
-    finally:
-        await connection.close()
 
 
 def test_the_base_image_is_the_same_everywhere_and_pinned() -> None:

@@ -341,21 +341,6 @@ def test_users_are_granted_what_the_code_says_they_need(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_the_processors_may_use_what_the_app_has_and_declare_nothing(name: str) -> None:
-    names, topology = app(name).names, app(name).topology()
-    users = granted(name)
-    for each in (*topology.exchanges, *topology.queues):
-        for right in ("configure", "write", "read"):
-            assert re.search(users["scheduler-seed"][right], each.name)
-        for right in ("write", "read"):
-            assert re.search(users["scheduler-processor"][right], each.name)
-        assert not re.search(users["scheduler-processor"]["configure"], each.name)
-    for user in users.values():
-        assert not re.search(user["write"], f"x{names.processor}")
-        assert not re.search(user["write"], "amq.topic")
-
-
 @pytest.mark.parametrize("name", SCALERS)
 def test_what_is_scaled_has_no_fixed_number_of_pods(name: str) -> None:
     scaled = {each["spec"]["scaleTargetRef"]["name"] for each in of_kind(name, SCALERS[name])}

@@ -99,25 +99,25 @@ def test_a_test_that_is_called_otherwise_after_a_change_is_run_all_the_same():
     assert {item.nodeid for item in items} == set(names) - {"a.py::test_other[7]"}
 
 
-def run(*arguments: str) -> tuple[int, list[str]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.mutants", *arguments], capture_output=True, text=True
-    )
+def run(module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    program = [sys.executable, "-m", "tests.mutants", module, *arguments]
+    return subprocess.run(program, capture_output=True, text=True)
+
+
+def sampled(tests: str) -> tuple[int, list[str]]:
+    """What becomes of one change of a module, as far as these tests look."""
+    done = run("timing.durations", "--sample", "1", "--tests", f"tests/unit/timing/{tests}.py")
     return done.returncode, done.stdout.splitlines()
 
 
 def test_tests_that_look_notice_what_is_changed() -> None:
-    code, lines = run(
-        "timing.durations", "--sample", "3", "--tests", "tests/unit/timing/test_durations.py"
-    )
-    assert (code, lines[1].split()) == (0, ["timing.durations", "3", "3", "100%", "90%"])
+    code, lines = sampled("test_durations")
+    assert (code, lines[1].split()) == (0, ["timing.durations", "1", "1", "100%", "90%"])
     assert len(lines) == 2
 
 
 def test_tests_that_look_elsewhere_leave_a_module_under_its_goal() -> None:
-    code, lines = run(
-        "timing.durations", "--sample", "3", "--tests", "tests/unit/timing/test_rates.py"
-    )
+    code, lines = sampled("test_rates")
     assert code == 1
     assert lines[1].split()[-2:] == ["90%", "under"]
     survivors = [line for line in lines[2:] if line.startswith("scheduler/timing/durations.py:")]
@@ -126,8 +126,6 @@ def test_tests_that_look_elsewhere_leave_a_module_under_its_goal() -> None:
 
 
 def test_a_module_that_does_not_exist_is_told() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.mutants", "timing.rate"], capture_output=True, text=True
-    )
+    done = run("timing.rate")
     assert done.returncode == 2
     assert "there is no module 'timing.rate'" in done.stderr

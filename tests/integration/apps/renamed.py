@@ -10,9 +10,7 @@ from scheduler.events import Event, MessageConfirmed
 
 app = Scheduler(os.environ["NAMESPACE"])
 RECORD = Path(os.environ["RECORD"])
-VERSION = os.environ.get("VERSION")
-IS_NEW = VERSION == "new"
-ALIASES = {"new": ["count"], "back": ["counter"]}
+IS_NEW = os.environ.get("VERSION") == "new"
 left = int(os.environ.get("KILL_AFTER", "-1"))
 
 
@@ -23,9 +21,7 @@ def note(**facts: object) -> None:
 
 
 @app.periodic(
-    every=os.environ.get("EVERY", "100ms"),
-    name="counter" if IS_NEW else "count",
-    aliases=ALIASES.get(VERSION or "", []),
+    every="100ms", name="counter" if IS_NEW else "count", aliases=["count"] if IS_NEW else []
 )
 async def count(ctx: Context) -> None:
     carried = ctx.carried or 0
