@@ -665,7 +665,7 @@ class LoopReported(Event):
     """Supervision found a problem that it cannot repair.
 
     Attributes:
-        trouble: orphan, removed or unattended.
+        trouble: orphaned, removed or unattended.
     """
 
     level, text = WARNING, "{loop} is {trouble}. {advice}"

@@ -327,7 +327,7 @@ class Doctor:
                 yield Finding(
                     f"queue {queue}",
                     "warning",
-                    f"{depth.ready} messages are parked",
+                    f"{counted(depth.ready, 'message')} parked",
                     "See `scheduler failed list`, then replay or purge them.",
                 )
 

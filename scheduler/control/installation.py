@@ -52,6 +52,7 @@ from scheduler.queues.failed import Reason
 from scheduler.queues.heads import look_into
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again
+from scheduler.spelling import counted
 from scheduler.tasks.loops import left_by_renames, served
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import ZERO
@@ -111,7 +112,7 @@ class Leftover:
 
     def __str__(self) -> str:
         counts = f"{self.ready or 0} ready, {self.parked or 0} parked"
-        return f"{self.task} ({counts}, {self.processors} processors)"
+        return f"{self.task} ({counts}, {counted(self.processors, 'processor')})"
 
 
 class Installation:
@@ -364,9 +365,10 @@ class Installation:
         for queue in misfits:
             depth = await self._broker.depth(queue)
             if depth is not None and depth.consumers:
+                processors = counted(depth.consumers, "processor")
                 raise UsageError(
-                    f"{queue!r} must be recreated, but {depth.consumers} processors consume from "
-                    f"it. Nothing was changed: stop all processors of the app, then rerun this."
+                    f"{queue!r} must be recreated, but has {processors}. "
+                    "Nothing was changed: stop all processors of the app, then rerun this."
                 )
         await self._broker.declare(wanted.only({self._names.imprint}))
         before = await self.imprint()

@@ -97,7 +97,7 @@ LONGEST_DRAINING = timedelta(minutes=2)
 JUST_BEGUN = timedelta(seconds=1.5)
 
 ADVICE = {
-    "orphan": "It is not in the code: `scheduler seed --prune` removes it.",
+    "orphaned": "It is not in the code: `scheduler seed --prune` removes it.",
     "removed": "A newer release removed it: this program is older. Restart it.",
     "unattended": "It is due, and no processor consumes from its queue: start one for its task.",
 }
@@ -208,7 +208,7 @@ class Supervisor:
             doubled.clear()
         await self._note()
         troubles = {
-            **{str(loop): "orphan" for loop in orphans},
+            **{str(loop): "orphaned" for loop in orphans},
             **{str(loop): "removed" for loop in self._removed()},
             **{
                 str(each.loop): "unattended"

@@ -164,7 +164,7 @@ async def test_nothing_is_made_anew_that_somebody_consumes_from(
 
     async with at_work(processor_of(old.app, broker)):
         await eventually(is_consumed)
-        with pytest.raises(UsageError, match="1 processors consume from it.*stop all processors"):
+        with pytest.raises(UsageError, match="but has 1 processor.*stop all processors"):
             await program_of(new.app, broker).seeding.seed(migrate=True)
         await send(old, broker, 1)
         assert await run_all_of(old, 1) == [("work", 1)]

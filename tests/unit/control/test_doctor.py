@@ -223,8 +223,8 @@ async def test_parked_messages_are_a_warning(
     found = await findings(app, broker)
     parked = {about: each.detail for about, each in found.items() if each.verdict == "warning"}
     assert parked == {
-        "queue shop.v1.failed.report": "2 messages are parked",
-        "queue shop.v1.failed": "1 messages are parked",
+        "queue shop.v1.failed.report": "2 messages parked",
+        "queue shop.v1.failed": "1 message parked",
     }
 
 

@@ -715,7 +715,7 @@ async def test_a_loop_that_the_code_does_not_have_is_reported_once(stage: Stage)
     with recording(new) as events:
         async with stage.supervised(app=new):
             await asyncio.sleep(10 * ROUND)
-    assert reported(events) == [("task", "orphan")]
+    assert reported(events) == [("task", "orphaned")]
     assert (await stage.token(TASK)).seq == 0
 
 
