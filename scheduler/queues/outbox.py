@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker
 from scheduler.brokers.properties import encoded, encoded_key
 from scheduler.errors import (
+    AccessRefused,
     Blocked,
     BrokerUnavailable,
     ConfirmationTimeout,
@@ -457,6 +458,12 @@ class Outbox:
                 f"The broker has no queue for the task {unsent.key!r}: nothing was sent. "
                 "Run `scheduler seed` with the app that has the task."
             ) from None
+        except AccessRefused as error:
+            from scheduler.protocol.administration import command, rights_to_send
+
+            info, rights = broker.info, rights_to_send(self._names)
+            grant = command(rights, user=info.user or "USER", vhost=info.vhost)
+            raise AccessRefused(f"{error} A user that only sends needs: {grant}") from None
 
     async def _connected(self, end: float) -> Broker:
         if (broker := self._broker_here) is not None:

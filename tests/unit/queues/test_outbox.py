@@ -16,6 +16,7 @@ from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.memory.broker import LARGEST_BODY, MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import (
+    AccessRefused,
     BrokerUnavailable,
     ConfirmationTimeout,
     NotAllSent,
@@ -270,6 +271,15 @@ async def test_a_task_that_was_never_seeded_is_told_at_once(office: Office) -> N
         with pytest.raises(Unroutable, match="no queue for the task 'sms'.*`scheduler seed`"):
             await outbox.send("sms", {}, Posting(delay=delay))
         assert loop.time() == began
+
+
+async def test_what_a_sender_may_not_do_is_told_with_the_command_that_allows_it(
+    office: Office,
+) -> None:
+    office.suffers(AccessRefused("write access refused."))
+    told = r"refused\. A user that only sends needs: rabbitmqctl set_permissions -p / USER '\^\$' "
+    with pytest.raises(AccessRefused, match=rf"{told}'\^shop\\\.v1\\\.\(calls\|later\)\$' '\^\$'$"):
+        await office.outbox.send("sms", {}, Posting())
 
 
 async def test_of_many_calls_one_that_cannot_be_sent_keeps_no_other(office: Office) -> None:
