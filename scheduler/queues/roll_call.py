@@ -117,7 +117,10 @@ class Turnout(Generic[A]):
         if len(self.missing) > self.silent > 0:
             return [f"{self.silent} of {', '.join(sorted(self.missing))}"]
         unknown = range(len(self.missing), self.silent)
-        names = [*sorted(self.missing), *(f"an unknown one ({number})" for number in unknown)]
+        names = [
+            *sorted(self.missing),
+            *(f"an unknown processor ({number + 1})" for number in unknown),
+        ]
         return names[: self.silent]
 
     @property

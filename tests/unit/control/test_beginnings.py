@@ -259,7 +259,7 @@ async def test_a_pause_and_a_stop_return_in_time_and_tell_how_many_do_not_answer
         await asyncio.sleep(1)
         deed = {"pause": stage.verbs.pause, "stop": stage.removal.remove}[verb]
         before = stage.clock.now()
-        assert (await deed(loop)).silent == ["an unknown one (0)"]
+        assert (await deed(loop)).silent == ["an unknown processor (1)"]
         took = stage.clock.now() - before
     assert CALLING_TIMEOUT <= took <= CALLING_TIMEOUT + TIMEOUT
     assert timedelta(seconds=10) == CALLING_TIMEOUT

@@ -145,7 +145,7 @@ async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
         await lose_and_wait(stage)
         found = await status(stage)
         assert found.where is Where.RUNNING
-        assert found.reason == "as far as is known: no answer from an unknown one (0)"
+        assert found.reason == "as far as is known: no answer from an unknown processor (1)"
 
 
 async def test_processors_are_not_asked_while_the_broker_blocks_publishers(stage: Stage) -> None:

@@ -268,6 +268,6 @@ async def test_where_nobody_runs_it_and_one_has_not_answered_that_is_told(
     await stage.seed(app)
     async with MemoryBroker(stage.server) as mute:  # an older release, which does not know
         await mute.consume(app.names.presence, lambda _: None, prefetch=1)
-        with pytest.raises(NotRunning, match=r"no answer from an unknown one \(0\)\. "):
+        with pytest.raises(NotRunning, match=r"no answer from an unknown processor \(1\)\. "):
             await app.cancel("report")
-        assert (await app.running()).unheard == ["an unknown one (0)"]
+        assert (await app.running()).unheard == ["an unknown processor (1)"]

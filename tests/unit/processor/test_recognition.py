@@ -514,9 +514,9 @@ async def test_a_first_token_waits_for_a_processor_that_is_silent_and_tells_of_i
         await asyncio.sleep(40)
         assert runs(stage) == []
         (told, *_) = of(TokenDelayed, stage.events)
-        assert (
-            told.reason
-            == "waiting for older runs, or for their absence to be confirmed, by an unknown one (0)"
+        assert told.reason == (
+            "waiting for older runs, or for their absence to be confirmed, by an unknown processor "
+            "(1)"
         )
         await silent.cancel()
         await asyncio.sleep(4)

@@ -98,7 +98,7 @@ async def test_where_one_does_not_answer_in_time_the_answers_are_incomplete(room
     assert (answers.complete, answers.expected, answers.silent) == (False, 2, 1)
     assert list(answers.tokens(A)) == [A3]
     said = answers.of(A, 5)
-    assert unaware(5, said) == awaited(5, said) == ["an unknown one (0)"]
+    assert unaware(5, said) == awaited(5, said) == ["an unknown processor (1)"]
 
 
 async def test_who_answered_before_and_has_not_left_is_named(room: Room) -> None:
@@ -129,7 +129,7 @@ async def test_who_has_just_come_to_ask_reads_who_answered_before(room: Room) ->
         (2, 2, [], []),
         (2, 2, ["a"], []),
         (3, 1, ["b", "a"], ["a", "b"]),
-        (3, 1, ["a"], ["a", "an unknown one (1)"]),
+        (3, 1, ["a"], ["a", "an unknown processor (2)"]),
         (2, 1, ["b", "a"], ["1 of a, b"]),
     ],
 )
