@@ -57,7 +57,8 @@ from scheduler.processor.successors import Order, Successors
 from scheduler.protocol.calls import Call, decode_call, is_call, unclaimed
 from scheduler.protocol.hatchery import LONGEST
 from scheduler.protocol.messages import LONGEST_LEAD_MS, lead_of, one_line, taken_out_by
-from scheduler.protocol.tokens import Replay, Token, decode, loop_named_by
+from scheduler.protocol.routing import loop_named_by
+from scheduler.protocol.tokens import Replay, Token, decode
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again, waits_in_legs
 from scheduler.tasks.loops import App

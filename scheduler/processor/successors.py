@@ -17,17 +17,8 @@ from scheduler.protocol.calls import Call, placed, retried, spent, task_key
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.hatchery import LONGEST
 from scheduler.protocol.messages import Message, failed_deliveries, one_line, summary_of
-from scheduler.protocol.tokens import (
-    Act,
-    Ending,
-    LoopId,
-    Replay,
-    State,
-    Token,
-    decode,
-    encode,
-    loop_named_by,
-)
+from scheduler.protocol.routing import loop_named_by
+from scheduler.protocol.tokens import Act, Ending, LoopId, Replay, State, Token, decode, encode
 from scheduler.queues.failed import Reason
 from scheduler.queues.heads import Head, Heads
 from scheduler.queues.namespace import Namespace

@@ -55,7 +55,6 @@ from pydantic_core import core_schema
 
 from scheduler.errors import ScheduleError, Undecodable
 from scheduler.protocol.epochs import Position, Verb
-from scheduler.protocol.hatchery import UNITS
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
     LEAD,
@@ -76,8 +75,6 @@ from scheduler.timing.durations import milliseconds, shown
 from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 TOKEN_TYPE = "scheduler.token"
-LOOP_KEY, REST_KEY = "loop.", "rest."
-"""The beginnings of the routing keys of tokens: of those that travel, and of those at rest."""
 Planned = Annotated[Schedule, travelling(from_wire, core_schema.dict_schema(), to_wire)]
 """A schedule on the wire."""
 
@@ -294,22 +291,3 @@ def decode(message: Message, namespace: str) -> Token:
         return validated(kind, body, "token")
     except ScheduleError as error:
         raise Undecodable(f"The message cannot be understood: {error}") from None
-
-
-def loop_named_by(key: str) -> LoopId | None:
-    """Return the loop whose tokens have this routing key, whatever their wait; None: no loop."""
-    prefix, *parts = key.split(".", len(UNITS) + 2)
-    if f"{prefix}." != LOOP_KEY or len(parts) <= len(UNITS):
-        return None
-    return LoopId(parts[0], ".".join(parts[len(UNITS) + 1 :]))
-
-
-def token_key(loop: LoopId, digits: str) -> str:
-    """Build the routing key of a token that waits for the time of these digits."""
-    key = f"{LOOP_KEY}{loop.task}.{digits}"
-    return f"{key}.{loop.key}" if loop.key else key
-
-
-def rest_key(loop: LoopId) -> str:
-    """Build the routing key of a token that only goes to the journal."""
-    return f"{REST_KEY}{loop}"

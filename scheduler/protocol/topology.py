@@ -3,8 +3,8 @@ function.
 
 ::
 
-    scheduler ──loop.{task}.{digits}.{key}──► hatchery.{n}{unit} ──TTL──► hatchery.{next unit}
-        └► (only zeros) ──► processor
+    scheduler ──loop.{task}.{digits}.{slice}.{key}──► hatchery.{n}{unit}
+        └► (only zeros) ──► processor                     └──TTL──► hatchery.{next unit}
     hatchery.{unit} likewise: to the timer of the next digit that is not zero, or to processor
 
     processor ──loop.{task}.#──► processor.{task} ──(too many deliveries)──task.{task}──► failed
@@ -69,7 +69,7 @@ from typing import Any, Literal, Self, overload
 
 from scheduler.protocol.calls import RETRY_KEY, retry_key, task_key
 from scheduler.protocol.hatchery import UNITS, Timer, end_pattern, header_at, timer_pattern, timers
-from scheduler.protocol.tokens import LOOP_KEY
+from scheduler.protocol.routing import LOOP_KEY
 from scheduler.timing.durations import SECOND, milliseconds
 
 QueueType = Literal["quorum", "classic"]

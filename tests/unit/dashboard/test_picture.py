@@ -14,17 +14,8 @@ from scheduler.dashboard.picture import ACTS_KEPT, RUNS_KEPT, Picture
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import (
-    Act,
-    Ending,
-    LastRun,
-    LoopId,
-    Replay,
-    State,
-    Token,
-    encode,
-    token_key,
-)
+from scheduler.protocol.routing import token_key
+from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, Replay, State, Token, encode
 from scheduler.queues.failed import Reason, parked, record_of
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.listing import RosterEntry

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
@@ -12,7 +13,8 @@ from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import SettingsError, Unroutable
 from scheduler.protocol.hatchery import route, timers
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId, loop_named_by, rest_key, token_key
+from scheduler.protocol.routing import SLICES, loop_named_by, rest_key, slice_of, token_key
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import (
     DELIVERY_BACKSTOP,
     Binding,
@@ -352,11 +354,18 @@ def test_a_key_of_a_token_names_its_loop(loop: LoopId, delay: str):
 
 
 @pytest.mark.parametrize(
-    "key", ["", "loop", "loop.", "loop.a", "loop.a.b", "loop.a.0.0.0.0.0.0.0.0.5.0", f"a.{ZEROS}.k"]
+    "key", ["", "loop", "loop.", "loop.a", "loop.a.b", f"loop.a.{ZEROS}", f"a.{ZEROS}.3.k"]
 )
 def test_a_key_of_something_else_names_no_loop(key: str):
     assert loop_named_by(key) is None
     assert loop_named_by(rest_key(LoopId("a", ZEROS))) is None
+
+
+@pytest.mark.parametrize("name", ["{}", "user-{}", "order-{}0", "k{}.eu"])
+def test_slices_are_about_equal(name: str):
+    slices = Counter(slice_of(LoopId("a", name.format(number))) for number in range(1600))
+    assert len(slices) == SLICES
+    assert 60 <= min(slices.values()) <= max(slices.values()) <= 140
 
 
 @pytest.mark.parametrize(

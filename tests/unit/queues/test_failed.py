@@ -12,7 +12,8 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, UsageError
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import LINE_LENGTH, Message, own_headers
-from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, encode, token_key
+from scheduler.protocol.routing import token_key
+from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, encode
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.failed import (
     EVERYTHING,
