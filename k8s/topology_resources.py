@@ -8,7 +8,8 @@ Processors then start the loops by themselves, within two minutes, because super
 they were not seeded. A changed schedule takes `scheduler seed` even so.
 
 Expect some 600 resources, and 1,200 with one-off messages: each timer is a queue, with bindings.
-Deleting a Queue resource leaves the queue, as what waits for its time is in it.
+Deleting a Queue resource leaves the queue, as what waits for its time is in it. For another number
+of shards of a task, run `scheduler seed`: the old bindings must go before the new ones come.
 """
 
 import argparse

@@ -170,6 +170,7 @@ class Scheduler:
         executor: Executor | None = None,
         after_failure: Literal["continue", "pause"] = "continue",
         aliases: Sequence[str] = (),
+        shards: int = 1,
         **options: Unpack[ScheduleOptions],
     ) -> Callable[[Callable[P, R]], PeriodicTask[P, R]]:
         """Register a function as a periodic task: a loop.
@@ -192,6 +193,9 @@ class Scheduler:
                 tick, or pause until it is resumed. The failed tick is parked in both cases.
             aliases: former names of the task. After `scheduler seed` its loop replaces theirs and
                 continues; messages parked under them are replayed as this task.
+            shards: over how many queues the keyed loops of this task are spread, from 1 to 16. One
+                queue is enough for some thousand runs a second. To change the number, run
+                `scheduler seed`, then restart the processors.
             options: of the schedule: mode, offset, tz, jitter, catch_up, grace.
 
         Raises:
@@ -210,6 +214,7 @@ class Scheduler:
                 concurrency=concurrency,
                 executor=executor,
                 aliases=aliases,
+                shards=shards,
             )
             loop = loop_of(spec, _schedule(spec.name, every, cron, schedule, options), args)
             self._add_task(spec)
@@ -242,6 +247,7 @@ class Scheduler:
         expired: Literal["park", "drop"] = "park",
         history: bool = False,
         aliases: Sequence[str] = (),
+        shards: int = 1,
     ) -> "RegisterCallTask": ...
 
     @refusing_misnamed("@app.task", RegistrationError)
@@ -262,6 +268,7 @@ class Scheduler:
         expired: Literal["park", "drop"] = "park",
         history: bool = False,
         aliases: Sequence[str] = (),
+        shards: int = 1,
     ) -> Any:
         """Register a function as a task that runs when it is sent a message.
 
@@ -286,6 +293,8 @@ class Scheduler:
             history: record each attempt in `scheduler history`, not only failed ones.
             aliases: former names of the task: it takes the messages that wait for them, are parked
                 under them, or are still sent to them.
+            shards: as `periodic` takes it, for the keyed loops of this task: all calls share the
+                first queue.
 
         Raises:
             RegistrationError: the function cannot be a task, or its name is taken.
@@ -307,6 +316,7 @@ class Scheduler:
                 ordered=ordered,
                 expires=expires,
                 history=history,
+                shards=shards,
             )
             self._add_task(spec)
             sender = CallTask[..., ..., Any](function, spec, self.operations, self._outboxes)

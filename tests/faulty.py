@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,10 +22,19 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import AccessRefused, Unconfirmed
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Topology
+from scheduler.protocol.topology import Binding, Topology
 
 Operation = Literal[
-    "connect", "close", "declare", "publish", "get", "read", "last", "depth", "delete"
+    "connect",
+    "close",
+    "declare",
+    "unbind",
+    "publish",
+    "get",
+    "read",
+    "last",
+    "depth",
+    "delete",
 ]
 
 
@@ -179,6 +188,10 @@ class FaultyBroker(MemoryBroker):
     async def declare(self, topology: Topology) -> None:
         async with self._asked("declare"):
             await super().declare(topology)
+
+    async def unbind(self, bindings: Iterable[Binding]) -> None:
+        async with self._asked("unbind"):
+            await super().unbind(bindings)
 
     async def publish(
         self,

@@ -318,6 +318,17 @@ class Broker(Protocol):
         ...
 
 
+def total(depths: Iterable[Depth | None]) -> Depth | None:
+    """Combine the depths of the queues of a task; None: none of them exists.
+
+    Each processor consumes from all of them, so the one with the fewest consumers counts.
+    """
+    known = [depth for depth in depths if depth is not None]
+    if not known:
+        return None
+    return Depth(sum(each.ready for each in known), min(each.consumers for each in known))
+
+
 def new_mark() -> Message:
     """Make a mark with a unique name (statement 7)."""
     return Message(message_id=uuid.uuid4().hex, type=MARK_TYPE)

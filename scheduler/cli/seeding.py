@@ -17,7 +17,7 @@ from scheduler.cli.printing import LEFTOVERS, Output, console, json_of, local, n
 from scheduler.cli.schedules import meaning_of, schedule_of, warn_of_doubts
 from scheduler.cli.tables import Table, Work
 from scheduler.control.doctor import require_fit
-from scheduler.control.installation import Leftover
+from scheduler.control.installation import Leftover, OldShard
 from scheduler.control.reports import Report
 from scheduler.events import Emit, Event, LoopSeeded, QueueDeclared
 from scheduler.program import Program
@@ -25,6 +25,10 @@ from scheduler.protocol.administration import rights_to_seed
 from scheduler.protocol.topology import Binding, Topology, definitions
 from scheduler.timing.schedules import Cron, zone_of
 
+OLD_SHARDS = (
+    "queues of former shards, which get no more tokens: {} (restart processors of older code, then "
+    "run `scheduler seed` again: it moves what waits there, and deletes them)"
+)
 TIME_TO_LIVE = "x-message-ttl"
 FEW = 4
 
@@ -67,7 +71,7 @@ def seed(
     """
     warn_of_doubts(app.loops.values())
 
-    async def seeded(program: Program) -> tuple[list[Report], list[Leftover]]:
+    async def seeded(program: Program) -> tuple[list[Report], list[Leftover], list[OldShard]]:
         require_fit(program.broker)
         if dry_run:
             reports = await program.seeding.plan(prune=prune, paused=paused)
@@ -75,13 +79,15 @@ def seed(
             reports = await program.seeding.seed(
                 prune=prune, migrate=migrate, take_over=take_over, paused=paused
             )
-        return reports, await program.installation.leftovers()
+        installation = program.installation
+        return reports, await installation.leftovers(), await installation.old_shards()
 
     with (
         Work("seeding queues and loops", counted=not dry_run) as work,
         app.events.listening(_count_of(app, work), QueueDeclared, LoopSeeded),
     ):
-        reports, left = ask(app, seeded, rights_to_seed(app.names, app.topology()), is_long=True)
+        rights = rights_to_seed(app.names, app.topology())
+        reports, left, old = ask(app, seeded, rights, is_long=True)
     lines = list[str | Text]()
     if reports:
         schedules = [report.loop.schedule for report in reports]
@@ -92,8 +98,11 @@ def seed(
         lines += [f"{text}; the queues of its tasks {are} declared: {', '.join(app.tasks)}."]
     if left:
         lines += [LEFTOVERS.format(", ".join(map(str, left)))]
+    if old and not dry_run:
+        lines += [OLD_SHARDS.format(", ".join(map(str, old)))]
     rows = [row_of_report(report) for report in reports]
-    return Output({"loops": rows, "leftovers": [asdict(each) for each in left]}, lines)
+    others = {"leftovers": [*map(asdict, left)], "old_shards": [*map(asdict, old)]}
+    return Output({"loops": rows, **others}, lines)
 
 
 def _count_of(app: Scheduler, work: Work) -> Emit:

@@ -7,25 +7,27 @@ memory, the others in the table of the roster's listing.
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
+from operator import itemgetter
 
-from scheduler.brokers.contract import Depth
+from scheduler.brokers.contract import Depth, total
 from scheduler.control.loops import TOLERANCE, due_at_of, is_orphan, loop_of_entry, put_of
 from scheduler.control.memory import Tally, last_memory, tally_of
 from scheduler.errors import MessageError, StreamTooLong
 from scheduler.protocol.epochs import LoopState, Verb, is_doubled
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
+from scheduler.protocol.routing import slice_of
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.journal import Put
 from scheduler.queues.listing import LONG, RosterEntry
 from scheduler.queues.namespace import Namespace
-from scheduler.tasks.loops import Loop
+from scheduler.tasks.loops import Loop, queues_of
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 
@@ -44,11 +46,13 @@ MOST_OVERDUE = 20_000  # loops that are checked in a round
 MOST_BEHIND = 100  # of them, those of a task whose queue is not empty
 MOST_ORPHANS = 300  # of a task
 LOOKED_AT_AGAIN = timedelta(seconds=1)
+Shard = tuple[str, int]
+"""A task and one of its shards: each is a queue, in which tokens are in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """Describe a loop with an overdue token, and until when its task was served a round ago."""
+    """Describe a loop with an overdue token, and until when its queue was served a round ago."""
 
     loop: Loop
     listed: RosterEntry
@@ -70,8 +74,8 @@ class Census:
         self._journal, self._listing = namespace.journal, namespace.roster.listing
         self._orphans = dict[str, tuple[int, list[LoopId]]]()
         self._reached: int | None = None
-        self._served = dict[str, int]()
-        self._served_before = dict[str, int]()
+        self._served = dict[Shard, int]()
+        self._served_before = dict[Shard, int]()
         self._puts = dict[LoopId, Put]()
         self.doubled = dict[LoopId, int]()
         self.long = dict[LoopId, Message]()
@@ -172,21 +176,23 @@ class Census:
                 again_ms = milliseconds_since_epoch(due_at or now + LOOKED_AT_AGAIN)
                 self._listing.table.expect(loop_id, again_ms)
                 continue
-            served_ms = before.get(loop_id.task)
+            served_ms = before.get(self._shard_of(loop_id))
             served_until = None if served_ms is None else moment_of(served_ms)
             overdue.append(Overdue(loop, listed, put, due_at, served_until))
         return overdue
 
     def _may_be_overdue(
-        self, until: datetime, depths: Mapping[str, Depth | None], served: Mapping[str, int]
+        self, until: datetime, depths: Mapping[str, Depth | None], served: Mapping[Shard, int]
     ) -> list[LoopId]:
         """Return loops whose tokens may have been due before a moment, the earliest due first."""
         table, until_ms = self._listing.table, milliseconds_since_epoch(until)
         without = {loop.task for loop in self.orphans()}
         without.update(filter(self._listing.pause_of, self._listing.counts))
+        # The latest of all shards; whether a loop's own one is behind is asked for each.
+        latest = {task: ms for (task, _), ms in sorted(served.items(), key=itemgetter(1))}
         behind = {
             # Without a processor nothing is served, and it is that which is reported.
-            task: min(until_ms, served.get(task, 0)) if depth.consumers else until_ms
+            task: min(until_ms, latest.get(task, 0)) if depth.consumers else until_ms
             for task, depth in depths.items()
             if depth is not None and depth.ready and task not in without
         }
@@ -253,8 +259,12 @@ class Census:
 
     def _note_served(self, loop: LoopId, put: Put) -> None:
         # A retry ran at another time than that of its tick.
-        if put.attempt == 0 and put.scheduled_at_ms > self._served.get(loop.task, 0):
-            self._served[loop.task] = put.scheduled_at_ms
+        if put.attempt == 0 and put.scheduled_at_ms > self._served.get(self._shard_of(loop), 0):
+            self._served[self._shard_of(loop)] = put.scheduled_at_ms
+
+    def _shard_of(self, loop: LoopId) -> Shard:
+        task = self._app.tasks.get(loop.task)
+        return loop.task, 0 if task is None else slice_of(loop) % task.shards
 
 
 def _is_of_another_line(put: Put, before: Put, known: int) -> bool:
@@ -292,9 +302,10 @@ async def count(namespace: Namespace) -> Figures:
     tally, at = memory.tally, moment_of(memory.counted_at_ms)
     if tally is None:
         tally, at = await _tally(namespace), namespace.clock.now()
-    ready = await _filled(namespace, {task: app.names.processor_queue(task) for task in app.tasks})
-    waiting = await _filled(namespace, {each.name: app.names.timer(each) for each in timers()})
-    later = await _filled(namespace, {each.name: app.names.later_timer(each) for each in timers()})
+    names = app.names
+    ready = await _filled(namespace, {task: queues_of(app, task) for task in app.tasks})
+    waiting = await _filled(namespace, {each.name: [names.timer(each)] for each in timers()})
+    later = await _filled(namespace, {each.name: [names.later_timer(each)] for each in timers()})
     active = sum(states.get(LoopState.ACTIVE, 0) for states in tally.loops.values())
     return Figures(at, tally, ready, waiting, later, max(sum(waiting.values()) - active, 0))
 
@@ -307,11 +318,13 @@ async def _tally(namespace: Namespace) -> Tally:
     return tally_of(listing, [each.loop.id for each in overdue], list(census.doubled))
 
 
-async def _filled(namespace: Namespace, queues: Mapping[str, str]) -> dict[str, int]:
-    """Return the number of messages in those queues that have any."""
-    depths = await side_by_side(namespace.broker.depth, list(queues.values()))
+async def _filled(namespace: Namespace, queues: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Return the number of messages in the queues of each name, if they have any."""
+    asked = [queue for each in queues.values() for queue in each]
+    depths = await side_by_side(namespace.broker.depth, asked)
+    known = dict(zip(asked, depths, strict=True))
     return {
         name: depth.ready
-        for name, depth in zip(queues, depths, strict=True)
-        if depth is not None and depth.ready
+        for name, each in queues.items()
+        if (depth := total(map(known.get, each))) is not None and depth.ready
     }

@@ -318,6 +318,15 @@ class Doctor:
                 "Run `scheduler seed --prune` once no old processor needs it: it parks waiting "
                 "messages. `scheduler failed replay --to` sends parked messages to another task.",
             )
+        for old in await self._installation.old_shards():
+            yield Finding(
+                f"queue {old.queue}",
+                "warning",
+                f"of a former shard, not needed: {counted(old.ready, 'message')} ready, "
+                f"{counted(old.processors, 'processor')}",
+                "Restart processors of older code, then run `scheduler seed`: it moves the "
+                "messages, and deletes the queue.",
+            )
 
     async def _check_parked(self) -> AsyncIterator[Finding]:
         names = self._app.names

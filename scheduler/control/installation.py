@@ -7,6 +7,8 @@ So each seed leaves an imprint in a queue of one message: a JSON object with the
 version              1, the version of this format
 app                  the module of the app
 queues               the arguments of each queue that code or settings may change
+shards               of a task with shards, or with queues of former ones: the numbers of
+                     shards for which queues may be bound, the current one last
 ===================  =================================================================
 
 The arguments of a queue cannot be changed, so a migration recreates it under the same name, while a
@@ -22,13 +24,26 @@ Each message is confirmed in one before it is acked in the other. A killed migra
 queues, and the next one repeats all steps. A message that another application publishes while both
 are bound is in both, and runs twice. The tokens in a timer, and that of supervision, are lost:
 their loops continue from the journal, as after any loss.
+
+To change the number of shards of a task, only bindings change, while processors run:
+
+1. the new queues are declared, and the imprint gets the new number besides the old ones
+2. for each exchange in turn, all bindings of the old numbers are removed, then those of the new
+   one are declared: no token comes to two queues
+3. the messages of queues that are not needed any more move to the others, in the way above
+4. such a queue is deleted if it is empty and has no consumer; else the next seed repeats 3
+
+A token that comes between the two parts of step 2 waits in `unrouted`, and is routed again after 5
+seconds, by the exchange that was changed first. A killed seed leaves its record in the imprint, so
+the next one repeats all steps, whatever number it has.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
@@ -46,14 +61,16 @@ from scheduler.errors import (
 from scheduler.protocol.administration import Harm, harms
 from scheduler.protocol.calls import is_call, placed, unclaimed
 from scheduler.protocol.messages import FORMAT_VERSION, Message, compact_json, own_headers, parsed
-from scheduler.protocol.topology import Queue, Topology, topology
+from scheduler.protocol.routing import SLICES
+from scheduler.protocol.tokens import MOVED
+from scheduler.protocol.topology import Queue, Topology, bindings_of_loops, topology
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.failed import Reason
 from scheduler.queues.heads import look_into
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again
 from scheduler.spelling import counted
-from scheduler.tasks.loops import left_by_renames, served
+from scheduler.tasks.loops import left_by_renames, queues_of, served, shards_of
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import ZERO
 from scheduler.timing.pacing import backoff
@@ -76,6 +93,8 @@ OF_TASKS = {
     "x-max-priority": "the use",
 }
 Arguments = Mapping[str, Any]
+Number = Annotated[int, Field(strict=True, ge=1, le=SLICES)]
+Numbers = Annotated[tuple[Number, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +104,13 @@ class Imprint:
     Attributes:
         app: the module of the app.
         queues: the arguments of each.
+        shards: for which numbers of shards a task may have bound queues, the current one last; a
+            task that is not in it has one queue.
     """
 
     app: str
     queues: Mapping[str, Arguments]
+    shards: Mapping[str, Numbers] = field(default_factory=dict[str, Numbers])
     version: Annotated[int, Field(strict=True, ge=1, le=1)] = FORMAT_VERSION
 
 
@@ -113,6 +135,23 @@ class Leftover:
     def __str__(self) -> str:
         counts = f"{self.ready or 0} ready, {self.parked or 0} parked"
         return f"{self.task} ({counts}, {counted(self.processors, 'processor')})"
+
+
+@dataclass(frozen=True, slots=True)
+class OldShard:
+    """Describe a queue of a task that has fewer shards now.
+
+    Attributes:
+        ready: messages that the next seed moves to the other shards.
+        processors: consume from it: they run older code.
+    """
+
+    queue: str
+    ready: int
+    processors: int
+
+    def __str__(self) -> str:
+        return f"{self.queue} ({self.ready} ready, {counted(self.processors, 'processor')})"
 
 
 class Installation:
@@ -153,7 +192,16 @@ class Installation:
                 'Scheduler("..."); or, if it is the same app that has moved, run '
                 "`scheduler seed --take-over` once."
             )
-        of_tasks = set(map(self._names.processor_queue, tasks))
+        wanted, of_tasks = shards_of(self._app), set[str]()
+        for task in tasks:
+            numbers = self._numbers(imprint, task)
+            if numbers and numbers[-1] != wanted[task]:
+                raise UsageError(
+                    f"shards= of the task {task!r} is {wanted[task]} here, and {numbers[-1]} in "
+                    f"{self._broker.address}. Nothing was started. Run `scheduler seed` of this "
+                    "release first; or, if this is an old one, start the new one."
+                )
+            of_tasks |= set(queues_of(self._app, task))
         for queue in self._app.topology().queues:
             known = imprint.queues.get(queue.name)
             if queue.name in of_tasks and known is not None and known != queue.arguments:
@@ -167,13 +215,24 @@ class Installation:
         return {task: seeded[task] for task in gone if await self._has_queue_of(task)}
 
     def _seeded(self, imprint: Imprint) -> dict[str, Arguments]:
-        """Return the arguments of the queues of tasks, by task."""
+        """Return the arguments of the queues of tasks, by task; of shards, those of the first."""
         prefix = self._names.processor_queue("")
-        return {
+        named = {
             queue.removeprefix(prefix): arguments
             for queue, arguments in imprint.queues.items()
-            if queue.startswith(prefix) and queue != f"{prefix}{SUPERVISION.task}"
+            if queue.startswith(prefix)
         }
+        return {
+            task: arguments
+            for task, arguments in named.items()
+            if "." not in task and task != SUPERVISION.task
+        }
+
+    def _numbers(self, imprint: Imprint | None, task: str) -> Numbers:
+        """Return the numbers of shards for which queues of a task may be bound; empty: none is."""
+        if imprint is None or self._names.processor_queue(task) not in imprint.queues:
+            return ()
+        return imprint.shards.get(task, (1,))
 
     def _is_ours(self, imprint: Imprint) -> bool:
         """Return whether an imprint is of this app: of its module, and not of other tasks alone.
@@ -199,16 +258,25 @@ class Installation:
             being_made_anew: queues that are not migrated yet.
         """
         names = self._names
-        kept = {names.journal, *map(names.processor_queue, served(self._app))}
-        others = await self._seeded_of_others(before)
+        kept, others = {names.journal, *self._of_tasks}, await self._seeded_of_others(before)
         queues = {names.processor_queue(task): others[task] for task in others} | {
             queue.name: {} if queue.name in being_made_anew else dict(queue.arguments)
             for queue in self._app.topology().queues
             if queue.name in kept
         }
-        imprint = _IMPRINT.dump_python(Imprint(self._app.module, queues))
-        message = Message(compact_json(imprint), content_type="application/json", type=IMPRINT_TYPE)
-        await self._broker.publish(message, exchange=names.control, routing_key=names.imprint)
+        numbers = {task: self._numbers(before, task) for task in others}
+        for task, shards in shards_of(self._app).items():
+            old = self._names.processor_queues(task, max(shards, *self._numbers(before, task), 1))
+            there = len(await self.absent(old[shards:])) < len(old[shards:])
+            numbers[task] = (len(old), shards) if there else (shards,)
+        told = {task: each for task, each in numbers.items() if each != (1,)}
+        await self._leave(Imprint(self._app.module, queues, told))
+
+    async def _leave(self, imprint: Imprint) -> None:
+        body = compact_json(_IMPRINT.dump_python(imprint))
+        message = Message(body, content_type="application/json", type=IMPRINT_TYPE)
+        control, key = self._names.control, self._names.imprint
+        await self._broker.publish(message, exchange=control, routing_key=key)
 
     async def absent(self, queues: Iterable[str]) -> list[str]:
         """Return those of these queues that do not exist."""
@@ -237,21 +305,91 @@ class Installation:
         """
         wanted = self._app.topology()
         gone = set(await self.absent(only or (queue.name for queue in wanted.queues)))
+        if gone & self._of_tasks.keys():
+            gone -= await self._to_be_spread()
         if gone:
             await self._declare(wanted.only(gone))
         return gone
 
+    async def _to_be_spread(self) -> set[str]:
+        """Return the queues of tasks that are bound for another number of shards: bound for this
+        one too, some would get the same tokens.
+        """
+        imprint, found = await self.imprint(), set[str]()
+        for task, shards in shards_of(self._app).items():
+            if self._numbers(imprint, task) not in ((), (shards,)):
+                found |= set(queues_of(self._app, task))
+        return found
+
+    async def spread(self, before: Imprint | None) -> None:
+        """Lead the tokens of tasks to their shards, if the number of them has changed.
+
+        Args:
+            before: the last imprint.
+        """
+        changed = dict[str, Numbers]()
+        for task, shards in shards_of(self._app).items():
+            if (numbers := self._numbers(before, task)) not in ((), (shards,)):
+                changed[task] = (*(each for each in numbers if each != shards), shards)
+        if before is None or not changed:
+            return
+        queues = {name for task in changed for name in queues_of(self._app, task)}
+        new = await self.absent(queues)
+        await self._declare(Topology(queues=self._app.topology().only(new).queues))
+        await self._leave(replace(before, shards={**before.shards, **changed}))
+        for task, numbers in changed.items():
+            await self._to_the_end(partial(self._lead_to_shards, task, numbers))
+            for queue in self._names.processor_queues(task, max(numbers))[numbers[-1] :]:
+                await self._drain(queue, task)
+
+    async def _lead_to_shards(self, task: str, numbers: Numbers) -> None:
+        names = self._names
+        there = bindings_of_loops(names, task, numbers[-1])
+        of_old = (bindings_of_loops(names, task, number) for number in numbers[:-1])
+        old = dict.fromkeys(each for bindings in of_old for each in bindings if each not in there)
+        for exchange in dict.fromkeys(each.source for each in there):
+            await self._broker.unbind(each for each in old if each.source == exchange)
+            mine = tuple(each for each in there if each.source == exchange)
+            await self._broker.declare(Topology(bindings=mine))
+
+    async def _drain(self, queue: str, task: str) -> None:
+        """Move the messages of a queue that is not bound any more; delete it if it is unused."""
+        await self._move(queue, task)
+        depth = await self._broker.depth(queue)
+        if depth is not None and not (depth.ready or depth.consumers):
+            await self._broker.delete(queue)
+
+    async def shards(self) -> dict[str, int]:
+        """Return how many queues each task may have in the broker, with those of former shards."""
+        imprint, tasks = await self.imprint(), served(self._app)
+        known = {task: self._numbers(imprint, task) for task in tasks}
+        return {task: max(numbers) for task, numbers in known.items() if numbers}
+
+    async def old_shards(self) -> list[OldShard]:
+        """Return the queues of tasks that have fewer shards now, as far as they still exist."""
+        imprint = await self.imprint()
+        return [
+            OldShard(queue, depth.ready, depth.consumers)
+            for task in served(self._app)
+            if (numbers := self._numbers(imprint, task))
+            for queue in self._names.processor_queues(task, max(numbers))[numbers[-1] :]
+            if (depth := await self._broker.depth(queue)) is not None
+        ]
+
     async def _declare(self, wanted: Topology) -> None:
+        await self._to_the_end(partial(self._declare_once, wanted))
+
+    async def _to_the_end(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Take a step over all outages: once it has begun, an existing queue counts as bound."""
         try:
-            await self._declare_once(wanted)
+            await step()
         except BrokerUnavailable:
-            # Declared to the end once begun: an existing queue counts as bound.
             with suppress(TimeoutError):
                 async with asyncio.timeout(LONGEST_ABSENCE.total_seconds()):
                     for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
                         await asyncio.sleep(pause)
                         with suppress(BrokerUnavailable):
-                            return await self._declare_once(wanted)
+                            return await step()
             raise
 
     async def _declare_once(self, wanted: Topology) -> None:
@@ -299,7 +437,7 @@ class Installation:
 
     def _changed(self, queue: str, known: Arguments, wanted: Arguments) -> str:
         """Name the change, as users write it."""
-        tasks = {self._names.processor_queue(task): task for task in served(self._app)}
+        tasks = self._of_tasks
         for argument in (*OF_SETTINGS, *OF_TASKS):
             if known.get(argument) == wanted.get(argument):
                 continue
@@ -311,17 +449,18 @@ class Installation:
 
     async def leftovers(self) -> list[Leftover]:
         """Return the tasks that were seeded, have a queue, and are not in the code, by name."""
-        others = await self._seeded_of_others(await self.imprint())
-        return [await self._leftover(task) for task in sorted(others)]
+        others = await self._seeded_of_others(imprint := await self.imprint())
+        return [await self._leftover(task, self._numbers(imprint, task)) for task in sorted(others)]
 
-    async def _leftover(self, task: str) -> Leftover:
-        queue = await self._broker.depth(self._names.processor_queue(task))
+    async def _leftover(self, task: str, numbers: Numbers) -> Leftover:
+        queues = self._names.processor_queues(task, max(numbers, default=1))
+        known = [depth for each in queues if (depth := await self._broker.depth(each)) is not None]
         failed = await self._broker.depth(self._names.failed_queue(task))
         return Leftover(
             task,
-            None if queue is None else queue.ready,
+            sum(each.ready for each in known) if known else None,
             None if failed is None else failed.ready,
-            0 if queue is None else queue.consumers,
+            max((each.consumers for each in known), default=0),
         )
 
     async def remove_tasks(self, tasks: Iterable[str]) -> None:
@@ -329,30 +468,33 @@ class Installation:
 
         A queue with consumers is left alone, and so is a failed queue with messages.
         """
+        imprint = await self.imprint()
         for task in tasks:
-            await self._remove_task(task)
+            await self._remove_task(task, self._numbers(imprint, task) or (1,))
 
-    async def _remove_task(self, task: str) -> None:
-        left = await self._leftover(task)
+    async def _remove_task(self, task: str, numbers: Numbers) -> None:
+        left, names = await self._leftover(task, numbers), self._names
         if left.processors:
             return
-        queue = self._names.processor_queue(task)
         # Senders get an error from here on, so no message arrives between the last look and the
         # end.
-        of_task = topology(self._names.namespace, [task], called=[task]).bindings
-        await self._broker.unbind(
-            each
-            for each in of_task
-            if each.destination == queue or each.source == self._names.later_sent
-        )
+        queues, called = names.processor_queues(task, max(numbers)), [task]
+        for number in numbers:
+            of_task = topology(names.namespace, [task], called=called, shards={task: number})
+            await self._broker.unbind(
+                each
+                for each in of_task.bindings
+                if each.destination in queues or each.source == names.later_sent
+            )
         error = UnknownLoop(f"The task {task!r} was removed, with this message in its queue.")
-        async with aclosing(ready_in(self._broker, queue)) as waiting:
-            async for delivery in waiting:
-                await self._failed.park_taken(delivery, Reason.REMOVED, error)
-        if left.ready is not None:
-            await self._broker.delete(queue)
-        if (left := await self._leftover(task)).parked == 0:
-            await self._broker.delete(self._names.failed_queue(task))
+        for queue in queues:
+            async with aclosing(ready_in(self._broker, queue)) as waiting:
+                async for delivery in waiting:
+                    await self._failed.park_taken(delivery, Reason.REMOVED, error)
+            if await self._broker.depth(queue) is not None:
+                await self._broker.delete(queue)
+        if (left := await self._leftover(task, numbers)).parked == 0:
+            await self._broker.delete(names.failed_queue(task))
 
     async def migrate(self) -> None:
         """Recreate queues, or delete those whose messages can be replaced.
@@ -380,7 +522,7 @@ class Installation:
 
     @property
     def _of_tasks(self) -> Mapping[str, str]:
-        return {self._names.processor_queue(task): task for task in served(self._app)}
+        return {queue: task for task in served(self._app) for queue in queues_of(self._app, task)}
 
     async def _is_misfit(self, queue: Queue) -> bool:
         if await self._broker.depth(queue.name) is None:
@@ -434,8 +576,9 @@ class Installation:
                 message = delivery.message
                 sent = replace(message, headers=own_headers(message.headers), expiration=None)
                 if delivery.exchange in self._names.token_exchanges:
+                    # Its run may have been settled; or it is in two queues, if this is killed now.
                     await self._broker.publish(
-                        sent,
+                        replace(sent, headers={**sent.headers, MOVED: True}),
                         exchange=self._names.processor,
                         routing_key=delivery.routing_key,
                         timeout=AS_LONG_AS_IT_TAKES,

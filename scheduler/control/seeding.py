@@ -35,7 +35,7 @@ from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.listing import Checkpoint, Listing, RosterEntry, checkpoint_of
 from scheduler.queues.namespace import Namespace
-from scheduler.tasks.loops import Loop, aliases_of, before_rename
+from scheduler.tasks.loops import Loop, aliases_of, before_rename, queues_of
 from scheduler.tasks.tasks import TaskSpec
 
 SEEDED_PAUSED = "seeded paused"
@@ -90,6 +90,7 @@ class Seeding:
         before = await self._installation.imprint()
         if not take_over:
             await self._installation.require()
+        await self._installation.spread(before)
         if migrate:
             await self._installation.migrate()
         new = await self._installation.declare_all()
@@ -171,13 +172,14 @@ class Seeding:
         """
         names, wanted = self._app.names, [name for task in tasks for name in task.names]
         needed = [names.roll_call, names.roster, names.journal, names.presence]
-        needed += [*map(names.processor_queue, wanted), *map(names.timer, timers())]
+        needed += [queue for name in wanted for queue in queues_of(self._app, name)]
+        needed += map(names.timer, timers())
         while True:
             with suppress(BrokerUnavailable):  # a lost connection is restored
                 gone = await self._installation.absent(needed)
                 if not gone:
                     return await self._installation.require(wanted)
-                await self._installation.require()
+                await self._installation.require(wanted)
                 try:
                     await self.adopt()
                 except AccessRefused:

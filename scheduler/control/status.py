@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import islice
+from types import MappingProxyType
 
-from scheduler.brokers.contract import Depth
+from scheduler.brokers.contract import Depth, total
 from scheduler.control.census import CLOCKS_DIFFER, Census
 from scheduler.control.installation import Leftover
 from scheduler.control.loops import (
@@ -31,7 +32,7 @@ from scheduler.queues.journal import with_progress_of
 from scheduler.queues.listing import Listing, OutOfScope, RosterEntry
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import Answers
-from scheduler.tasks.loops import Loop, resting, served
+from scheduler.tasks.loops import Loop, queues_of, resting, served
 from scheduler.tasks.tasks import TaskSpec
 
 RECENT = timedelta(minutes=15)
@@ -363,14 +364,23 @@ class Survey:
         except MessageError:
             return None
 
-    async def depths(self, tasks: Collection[str]) -> dict[str, Depth | None]:
-        """Return the depths of the queues of tasks; None if one does not exist."""
-        return dict(zip(tasks, await side_by_side(self._depth, list(tasks)), strict=True))
+    async def depths(
+        self, tasks: Collection[str], shards: Mapping[str, int] = MappingProxyType({})
+    ) -> dict[str, Depth | None]:
+        """Return the depths of the queues of tasks; None if none exists.
 
-    async def _depth(self, task: str) -> Depth | None:
-        """Return the depth of a task's queue, counting consumers that take turns."""
-        names = self._names
-        depth = await self._broker.depth(names.processor_queue(task))
+        Args:
+            shards: how many queues tasks have in the broker, if not as many as in the code.
+        """
+        depths = await side_by_side(lambda task: self._depth(task, shards.get(task)), list(tasks))
+        return dict(zip(tasks, depths, strict=True))
+
+    async def _depth(self, task: str, shards: int | None) -> Depth | None:
+        """Return the depth of a task's queues, counting consumers that take turns."""
+        names, queues = self._names, queues_of(self._app, task)
+        if shards is not None:
+            queues = names.processor_queues(task, shards)
+        depth = total([await self._broker.depth(queue) for queue in queues])
         if depth is None or depth.consumers or task not in resting(self._app):
             return depth
         # Its processors leave the queue while its next message has to wait.

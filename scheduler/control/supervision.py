@@ -183,7 +183,10 @@ class Supervisor:
         known_at = self._clock.now()  # the census may miss later puts
         await self._read_on(memory.counted_at)
         orphans = self._census.orphans()
-        depths = await self._survey.depths(self._app.tasks.keys() & self._listing.counts.keys())
+        # Beside a newer release, this code may not know of all shards.
+        shards = await self._installation.shards()
+        tasks = self._app.tasks.keys() & self._listing.counts.keys()
+        depths = await self._survey.depths(tasks, shards)
         overdue = await self._census.overdue(known_at, self._tolerance, depths)
         self._are_timers_suspect = bool(overdue)
         places = await self._places(overdue, depths, known_at)

@@ -31,6 +31,7 @@ from scheduler.protocol.tokens import LastRun, LoopId
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.running import RunningRun
+from scheduler.tasks.loops import queues_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.schedules import Cron, Every, Once, describe, options_of
 
@@ -132,7 +133,7 @@ class PageData:
     def _status(self, standing: Standing) -> Status | None:
         """Return the status of a loop, as a command does; None: this code lacks its task."""
         picture, app, listed = standing.loop, self._site.app, standing.loop.listed
-        depth = self._site.picture.depths.get(app.names.processor_queue(picture.id.task))
+        depth = self._site.picture.depth_of(queues_of(app, picture.id.task))
         processors = depth.consumers if depth else 0
         if listed is None:
             loop = app.loops.get(picture.id)

@@ -29,7 +29,7 @@ from scheduler.queues.failed import REASONS, ParkedMessage, Selection
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.running import RunningRun
 from scheduler.spelling import counted
-from scheduler.tasks.loops import resting
+from scheduler.tasks.loops import queues_of, resting
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.schedules import Once, options_of
@@ -322,7 +322,7 @@ def tasks(site: Site, query: Query) -> Context:
             "name": name,
             "spec": site.app.tasks[name],
             "work": work.get(name, IDLE),
-            "queue": depths.get(names.processor_queue(name)),
+            "queue": site.picture.depth_of(queues_of(site.app, name)),
             "pause": site.picture.listing.pause_of(name),
             "parked": depths.get(names.failed_queue(name)),
             "retry": site.app.tasks[name].policy.retry,
@@ -416,12 +416,12 @@ def calendar(site: Site, _: Query) -> Context:
 
 
 def processors(site: Site, _: Query) -> Context:
-    names, depths, resting_tasks = site.app.names, site.picture.depths, resting(site.app)
+    resting_tasks = resting(site.app)
     taken = {
         task: depth.consumers > 0 or task in resting_tasks
         for task in site.app.tasks
         if site.picture.listing.pause_of(task) is None
-        and (depth := depths.get(names.processor_queue(task))) is not None
+        and (depth := site.picture.depth_of(queues_of(site.app, task))) is not None
     }
     return {
         "processors": site.processors,

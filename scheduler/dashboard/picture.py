@@ -13,7 +13,7 @@ from math import log2
 from types import MappingProxyType
 from typing import NamedTuple
 
-from scheduler.brokers.contract import Depth
+from scheduler.brokers.contract import Depth, total
 from scheduler.control.installation import Leftover
 from scheduler.control.status import RECENT
 from scheduler.dashboard.entries import Entries
@@ -293,6 +293,10 @@ class Picture:
         if token.last is not None:
             tick = token.seq if token.attempt else max(token.seq - 1, 0)
             loop.add(PastRun(token.last.started_at, tick, token.last))
+
+    def depth_of(self, queues: Iterable[str]) -> Depth | None:
+        """Return the depth of the queues of a task; None: unknown, or they do not exist."""
+        return total(map(self.depths.get, queues))
 
     def measure(self, depths: Mapping[str, Depth | None]) -> None:
         if any(self.depths.get(name, 0) != depth for name, depth in depths.items()):

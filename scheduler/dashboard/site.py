@@ -45,7 +45,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.history import CallTotals
-from scheduler.tasks.loops import App, aliases_of
+from scheduler.tasks.loops import App, aliases_of, queues_of
 from scheduler.timing.moments import Clock
 from scheduler.timing.pacing import backoff
 
@@ -244,7 +244,7 @@ class Site:
         if not self.is_viewed(""):
             return []
         names, tasks = self.app.names, self.app.tasks
-        of_tasks = [names.processor_queue(task) for task in tasks]
+        of_tasks = [queue for task in tasks for queue in queues_of(self.app, task)]
         parked = [*map(names.failed_queue, tasks), names.failed]
         is_called = any(task.called for task in tasks.values())
         of_calls = timers() if is_called and self.is_viewed(TASKS) else []

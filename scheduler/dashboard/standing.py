@@ -18,7 +18,7 @@ from scheduler.queues.failed import kind_of
 from scheduler.queues.history import BEHIND, CallTotals
 from scheduler.queues.listing import RosterEntry
 from scheduler.spelling import counted, listed
-from scheduler.tasks.loops import App
+from scheduler.tasks.loops import App, queues_of
 from scheduler.tasks.tasks import DEFAULT_TASK_TIMEOUT, SUPERVISION
 from scheduler.timing.durations import format_duration
 from scheduler.timing.schedules import Schedule
@@ -102,7 +102,7 @@ def standings_of(app: App, picture: Picture, now: datetime) -> list[Standing]:
     """Judge each loop of the code, and each in the broker; by name."""
     of_code = {loop.id: loop for loop in app.loops.values()}
     of_tasks = {loop.task for loop in picture.loops}
-    depths = {task: picture.depths.get(app.names.processor_queue(task)) for task in of_tasks}
+    depths = {task: picture.depth_of(queues_of(app, task)) for task in of_tasks}
     found = list[Standing]()
     for name in {**of_code, **picture.loops}:
         code, loop = of_code.get(name), picture.loops.get(name) or LoopPicture(name)
@@ -142,7 +142,7 @@ def pauses_in_words(app: App, picture: Picture) -> list[str]:
     sentences = list[str]()
     for task in app.tasks:
         if (pause := picture.listing.pause_of(task)) is not None:
-            depth = picture.depths.get(app.names.processor_queue(task))
+            depth = picture.depth_of(queues_of(app, task))
             waiting = f"; {counted(depth.ready, 'message')} waiting" if depth else ""
             sentences.append(f"Task {task} is paused by {pause.by}: {pause.reason}{waiting}.")
     return sentences
@@ -154,7 +154,7 @@ def delays_in_words(
     """Describe each task whose calls wait for longer than they should."""
     sentences = list[str]()
     for task, totals in calls.items():
-        depth = picture.depths.get(app.names.processor_queue(task))
+        depth = picture.depth_of(queues_of(app, task))
         oldest = totals.oldest(now)
         if depth is None or not (depth.ready and depth.consumers):
             continue

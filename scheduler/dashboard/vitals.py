@@ -12,7 +12,7 @@ from scheduler.dashboard.picture import Picture
 from scheduler.dashboard.standing import HealthVerdict, Standing
 from scheduler.queues.history import CallTotals
 from scheduler.spelling import counted, listed
-from scheduler.tasks.loops import App, resting
+from scheduler.tasks.loops import App, queues_of, resting
 
 Level = Literal["ok", "off", "warn", "bad"]
 SHOWN = 3
@@ -115,7 +115,7 @@ def vital_of_processors(app: App, picture: Picture, answers: AnswersOfProcessors
 
 def unattended(app: App, picture: Picture) -> list[str]:
     """Return the tasks with ready messages that no processor consumes, paused ones left out."""
-    at_rest, names = resting(app), app.names
+    at_rest = resting(app)
 
     def waits(depth: Depth | None) -> bool:
         return depth is not None and depth.ready > 0 and not depth.consumers
@@ -125,7 +125,7 @@ def unattended(app: App, picture: Picture) -> list[str]:
         for task in app.tasks
         if task not in at_rest
         and picture.listing.pause_of(task) is None
-        and waits(picture.depths.get(names.processor_queue(task)))
+        and waits(picture.depth_of(queues_of(app, task)))
     ]
 
 

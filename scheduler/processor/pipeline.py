@@ -58,7 +58,7 @@ from scheduler.protocol.calls import Call, decode_call, is_call, unclaimed
 from scheduler.protocol.hatchery import LONGEST
 from scheduler.protocol.messages import LONGEST_LEAD_MS, lead_of, one_line, taken_out_by
 from scheduler.protocol.routing import loop_named_by
-from scheduler.protocol.tokens import Replay, Token, decode
+from scheduler.protocol.tokens import MOVED, Replay, Token, decode
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again, waits_in_legs
 from scheduler.tasks.loops import App
@@ -285,6 +285,8 @@ class Pipeline:
         lead_of(message.headers)  # rejects an invalid carry
         if is_token:
             token = decode(message, names.namespace)
+            if MOVED in message.headers:
+                delivery.redelivered = True
             if loop_named_by(key) != token.loop or not task.is_named(token.loop.task):
                 came = f"by {key!r} to {task.name!r}"
                 raise Undecodable(f"The token of {token.loop} arrived {came}.")

@@ -35,7 +35,7 @@ from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.protocol.calls import renamed
 from scheduler.queues.namespace import Namespace
-from scheduler.tasks.loops import App
+from scheduler.tasks.loops import App, queues_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.moments import Clock
 from scheduler.timing.pacing import Pacer, backoff
@@ -79,7 +79,7 @@ class Worker:
         """Return the queues of its tasks that are not paused."""
         tasks = [task for task in self.tasks if not self.knowledge.is_held(task)]
         names = (name for task in tasks for name in task.names)
-        return list(map(self._app.names.processor_queue, names))
+        return [queue for name in names for queue in queues_of(self._app, name)]
 
     @property
     def silent(self) -> list[str]:
@@ -134,7 +134,7 @@ class Worker:
 
     async def _heed_pauses(self, task: TaskSpec) -> None:
         """Take no messages of a task while it is paused; runs in progress end, and are settled."""
-        queues = list(map(self._app.names.processor_queue, task.names))
+        queues = [queue for name in task.names for queue in queues_of(self._app, name)]
         while True:
             await self.knowledge.until_held(task, True)
             for queue in queues:
@@ -154,20 +154,20 @@ class Worker:
 
     async def _take_in(self, task: TaskSpec) -> None:
         for name in task.names:
-            intake = self._intake(task, name, self._pacers.get(task.name))
-            if intake.queue in self._intakes:  # opened before another one failed
-                continue
-            try:
-                await intake.open()
-            except QueueNotFound:
-                raise QueueNotFound(
-                    f"The task {name!r} has no queue in {self._broker.address} yet. "
-                    "Nothing was started; run `scheduler seed` once, then this again."
-                ) from None
-            self._intakes[intake.queue] = intake
+            for shard, queue in enumerate(queues_of(self._app, name)):
+                if queue in self._intakes:  # opened before another one failed
+                    continue
+                intake = self._intake(task, name, queue, shard)
+                try:
+                    await intake.open()
+                except QueueNotFound:
+                    raise QueueNotFound(
+                        f"The task {name!r} has no queue in {self._broker.address} yet. "
+                        "Nothing was started; run `scheduler seed` once, then this again."
+                    ) from None
+                self._intakes[queue] = intake
 
-    def _intake(self, task: TaskSpec, name: str, pacer: Pacer | None) -> Intake:
-        queue = self._app.names.processor_queue(name)
+    def _intake(self, task: TaskSpec, name: str, queue: str, shard: int) -> Intake:
         title, loop = f"handle {queue}", asyncio.get_running_loop()
 
         def handle(delivery: Delivery) -> asyncio.Task[datetime | None]:
@@ -179,12 +179,14 @@ class Worker:
             handling.add_done_callback(self._handling.discard)
             return handling
 
-        of = self._broker, queue, handle
+        of, pacer = (self._broker, queue, handle), self._pacers.get(task.name)
         if task.ordered:
             return InOrder(*of, pacer=pacer, clock=self.space.clock)
         if pacer is not None:
             return Paced(*of, pacer=pacer, places=asyncio.Semaphore(task.concurrency))
-        return ConcurrentIntake(*of, prefetch=min(task.concurrency, self.concurrency))
+        # Together, the queues of a task hand over as many as may run, if that is one each.
+        at_once = min(task.concurrency, self.concurrency)
+        return ConcurrentIntake(*of, prefetch=max((at_once + shard) // task.shards, 1))
 
     async def _shut_down(self) -> None:
         """Stop consuming; let runs finish; cancel the others; wait until all are requeued."""

@@ -9,6 +9,8 @@ LOOP_KEY, REST_KEY = "loop.", "rest."
 """The beginnings of the routing keys of tokens: of those that travel, and of those at rest."""
 SLICES = 16
 """The parts that the loops of a task are in: a shard of its queue serves some of them."""
+ANY_WAIT = ".".join("*" * len(UNITS))
+"""The pattern of the digits of any delay."""
 
 
 def loop_named_by(key: str) -> LoopId | None:

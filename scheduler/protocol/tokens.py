@@ -10,6 +10,7 @@ message_id                            ``{namespace}/{loop}/{seq}/{attempt}``
 content_type                          ``application/json``
 type                                  ``scheduler.token``
 scheduler-lead-ms                     how long before its time it leaves its timer; none: not
+scheduler-moved                       true: it was moved from another queue, as if redelivered
 traceparent, tracestate               of the run before, if it was traced
 ====================================  =====================================================
 
@@ -58,6 +59,7 @@ from scheduler.protocol.epochs import Position, Verb
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
     LEAD,
+    PREFIX,
     WIRE,
     Count,
     Flag,
@@ -75,6 +77,7 @@ from scheduler.timing.durations import milliseconds, shown
 from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 TOKEN_TYPE = "scheduler.token"
+MOVED = f"{PREFIX}moved"
 Planned = Annotated[Schedule, travelling(from_wire, core_schema.dict_schema(), to_wire)]
 """A schedule on the wire."""
 

@@ -10,6 +10,7 @@ function.
     processor ──loop.{task}.#──► processor.{task} ──(too many deliveries)──task.{task}──► failed
         └► (no queue) ──► unrouted ──TTL──► rerouted ──► processor.{task}
                                                └► (no queue) ──► unmatched
+    processor ──loop.{task}.{digits}.{slice}.#──► processor.{task}.{shard}, if it has shards
     failed ──► failed.{task}; (no queue) ──► unmatched ──► failed
       └─trash─► trash: deleted messages, for a day
 
@@ -32,6 +33,10 @@ function.
 
 Each exchange is bound straight to the timers of all later digits: bindings through the zeros, from
 exchange to exchange, cost the broker more than all the rest.
+
+A queue is one process of the broker. A task with shards has several processor queues, of which
+each serves some slices of the loops; the first one has the name of the only one, and gets all else.
+The slice of a loop never changes, whatever the number of shards: only bindings depend on it.
 
 An unroutable message never stays in its timer: a quorum queue that can dead-letter none of its
 first 32 messages holds up all others. So senders cannot stop the timers with keys or headers that
@@ -69,7 +74,7 @@ from typing import Any, Literal, Self, overload
 
 from scheduler.protocol.calls import RETRY_KEY, retry_key, task_key
 from scheduler.protocol.hatchery import UNITS, Timer, end_pattern, header_at, timer_pattern, timers
-from scheduler.protocol.routing import LOOP_KEY
+from scheduler.protocol.routing import ANY_WAIT, LOOP_KEY, SLICES
 from scheduler.timing.durations import SECOND, milliseconds
 
 QueueType = Literal["quorum", "classic"]
@@ -331,8 +336,15 @@ class Names:
         return f"{self.prefix}.head.{task}"
 
     def processor_queue(self, task: str) -> str:
-        """Return the queue of due messages of a task, from which processors consume."""
+        """Return the queue of due messages of a task, from which processors consume; of several,
+        the first.
+        """
         return f"{self.processor}.{task}"
+
+    def processor_queues(self, task: str, shards: int) -> list[str]:
+        """Return the queues of due messages of a task: one for each of its shards."""
+        first = self.processor_queue(task)
+        return [first, *(f"{first}.{shard}" for shard in range(1, shards))]
 
     def failed_queue(self, task: str) -> str:
         """Return the queue of parked messages of a task."""
@@ -348,6 +360,21 @@ def is_of_task(queue: str) -> bool:
     return queue.partition(".")[2].startswith("v1.processor.")
 
 
+def bindings_of_loops(names: Names, task: str, shards: int) -> list[Binding]:
+    """Bind the processor queues of a task to its slices, so that each slice has one queue.
+
+    Those of the exchange that gets no tokens, but in an emergency, come first.
+    """
+    queues, of_task = names.processor_queues(task, shards), f"{LOOP_KEY}{task}."
+    slices = {f"{of_task}{ANY_WAIT}.{each}.#": queues[each % shards] for each in range(SLICES)}
+    keys = slices if shards > 1 else {f"{of_task}#": queues[0]}
+    return [
+        Binding(source, queue, key)
+        for source in (names.rerouted, names.processor)
+        for key, queue in keys.items()
+    ]
+
+
 def is_rerouted(exchange: str) -> bool:
     """Return whether this exchange brings messages that had no queue at the end of their way."""
     return exchange.partition(".")[2] == "v1.rerouted"
@@ -361,6 +388,7 @@ def topology(
     alone: Collection[str] = (),
     ordered: Collection[str] = (),
     called: Collection[str] = (),
+    shards: Mapping[str, int] = MappingProxyType({}),
     queue_type: QueueType = "quorum",
     journal_max_age: timedelta = timedelta(days=7),
     journal_max_bytes: int = 1_000_000_000,
@@ -373,12 +401,13 @@ def topology(
         ordered: the tasks whose messages are run one at a time, in order.
         called: the tasks that get one-off messages; any of them needs the timers of calls. The
             timers of tokens always exist.
+        shards: the number of processor queues of a task; by default, one.
         queue_type: quorum queues are replicated and dead-letter at least once, classic ones not.
             The timers of calls and the failed queues are always quorum queues: supervision replaces
             a lost token, but a lost message would go unnoticed.
     """
     names, max_age = Names(namespace), f"{int(journal_max_age.total_seconds())}s"
-    build = _Builder(names, queue_type, max_age, journal_max_bytes, alone, ordered, called)
+    build = _Builder(names, queue_type, max_age, journal_max_bytes, alone, ordered, called, shards)
     parts = [
         build.of_tokens(),
         *([build.of_calls()] if called else []),
@@ -443,6 +472,7 @@ class _Builder:
     alone: Collection[str]
     ordered: Collection[str]
     called: Collection[str]
+    shards: Mapping[str, int]
 
     def of_namespace(self) -> Topology:
         names = self.names
@@ -490,6 +520,7 @@ class _Builder:
     def of_task(self, task: str) -> Topology:
         names, key = self.names, task_key(task)
         processor, failed = names.processor_queue(task), names.failed_queue(task)
+        shards = self.shards.get(task, 1)
         is_ordered, is_called = task in self.ordered, task in self.called
         # A processor that may not run an ordered message yet leaves it at the head of its queue.
         limit = UNREACHABLE_DELIVERY_LIMIT if is_ordered else DELIVERY_BACKSTOP
@@ -504,12 +535,13 @@ class _Builder:
             arguments["x-max-priority"] = CLASSIC_PRIORITIES
         of_loops, of_calls = f"{LOOP_KEY}{task}.#", [retry_key(task), *([key] if is_called else [])]
         bindings = [
-            *(Binding(each, processor, of_loops) for each in (names.processor, names.rerouted)),
+            *bindings_of_loops(names, task, shards),
             *(Binding(names.delayed, processor, each) for each in of_calls),
             *(Binding(names.later_rerouted, processor, each) for each in of_calls),
             *(Binding(names.failed, failed, each) for each in (of_loops, key)),
         ]
-        queues = [self._queue(processor, arguments), Queue(failed, dict(SAFE))]
+        of_shards = [self._queue(each, arguments) for each in names.processor_queues(task, shards)]
+        queues = [*of_shards, Queue(failed, dict(SAFE))]
         if is_called:
             bindings.append(Binding(names.calls, processor, key))
             bindings.append(Binding(names.later_sent, names.later_exchange(0), key, "exchange"))

@@ -137,6 +137,17 @@ def aliases_of(app: App) -> dict[str, str]:
     return {alias: task.name for task in app.tasks.values() for alias in task.aliases}
 
 
+def shards_of(app: App) -> dict[str, int]:
+    """Return the number of shards of each task, by name and alias; supervision's included."""
+    return {SUPERVISION.task: 1, **{name: task.shards for name, task in served(app).items()}}
+
+
+def queues_of(app: App, task: str) -> list[str]:
+    """Return the processor queues of a task, by its name or an alias."""
+    spec = app.tasks.get(task) or served(app).get(task)
+    return app.names.processor_queues(task, 1 if spec is None else spec.shards)
+
+
 def before_rename(app: App, loop: LoopId) -> list[LoopId]:
     """Return the loops of old names that a loop replaces."""
     task = app.tasks.get(loop.task)
@@ -166,6 +177,7 @@ def topology_of(app: App) -> Topology:
         alone=[SUPERVISION.task],
         ordered=[task.name for task in tasks if task.ordered],
         called=[name for name, task in served(app).items() if task.called],
+        shards=shards_of(app),
         queue_type=settings.queue_type,
         journal_max_age=settings.journal_max_age,
         journal_max_bytes=settings.journal_max_bytes,

@@ -27,6 +27,7 @@ from typing_extensions import TypedDict  # pydantic cannot take typing's before 
 
 from scheduler.errors import InvalidArguments, RegistrationError, ScheduleError
 from scheduler.protocol.messages import Message, compact_json, problems_of
+from scheduler.protocol.routing import SLICES
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import ExchangeType, Subscription
 from scheduler.spelling import no_such
@@ -234,6 +235,7 @@ class TaskSpec:
         builtin: whether it is the scheduler's own, and never waits for the runs of others.
         executor: where its blocking function runs; None: it is a coroutine function.
         aliases: its former names: it takes over their messages.
+        shards: how many queues share its loops.
     """
 
     name: str
@@ -252,6 +254,7 @@ class TaskSpec:
     builtin: bool = False
     executor: Executor | None = None
     aliases: tuple[str, ...] = ()
+    shards: int = 1
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -342,6 +345,7 @@ def task_spec(
     ordered: bool = False,
     expires: Duration | None = None,
     history: bool = False,
+    shards: int = 1,
 ) -> TaskSpec:
     """Check what a decorator was given.
 
@@ -375,6 +379,7 @@ def task_spec(
         history,
         executor=_executor(function, name, executor),
         aliases=_aliases(name, aliases, is_ordered=ordered),
+        shards=_shards(name, shards, is_paced=ordered or rate is not None),
     )
 
 
@@ -416,6 +421,19 @@ def _aliases(name: str, aliases: Sequence[str], *, is_ordered: bool) -> tuple[st
             "order. Keep the old name with name=."
         )
     return tuple(aliases)
+
+
+def _shards(name: str, shards: object, *, is_paced: bool) -> int:
+    if type(shards) is not int or not 1 <= shards <= SLICES:
+        raise RegistrationError(
+            f"shards of {name} must be a whole number from 1 to {SLICES}, got {shown(shards)}."
+        )
+    if shards > 1 and is_paced:
+        raise RegistrationError(
+            f"shards of {name}: a task with ordered= or rate= has one queue, as its messages take "
+            "turns. Leave out one of the two."
+        )
+    return shards
 
 
 def _executor(function: Callable[..., Any], name: str, wanted: object) -> Executor | None:

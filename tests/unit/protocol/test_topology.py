@@ -2,6 +2,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
@@ -359,6 +360,21 @@ def test_a_key_of_a_token_names_its_loop(loop: LoopId, delay: str):
 def test_a_key_of_something_else_names_no_loop(key: str):
     assert loop_named_by(key) is None
     assert loop_named_by(rest_key(LoopId("a", ZEROS))) is None
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5, 16])
+@pytest.mark.parametrize("source", [NAMES.processor, NAMES.rerouted])
+async def test_a_token_goes_to_one_shard_of_its_task(shards: int, source: str):
+    wanted = topology("shop", ["a", "b"], called=["a"], shards={"a": shards})
+    queues, found = NAMES.processor_queues("a", shards), Counter[str]()
+    for number in range(60):
+        loop = LoopId("a", f"k{number}")
+        ends = await arrivals(wanted, source, token_key(loop, route(timedelta(hours=number)).key))
+        assert ends == {queues[slice_of(loop) % shards]}
+        found.update(ends)
+    assert found.keys() == set(queues)
+    assert await arrivals(wanted, source, token_key(LoopId("a"), ZEROS)) == {queues[0]}
+    assert await arrivals(wanted, NAMES.calls, "task.a") == {queues[0]}
 
 
 @pytest.mark.parametrize("name", ["{}", "user-{}", "order-{}0", "k{}.eu"])

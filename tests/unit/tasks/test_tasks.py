@@ -232,6 +232,10 @@ def test_a_namespace_that_a_queue_cannot_have_is_refused(namespace: str):
         ({"every": "1h", "timeout": "long"}, RegistrationError, "timeout of nothing: .*'long'"),
         ({"every": "1h", "concurrency": 0}, RegistrationError, "concurrency of nothing .*got 0"),
         ({"every": "1h", "concurrency": -1}, RegistrationError, "at least 1"),
+        ({"every": "1h", "shards": 0}, RegistrationError, "shards of nothing .*1 to 16, got 0"),
+        ({"every": "1h", "shards": 17}, RegistrationError, "1 to 16, got 17"),
+        ({"every": "1h", "shards": "4"}, RegistrationError, "1 to 16, got '4'"),
+        ({"every": "1h", "shards": True}, RegistrationError, "1 to 16, got True"),
         ({"every": "1h", "retry": 3}, RegistrationError, "Retry"),
         ({"every": "1h", "args": {"a": 1}}, RegistrationError, "a: Extra inputs"),
         (
@@ -377,6 +381,13 @@ def test_an_ordered_task_runs_one_message_at_a_time():
     assert (spec.ordered, spec.concurrency) == (True, 1)
     with pytest.raises(RegistrationError, match="nothing takes no concurrency="):
         Scheduler("shop").task(ordered=True, concurrency=9)(nothing)
+
+
+@pytest.mark.parametrize("option", [{"ordered": True}, {"rate": "5/s"}])
+def test_a_task_whose_messages_take_turns_has_one_queue(option: dict[str, Any]):
+    with pytest.raises(RegistrationError, match="shards of nothing: .* has one queue"):
+        Scheduler("shop").task(shards=2, **option)(nothing)
+    assert Scheduler("shop").task(**option)(nothing).spec.shards == 1
 
 
 @pytest.mark.parametrize(
