@@ -17,7 +17,7 @@ from scheduler.spelling import no_such
 
 ACTIONS = (
     *("pause", "resume", "trigger", "send", "remove", "start", "schedule"),
-    *("replay", "edit", "purge", "examine", "stack", "cancel"),
+    *("replay", "edit", "purge", "acknowledge", "examine", "stack", "cancel"),
 )
 """All actions of the dashboard."""
 SEE = "arguments"
@@ -26,6 +26,7 @@ RIGHTS = {
     "now": "resume",
     "run": "trigger",
     "restore": "purge",
+    "unacknowledge": "acknowledge",
     "schedule-set": "schedule",
     "schedule-clear": "schedule",
 }

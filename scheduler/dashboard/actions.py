@@ -13,6 +13,7 @@ from scheduler.control.loops import loop_named
 from scheduler.control.reports import Effect, Report
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import right_of
+from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.answers import ShownMessages, description_of, words_of
 from scheduler.dashboard.forms import Form
 from scheduler.dashboard.operations import Operation, Work
@@ -27,6 +28,7 @@ from scheduler.errors import (
     UsageError,
 )
 from scheduler.program import Program
+from scheduler.protocol.messages import one_line
 from scheduler.queues.concurrency import AT_ONCE, side_by_side
 from scheduler.queues.failed import EVERYTHING, FailedQueues, ParkedMessage, Tell
 from scheduler.queues.outbox import Outbox
@@ -488,6 +490,42 @@ def _newer(site: Site, which: ShownMessages) -> int:
     )
 
 
+# Failures
+
+
+def _acknowledge(site: Site, form: Form) -> RequestedAction:
+    task, kind = form.text("task"), form.text("kind")
+    failure = site.judged.failure(task, kind)
+    if failure is None:
+        raise UsageError(f"{task} does not fail with this error any more.")
+    if (known := failure.acknowledged) is not None:
+        raise UsageError(f"{known.by} has acknowledged this already.")
+    now = site.clock.now()
+    told = Acknowledgement(task, kind, form.visitor.name, now, now, one_line(form.text("reason")))
+
+    async def work(operation: Operation) -> None:
+        await site.acknowledge(told)
+        operation.add_line(f"{task}: acknowledged, until the next success")
+        operation.undo = "unacknowledge", {"task": task, "kind": kind, "by": told.by}
+
+    return RequestedAction(f"acknowledge the failures of {task}", work)
+
+
+def _unacknowledge(site: Site, form: Form) -> RequestedAction:
+    task, kind = form.text("task"), form.text("kind")
+    known = site.picture.acknowledged.get((task, kind))
+    if known is None or known.is_withdrawn or known.by != form.text("by"):
+        raise UsageError("It is not acknowledged any more, or another user has done so since.")
+    again = {"task": task, "kind": kind, "reason": known.note}
+
+    async def work(operation: Operation) -> None:
+        await site.acknowledge(known.withdrawn(site.clock.now()))
+        operation.add_line(f"{task}: not acknowledged")
+        operation.undo = "acknowledge", again
+
+    return RequestedAction(f"withdraw the acknowledgement of {task}", work)
+
+
 # The broker and its processors
 
 
@@ -541,6 +579,8 @@ ACTS: Mapping[str, Callable[[Site, Form], RequestedAction]] = {
     "edit": _edit,
     "purge": _purge,
     "restore": _restore,
+    "acknowledge": _acknowledge,
+    "unacknowledge": _unacknowledge,
     "examine": _examine,
     "stack": _read_stack,
     "cancel": _cancel,

@@ -14,6 +14,7 @@ from zoneinfo import available_timezones
 
 from scheduler.control.loops import Where
 from scheduler.dashboard import wording
+from scheduler.dashboard.answers import AnswerGroup
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
 from scheduler.dashboard.entries import ROUTINE
 from scheduler.dashboard.forms import FIELDS, Filter, Query, TaskFilter, arguments_in, pages_of
@@ -25,7 +26,7 @@ from scheduler.dashboard.watch import FAILED, Rollout
 from scheduler.errors import NotAllSeen
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending, LoopId
-from scheduler.queues.failed import REASONS, ParkedMessage, Selection
+from scheduler.queues.failed import REASONS, ParkedMessage, Selection, kind_of
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.running import RunningRun
 from scheduler.spelling import counted
@@ -82,7 +83,8 @@ def overview(site: Site, query: Query) -> Context:
     minutes = [minute for _, minute in site.picture.minutes.last(HOUR, now)]
     span = query.get("span", "") if query.get("span") in SPANS else next(iter(SPANS))
     verdict = site.judged.verdict
-    known = [each for each in verdict.failures if each.first_at is not None]
+    unknown = [each for each in verdict.failures if not each.acknowledged]
+    known = [each for each in unknown if each.first_at is not None]
     newest = max(known, key=lambda each: each.first_at or now, default=None)
     return {
         "verdict": verdict,
@@ -195,8 +197,11 @@ def loop(site: Site, query: Query) -> Context | None:
     task = site.app.tasks.get(picture.id.task)
     token = picture.token
     after = token.scheduled_at - MILLISECOND if token and token.scheduled_at > now else now
+    error = picture.last.error if found.is_failing and picture.last else None
+    failure = site.judged.failure(picture.id.task, kind_of(error)) if error else None
     return {
         "standing": found,
+        "acknowledged": failure.acknowledged if failure else None,
         "zone": wording.zone_name(found.schedule),
         "ticks": [] if picture.is_paused else wording.ticks(found.schedule, after, TICKS),
         "task": task,
@@ -360,7 +365,14 @@ def failed(site: Site, query: Query) -> Context:
         "heard": heard,
         "succeeded": succeeded_at(site.judged.standings, site.picture),
         "reasons": REASONS,
+        "failures": [_failure_of(site, group) for group in (look.groups if look else ())],
     }
+
+
+def _failure_of(site: Site, group: AnswerGroup) -> Context:
+    """Return whether messages like these are a current failure, and who has acknowledged it."""
+    failure = site.judged.failure(group.task, group.kind)
+    return {"is_current": failure is not None, "acknowledged": failure and failure.acknowledged}
 
 
 async def message(site: Site, query: Query) -> Context | None:

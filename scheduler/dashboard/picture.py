@@ -16,6 +16,11 @@ from typing import NamedTuple
 from scheduler.brokers.contract import Depth, total
 from scheduler.control.installation import Leftover
 from scheduler.control.status import RECENT
+from scheduler.dashboard.acknowledgements import (
+    ACKNOWLEDGED,
+    Acknowledgement,
+    acknowledgement_in,
+)
 from scheduler.dashboard.entries import Entries
 from scheduler.errors import MessageError
 from scheduler.protocol.epochs import LoopState
@@ -157,6 +162,7 @@ class Picture:
         heard_back_to: the journal has been read from here on; None: not at all yet.
         leftovers: the tasks in the broker that the code does not have.
         parked: parked messages, by task and kind of error.
+        acknowledged: the last acknowledgement of each failure, by task and kind of error.
         calls_succeeded_at: when a call of each task succeeded last, to ten seconds.
     """
 
@@ -169,6 +175,7 @@ class Picture:
         self.depths: dict[str, Depth | None] = {}
         self.leftovers: Sequence[Leftover] = ()
         self.parked: dict[tuple[str, str], ParkedGroup] = {}
+        self.acknowledged: dict[tuple[str, str], Acknowledgement] = {}
         self.calls_succeeded_at: dict[str, datetime] = {}
         self.version = 0
         self.connected = False
@@ -233,6 +240,9 @@ class Picture:
             return entry.at
         if message.type == STARTS_TYPE:
             return self._hear_of_starts(message)
+        if (acknowledged := acknowledgement_in(message)) is not None:
+            self._acknowledge(acknowledged)
+            return None
         try:
             token = decode(message, self._namespace)
         except MessageError:
@@ -249,6 +259,20 @@ class Picture:
             loop.see(token, len(message.body))
             self._hear_of(loop, token, entry)
         return entry.at if entry else None
+
+    def _acknowledge(self, told: Acknowledgement) -> None:
+        """Note an acknowledgement, unless a later one is known."""
+        known = self.acknowledged.get(told.failure)
+        if known is not None and told.rank <= known.rank:
+            return
+        self.acknowledged[told.failure] = told
+        if len(self.acknowledged) > GROUPS_KEPT:
+            ranks = {key: each.rank for key, each in self.acknowledged.items()}
+            del self.acknowledged[min(ranks, key=lambda key: ranks[key])]
+        self.version += 1
+        if known is None or known.at != told.at:
+            entry = JournalEntry(told.at, told.task, ACKNOWLEDGED, seq=None, attempt=None)
+            self._note(replace(entry, note=told.note, by=told.by), None)
 
     def _hear_of_starts(self, record: Message) -> datetime | None:
         at = None

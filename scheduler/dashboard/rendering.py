@@ -28,7 +28,6 @@ from scheduler.dashboard.charts import amount, elapsed, element, strip
 from scheduler.dashboard.pages import PAGES, Context
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import MARKS, MEANINGS
-from scheduler.queues.failed import kind_of
 from scheduler.timing.moments import milliseconds_since_epoch
 
 PLACE = re.compile("<!part ([^>]+)>")  # no data is in a tag: all of it is escaped
@@ -40,7 +39,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 THEME, THEMES = "scheduler-theme", ("light", "dark")
-LEVELS = {"ok": "ok", "off": "help", "warn": "warn", "bad": "bad"}
+LEVELS = {"ok": "ok", "hold": "hold", "off": "help", "warn": "warn", "bad": "bad"}
 KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 FOR_EVER = {
     "Cache-Control": "public, max-age=31536000, immutable",
@@ -116,7 +115,6 @@ class Documents:
             json=wording.readable_json,
             line=wording.first_line,
             key=key,
-            kind=kind_of,
             amount=amount,
         )
         cast("dict[str, Any]", self._environment.globals).update(
@@ -197,7 +195,7 @@ class Documents:
         judged = site.judged
         return {
             "badges": site.badges,
-            "failing": sum(each.is_failing for each in judged.standings),
+            "unacknowledged": judged.failing,
             "level": judged.verdict.level if site.picture.is_listed else "off",
             "picture": site.picture,
             "base": base_of(request),

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, cast
@@ -13,11 +14,13 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.doctor import Finding
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import Access, Redact
+from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.feed import Feed
 from scheduler.dashboard.operations import RECORD_KEY, DashboardOperations
 from scheduler.dashboard.picture import Picture
 from scheduler.dashboard.standing import (
     AT_REST,
+    Failure,
     HealthVerdict,
     Standing,
     Workload,
@@ -26,6 +29,7 @@ from scheduler.dashboard.standing import (
     leftovers_in_words,
     pauses_in_words,
     standings_of,
+    succeeded_at,
     verdict_of,
     workloads,
 )
@@ -56,6 +60,8 @@ FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 VIEWED = timedelta(seconds=30)
 MOST_ASKED = 1_000  # loops
 RECORD_WITHIN = timedelta(seconds=5)
+REVIEWED_EVERY = timedelta(minutes=1)
+RECORDED_EVERY = timedelta(minutes=10)
 TASKS = "/tasks"
 DATA = ("args", "carry")
 
@@ -102,6 +108,19 @@ class Judgement:
     @cached_property
     def workloads(self) -> dict[str, Workload]:
         return workloads(self.standings, self.at, self._picture.heard_back_to)
+
+    @cached_property
+    def failing(self) -> int:
+        """Count the failing loops, without those whose failures are acknowledged."""
+        failing = [each for each in self.verdict.troubles if each.what == "failing"]
+        return sum(len(each.loops) - each.acknowledged for each in failing)
+
+    def failure(self, task: str, kind: str) -> Failure | None:
+        return self._failures.get((task, kind))
+
+    @cached_property
+    def _failures(self) -> dict[tuple[str, str], Failure]:
+        return {(each.task, each.kind): each for each in self.verdict.failures}
 
     @cached_property
     def by_name(self) -> dict[str, Standing]:
@@ -203,6 +222,7 @@ class Site:
             async with asyncio.TaskGroup() as group:
                 group.create_task(feed.run(), name="feed of the dashboard")
                 group.create_task(self.watch.run(self._program), name="watch of the dashboard")
+                group.create_task(self._review_acknowledgements(), name="acknowledgements")
 
     async def _record(self, record: Message) -> None:
         await self.program.broker.publish(
@@ -211,6 +231,31 @@ class Site:
             routing_key=RECORD_KEY,
             timeout=RECORD_WITHIN,
         )
+
+    async def acknowledge(self, told: Acknowledgement) -> None:
+        """Record an acknowledgement, or its withdrawal, for all processes."""
+        record = told.record
+        await self._record(record)
+        self.picture.hear(record)
+
+    async def _review_acknowledgements(self) -> None:
+        """Record again those that hold, and withdraw those that a success has ended."""
+        picture = self.picture
+        while True:
+            await asyncio.sleep(REVIEWED_EVERY.total_seconds())
+            known = [each for each in picture.acknowledged.values() if not each.is_withdrawn]
+            if not known or not picture.is_listed or picture.is_reading_back:
+                continue
+            now, judged = self.clock.now(), self.judged
+            succeeded = succeeded_at(judged.standings, picture)
+            with suppress(BrokerError):  # in a minute again
+                for each in known:
+                    failure = judged.failure(*each.failure)
+                    if failure is not None and failure.acknowledged is not None:
+                        if now - each.recorded_at >= RECORDED_EVERY:
+                            await self.acknowledge(replace(each, recorded_at=now))
+                    elif succeeded.get(each.task, each.at) > each.at:
+                        await self.acknowledge(each.withdrawn(now))
 
     def _asked_about(self) -> dict[LoopId, int]:
         """Return the loops that a processor may hold: not those that wait."""
@@ -266,7 +311,7 @@ class Site:
         """Return the count next to each page in the menu, and its level."""
         judged, running, parked = self.judged, self.watch.running, self.parked
         processors = judged.vitals[2]
-        failing = sum(each.is_failing for each in judged.standings)
+        failing = judged.failing
         loops = (f"{failing:,}", "bad") if failing else (f"{len(judged.standings):,}", "")
         problem = "" if processors.level in ("ok", "off") else processors.level
         return {

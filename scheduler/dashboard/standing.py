@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where, put_of, where
+from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.picture import DAY, RUNS_KEPT, LoopPicture, Picture
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.hatchery import timers
@@ -51,7 +52,7 @@ MARKS = {
 MEANINGS = {where: f"{where.meaning[0].upper()}{where.meaning[1:]}." for where in Where}
 AT_REST = (Where.WAITING, Where.PAUSED, Where.UNSEEDED, Where.REMOVED)
 MILD = (Where.LATE, Where.UNSEEDED)
-LEVELS = ("ok", "off", "warn", "bad")
+LEVELS = ("ok", "hold", "off", "warn", "bad")
 CLAUSES = 2
 TROUBLES = (Where.LOST, Where.UNATTENDED, Where.LATE, Where.UNSEEDED)
 
@@ -193,12 +194,29 @@ def _lateness(loop: LoopPicture, now: datetime) -> timedelta | None:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Describe a problem of loops, the worst first, and the query that selects them."""
+    """Describe a problem of loops, the worst first, and the query that selects them.
+
+    Attributes:
+        acknowledged: how many of them fail with acknowledged errors.
+    """
 
     what: str
     advice: str
     loops: Sequence[Standing]
     query: str
+    acknowledged: int = 0
+
+    @property
+    def level(self) -> str:
+        if self.acknowledged == len(self.loops):
+            return "hold"
+        return "warn" if self.what in MILD else "bad"
+
+    @property
+    def sentence(self) -> str:
+        count = len(self.loops)
+        words = f"{count:,} {'is' if count == 1 else 'are'} {self.what}"
+        return f"{words} ({self.acknowledged:,} acknowledged)" if self.acknowledged else words
 
 
 @dataclass(slots=True)
@@ -206,13 +224,16 @@ class Failure:
     """Describe the failures of one task with one kind of error.
 
     Attributes:
-        error: of the last of them.
+        kind: the error, without numbers and quoted names.
+        error: that of the last of them.
         attempts: how many attempts of its loops have failed in a row; if capped, maybe more.
         parked: the number of parked messages, as the journal says.
         succeeded_at: when a run or a call of the task succeeded last, if known.
+        acknowledged: who has acknowledged them; None: they were not, or have succeeded since.
     """
 
     task: str
+    kind: str
     error: str
     loops: list[Standing] = field(default_factory=list[Standing])
     attempts: int = 0
@@ -221,6 +242,7 @@ class Failure:
     first_at: datetime | None = None
     last_at: datetime | None = None
     succeeded_at: datetime | None = None
+    acknowledged: Acknowledgement | None = None
 
     @property
     def facts(self) -> str:
@@ -238,6 +260,15 @@ class Failure:
             self.last_at, self.error = last_at, error or self.error
         self.first_at = min(self.first_at or first_at, first_at)
 
+    def acknowledge(self, known: Acknowledgement | None) -> None:
+        """Note the last acknowledgement, unless it was withdrawn, or a success has ended it."""
+        if known is None or known.is_withdrawn:
+            return
+        of_loops = [each.loop.succeeded_at for each in self.loops]
+        succeeded = of_loops if self.loops else [self.succeeded_at]
+        if all(at is None or at <= known.at for at in succeeded):
+            self.acknowledged = known
+
 
 def failures_of(
     standings: Sequence[Standing], picture: Picture, names: Names, now: datetime
@@ -252,7 +283,8 @@ def failures_of(
             task = each.loop.id.task
             failed = each.loop.runs[-max(each.failures, 1) :]
             error = each.loop.last.error or "" if each.loop.last else ""
-            group = found.setdefault((task, kind_of(error)), Failure(task, error))
+            kind = kind_of(error)
+            group = found.setdefault((task, kind), Failure(task, kind, error))
             group.loops.append(each)
             group.attempts += each.failures
             group.is_capped |= each.failures >= RUNS_KEPT
@@ -266,13 +298,19 @@ def failures_of(
             or succeeded.get(task, parked.first_at) > parked.last_at
         )
         if not is_over:
-            group = found.setdefault((task, kind), Failure(task, parked.error))
+            group = found.setdefault((task, kind), Failure(task, kind, parked.error))
             group.parked = parked.count
             group.see(parked.first_at, parked.last_at, parked.error)
-    for group in found.values():
+    for key, group in found.items():
         group.succeeded_at = succeeded.get(group.task)
         group.loops.sort(key=lambda each: -each.failures)
-    return sorted(found.values(), key=lambda each: (-len(each.loops), -each.parked, each.task))
+        group.acknowledge(picture.acknowledged.get(key))
+    return sorted(found.values(), key=_urgency)
+
+
+def _urgency(failure: Failure) -> tuple[bool, int, int, str]:
+    is_known = failure.acknowledged is not None
+    return is_known, -len(failure.loops), -failure.parked, failure.task
 
 
 def succeeded_at(standings: Iterable[Standing], picture: Picture) -> dict[str, datetime]:
@@ -295,7 +333,8 @@ class HealthVerdict:
     Attributes:
         sentence: the two worst problems; without any, that all is well.
         more: further problems, and what is worth knowing.
-        level: "ok", "off" (something is not known yet), "warn" or "bad".
+        level: "ok", "hold" (all problems are acknowledged), "off" (something is not known yet),
+            "warn" or "bad".
         late: the number of loops with a seriously late run in the last day.
         calls: the outcomes of calls, for tasks of which at least as many fail as succeed.
     """
@@ -327,7 +366,7 @@ def verdict_of(
     Args:
         around: the problems of processors and the broker, each with its level.
     """
-    troubles = list(_troubles(standings))
+    troubles = list(_troubles(standings, failures))
     counts = Counter(standing.state for standing in standings)
     late = sum(standing.was_late is not None for standing in standings)
     failing = {task: totals for task, totals in calls.items() if totals.is_failing}
@@ -335,21 +374,25 @@ def verdict_of(
     for each in failures:
         if not each.loops and each.task not in failing:
             parked[each.task] += each.parked
-    waiting = (
-        f"{counted(count, 'message')} of {task} {'is' if count == 1 else 'are'} parked, and no "
-        "run has succeeded since."
-        for task, count in parked.items()
-    )
-    is_mild = all(trouble.what in MILD for trouble in troubles)
     loops = _sentence(standings, troubles, counts)
     problems = [
         *around,
-        *([(loops, "warn" if is_mild else "bad")] if troubles else []),
+        *([(loops, worst_of(each.level for each in troubles))] if troubles else []),
         *(
-            (f"{counted(totals.lost, 'call')} of {task} failed in the last 15 minutes.", "bad")
+            _of_calls(
+                f"{counted(totals.lost, 'call')} of {task} failed in the last 15 minutes",
+                is_acknowledged(task, failures),
+            )
             for task, totals in failing.items()
         ),
-        *((sentence, "bad") for sentence in waiting),
+        *(
+            _of_calls(
+                f"{counted(count, 'message')} of {task} {'is' if count == 1 else 'are'} parked, "
+                "and no run has succeeded since",
+                is_acknowledged(task, failures),
+            )
+            for task, count in parked.items()
+        ),
         *((delay, "warn") for delay in delays),
     ]
     problems.sort(key=lambda problem: -LEVELS.index(problem[1]))
@@ -370,7 +413,21 @@ def verdict_of(
     )
 
 
-def _troubles(standings: Sequence[Standing]) -> Iterator[Trouble]:
+def is_acknowledged(task: str, failures: Iterable[Failure]) -> bool:
+    """Return whether all failures of a task are acknowledged."""
+    of_task = [each.acknowledged is not None for each in failures if each.task == task]
+    return bool(of_task) and all(of_task)
+
+
+def worst_of(levels: Iterable[str]) -> str:
+    return max(levels, key=LEVELS.index, default=LEVELS[0])
+
+
+def _of_calls(sentence: str, is_known: bool) -> tuple[str, str]:
+    return (f"{sentence} (acknowledged).", "hold") if is_known else (f"{sentence}.", "bad")
+
+
+def _troubles(standings: Sequence[Standing], failures: Iterable[Failure]) -> Iterator[Trouble]:
     for state in TROUBLES:
         of_state = [each for each in standings if each.state is state]
         if of_state:
@@ -379,7 +436,8 @@ def _troubles(standings: Sequence[Standing]) -> Iterator[Trouble]:
     failing = sorted((each for each in standings if each.is_failing), key=lambda x: -x.failures)
     if failing:
         advice = "Their runs exhausted all retries, or fail again and again."
-        yield Trouble("failing", advice, failing, "failing=1")
+        acknowledged = sum(len(each.loops) for each in failures if each.acknowledged)
+        yield Trouble("failing", advice, failing, "failing=1", acknowledged)
 
 
 def _due(standing: Standing) -> float:
@@ -399,8 +457,7 @@ def _sentence(
             "The only loop is" if len(standings) == 1 else f"All {len(standings):,} loops are"
         )
         return f"{everyone} on time{but if len(standings) > 1 else ''}."
-    counts_of = ((len(trouble.loops), trouble.what) for trouble in troubles)
-    parts = [f"{count:,} {'is' if count == 1 else 'are'} {what}" for count, what in counts_of]
+    parts = [trouble.sentence for trouble in troubles]
     return f"Of {counted(len(standings), 'loop')}, {listed(parts)}."
 
 

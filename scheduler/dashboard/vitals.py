@@ -2,19 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.answers import Roll
 from scheduler.dashboard.picture import Picture
-from scheduler.dashboard.standing import HealthVerdict, Standing
+from scheduler.dashboard.standing import (
+    LEVELS,
+    HealthVerdict,
+    Standing,
+    is_acknowledged,
+    worst_of,
+)
 from scheduler.queues.history import CallTotals
 from scheduler.spelling import counted, listed
 from scheduler.tasks.loops import App, queues_of, resting
 
-Level = Literal["ok", "off", "warn", "bad"]
 SHOWN = 3
 
 
@@ -31,7 +36,7 @@ class Vital:
 
     what: str
     path: str
-    level: Level
+    level: str
     says: str
     more: str = ""
     problem: str = ""
@@ -62,13 +67,13 @@ def vital_of_loops(standings: Sequence[Standing], verdict: HealthVerdict) -> Vit
         return Vital("Loops", "/loops", "ok", "None")
     if not troubles:
         return Vital("Loops", "/loops", "ok", f"{total:,} on time", " · ".join(other))
-    worst = troubles[-1] if troubles[-1].what == "failing" else troubles[0]
-    level: Level = "warn" if worst.what in (Where.LATE, Where.UNSEEDED) else "bad"
+    worst = max(reversed(troubles), key=lambda each: LEVELS.index(each.level))
     says = f"{len(worst.loops):,} of {total:,} {worst.what}"
     rest = [each for each in other if not each.endswith(f" {worst.what}")]
-    return Vital(
-        "Loops", f"/loops?{worst.query}", level, says, " · ".join([*rest, f"{on_time:,} on time"])
-    )
+    if worst.acknowledged:
+        rest.insert(0, f"{worst.acknowledged:,} acknowledged")
+    rest.append(f"{on_time:,} on time")
+    return Vital("Loops", f"/loops?{worst.query}", worst.level, says, " · ".join(rest))
 
 
 def vital_of_calls(
@@ -84,11 +89,13 @@ def vital_of_calls(
     if lost:
         only = f"only {listed(failing)}" if failing else ""
         more = " · ".join(filter(None, [waiting, only]))
-        level: Level = "bad" if failing else "warn"
+        levels = ("hold" if is_acknowledged(task, verdict.failures) else "bad" for task in failing)
+        level = worst_of(levels) if failing else "warn"
         return Vital("Calls", "/failed", level, f"{lost:,} of {ended:,} failed in 15 min", more)
     says = f"{ended:,} in 15 min, none failed" if ended else "None in 15 min"
-    is_parked = any(failure.parked and not failure.loops for failure in verdict.failures)
-    return Vital("Calls", "/failed", "bad" if is_parked else "ok", says, waiting)
+    of_calls = [each for each in verdict.failures if each.parked and not each.loops]
+    level = worst_of("hold" if each.acknowledged else "bad" for each in of_calls)
+    return Vital("Calls", "/failed", level, says, waiting)
 
 
 def vital_of_processors(app: App, picture: Picture, answers: AnswersOfProcessors) -> Vital:

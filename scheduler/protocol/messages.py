@@ -193,7 +193,7 @@ MEMBERS = {"ending": "outcome", "duration": "duration_ms", "until": "until_ms"} 
     name: f"{name}_ms"
     for name in (
         *("at", "since", "scheduled_at", "due_at", "previous_at", "started_at", "deadline"),
-        *("sent_at", "not_before", "replayed_at", "expires_at", "first_failed_at"),
+        *("sent_at", "not_before", "replayed_at", "expires_at", "first_failed_at", "recorded_at"),
     )
 }
 """The wire names of fields, where they differ."""

@@ -1,5 +1,6 @@
 """Each action of each page, in a real browser, with what it does in a RabbitMQ."""
 
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -200,6 +201,26 @@ def test_rows_are_selected_and_done_by_keys(visitor: Reader, ward: Ward) -> None
     button(page.locator("#doing"), "Undo").click()
     done(page, "bed-south: resumed")
     assert not ward.is_paused("bed-south")
+
+
+def test_a_failure_is_acknowledged_with_a_note_in_place(visitor: Reader, ward: Ward) -> None:
+    page = visitor.open("/")
+    failure = page.locator("#troubles > li", has_text="the scanner is too warm")
+    expect(page.locator("#verdict")).to_contain_text("1 is failing", timeout=30_000)
+    expect(page).to_have_title(re.compile(r"^\(1\) "))
+    page.evaluate("window.loadedOnce = true")
+    failure.get_by_text("Acknowledge…").click()
+    failure.get_by_label("Note").fill("a new fan comes on Monday")
+    button(failure, "Acknowledge").click()
+    done(page, "scanner: acknowledged, until the next success")
+    expect(failure).to_contain_text(re.compile("by a user of .+: a new fan comes on Monday"))
+    expect(page.locator("#verdict")).to_contain_text("1 is failing (1 acknowledged)")
+    expect(page).to_have_title(re.compile("^Overview"))
+    button(page.locator("#doing"), "Undo").click()
+    done(page, "scanner: not acknowledged")
+    expect(failure.get_by_text("Acknowledge…")).to_be_visible()
+    expect(page).to_have_title(re.compile(r"^\(1\) "))
+    assert page.evaluate("window.loadedOnce")
 
 
 def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:

@@ -144,8 +144,8 @@ note.addEventListener("click", () => show(false));
 
 const ICON = document.getElementById("favicon");
 const TITLE = document.title;
-const COLOURS = { ok: "3f9463", off: "868e99", warn: "c07a10", bad: "d4372a" };
-const SHAPES = { ok: "", off: "", warn: "M12 8v4.4l2.6 1.6", bad: "M12 7.6v5.4M12 16.4h.01" };
+const COLOURS = { ok: "3f9463", hold: "8367d1", off: "868e99", warn: "c07a10", bad: "d4372a" };
+const SHAPES = { ok: "", hold: "M10.2 9.2v5.6M14 9.2v5.6", off: "", warn: "M12 8v4.4l2.6 1.6", bad: "M12 7.6v5.4M12 16.4h.01" };
 const GREY = ICON.href;
 
 function showBadges() {

@@ -25,6 +25,7 @@ from scheduler.control.loops import Where
 from scheduler.control.rows import Row, row_of_entry, row_of_status
 from scheduler.dashboard import streams
 from scheduler.dashboard.access import Access, Redact, Visitor, basic_access
+from scheduler.dashboard.acknowledgements import Acknowledgement, acknowledgement_in
 from scheduler.dashboard.actions import ACTS
 from scheduler.dashboard.pages import PAGES, Page
 from scheduler.dashboard.routes import Routes
@@ -569,6 +570,62 @@ async def test_what_is_parked_is_looked_at_in_groups_and_sent_back(shop: Stage) 
         assert "1 message parked since: left alone." in page
         assert len(await shop.parked()) == 1
         assert "1 × send_sms" in page  # the page shows what is left
+
+
+async def acknowledgements(stage: Stage) -> list[Acknowledgement]:
+    """What the journal has of them."""
+    async with aclosing(stage.broker.read(stage.app.names.journal, since=None)) as messages:
+        found = [acknowledgement_in(message) async for message in messages]
+    return [each for each in found if each is not None]
+
+
+async def test_a_failure_is_acknowledged_in_all_processes_until_the_next_success(
+    shop: Stage,
+) -> None:
+    await parked(shop, "+491", "+492")
+    async with browsing(shop) as browser, browsing(shop) as other:
+        page = await other.await_on("/failed", "Acknowledge…")
+        (form,) = re.findall(r'action="/do/acknowledge">(.*?)</form>', page, re.S)
+        fields = dict(re.findall(r'name="(task|kind)" value="([^"]*)"', form))
+        assert "does not fail" in await browser.press(
+            "acknowledge", 400, task="send_sms", kind="other", back="/"
+        )
+        page = await browser.press("acknowledge", **fields, reason="INC-4711", back="/")
+        assert "send_sms: acknowledged, until the next success" in page
+        assert "alice has acknowledged" in await browser.press("acknowledge", 400, **fields)
+        by_alice = re.compile(r"Acknowledged by alice <time[^>]+>[^<]+</time>: INC-4711\.")
+        for each in (browser, other):
+            await asyncio.sleep(1)
+            page = await each.see("/")
+            assert by_alice.search(page)
+            assert "2 calls of send_sms failed in the last 15 minutes (acknowledged)." in page
+            assert by_alice.search(await each.await_on("/failed", "Unacknowledge"))
+            assert "acknowledged" in await each.see("/journal")
+        data = (await other.get("/failed", accept="application/json")).json()
+        (failure,) = data["failures"]
+        assert failure["is_current"]
+        assert (failure["acknowledged"]["by"], failure["acknowledged"]["note"]) == (
+            "alice",
+            "INC-4711",
+        )
+        withdrawal = {**fields, "by": "alice", "back": "/"}
+        assert "any more" in await other.press("unacknowledge", 400, **withdrawal | {"by": "bob"})
+        assert not by_alice.search(page := await other.press("unacknowledge", **withdrawal))
+        undo = re.search(r'id="do/acknowledge/[^>]*>(.*?)</form>', page, re.S)
+        assert undo
+        again = dict(re.findall(r'name="(\w+)" value="([^"]*)"', undo[1]))
+        assert by_alice.search(await other.press("acknowledge", **again))
+        # The journal may be too long to be read back to it.
+        await asyncio.sleep(700)
+        assert {each.recorded_at - each.at for each in await acknowledgements(shop)} > {
+            timedelta(0)
+        }
+    async with browsing(shop) as later, shop.processor():
+        assert by_alice.search(await later.await_on("/failed", "Unacknowledge"))
+        await shop.app.senders["send_sms"].send("+1")
+        await asyncio.sleep(80)
+        assert (await acknowledgements(shop))[-1].is_withdrawn
+        assert "Acknowledged" not in await later.see("/")
 
 
 async def test_one_is_sent_back_with_other_arguments(shop: Stage) -> None:

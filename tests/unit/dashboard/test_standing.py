@@ -1,5 +1,6 @@
 """How loops and tasks stand, and what is said of them."""
 
+from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import parse_qsl
 
@@ -8,12 +9,14 @@ import pytest
 from scheduler import Every
 from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where
+from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.forms import PAGE, Filter
-from scheduler.dashboard.picture import RUNS_KEPT, LoopPicture, PastRun, Picture
+from scheduler.dashboard.picture import RUNS_KEPT, LoopPicture, ParkedGroup, PastRun, Picture
 from scheduler.dashboard.standing import (
     Standing,
     Workload,
     delayed,
+    failures_of,
     standings_of,
     state_of,
     verdict_of,
@@ -28,6 +31,7 @@ from tests.stage import START, new_app
 from tests.unit.dashboard.test_picture import POLL, at, message, picture_of, ran
 
 TIMEOUT = timedelta(minutes=1)
+LAST = LastRun(Ending.ESCALATED, START, START, timedelta(seconds=1))
 BUSY, IDLE, ALONE = Depth(3, 1), Depth(0, 1), Depth(1, 0)
 
 
@@ -123,6 +127,60 @@ def test_the_verdict_is_as_bad_as_the_worst_of_loops_processors_and_the_broker()
     assert verdict.sentence == "The broker is away. 1 of 2 processors does not respond."
     assert verdict.more == "Of 1 loop, 1 is late."
     assert verdict_of(late).level == "warn"
+
+
+def failing(picture: Picture, *keys: str) -> list[Standing]:
+    """Loops whose last run has failed, at second 10."""
+    for key in keys:
+        token = ran(10, loop=LoopId("poll", key), ending=Ending.ESCALATED)
+        picture.hear(message(replace(token, last=replace(token.last or LAST, error="E 7"))))
+    standings = [
+        Standing(str(name), Where.WAITING, loop, Every("10s"), True, 1)
+        for name, loop in picture.loops.items()
+    ]
+    return [each for each in standings if each.is_failing]
+
+
+def test_an_acknowledged_failure_is_held_until_the_next_success() -> None:
+    picture = Picture("test")
+    acknowledged = Acknowledgement("poll", "E …", "mia", at(20), at(20), "partner informed")
+    picture.hear(acknowledged.record)
+    picture.hear(replace(acknowledged.record, body=b"{}"))  # of another version
+    for keys in (("a", "b"), ("c",)):
+        standings = failing(picture, *keys)
+        (group,) = failures_of(standings, picture, NAMES, at(30))
+        assert (group.acknowledged, group.kind) == (acknowledged, "E …")
+        verdict = verdict_of(standings, failures=[group])
+        assert verdict.level == "hold"
+        count = len(standings)
+        assert verdict.sentence == f"Of {count} loops, {count} are failing ({count} acknowledged)."
+    other = standing("other", Where.WAITING, failures=3)
+    verdict = verdict_of([*standings, other], failures=[group])
+    assert (verdict.level, verdict.sentence[-17:]) == ("bad", "(3 acknowledged).")
+    late = verdict_of([*standings, standing("z", Where.LATE)], failures=[group])
+    assert late.level == "warn"
+    picture.hear(message(ran(40, loop=LoopId("poll", "a"))))
+    picture.hear(message(ran(50, loop=LoopId("poll", "a"), ending=Ending.ESCALATED)))
+    (group, *_) = failures_of(failing(picture), picture, NAMES, at(60))
+    assert group.acknowledged is None
+
+
+def test_failures_that_are_not_acknowledged_come_first() -> None:
+    picture = Picture("test")
+    for task, kind in (("a", "X"), ("b", "Y")):
+        picture.parked[task, kind] = ParkedGroup(kind, 3, at(0), at(1))
+    assert [each.task for each in failures_of([], picture, NAMES, at(5))] == ["a", "b"]
+    picture.hear(Acknowledgement("a", "X", "mia", at(2), at(2)).record)
+    found = failures_of([], picture, NAMES, at(5))
+    assert [each.task for each in found] == ["b", "a"]
+    assert verdict_of([], failures=found).sentence == (
+        "3 messages of b are parked, and no run has succeeded since. "
+        "3 messages of a are parked, and no run has succeeded since (acknowledged)."
+    )
+    withdrawn = picture.acknowledged["a", "X"].withdrawn(at(3))
+    picture.hear(withdrawn.record)
+    picture.hear(Acknowledgement("a", "X", "mia", at(2), at(4)).record)  # of another process
+    assert failures_of([], picture, NAMES, at(5))[0].acknowledged is None
 
 
 def test_loops_of_the_code_and_of_the_broker_are_told_apart() -> None:
