@@ -223,6 +223,19 @@ def elapsed(
     return element("svg", {"class": "bartime", "aria-hidden": "true"}, *drawn)
 
 
+def shares(counts: Mapping[str, int], total: int) -> Markup:
+    """Draw how many of some loops are in each state, in this order; the rest is empty."""
+    drawn, begin = list[Markup](), 0
+    for state, count in counts.items():
+        if count:
+            place = {"x": f"{begin / total:.2%}", "width": f"{max(count / total, 0.01):.2%}"}
+            drawn.append(element("rect", {"class": state, **place, "height": 8}))
+            begin += count
+    label = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    title = element("title", {}, label)
+    return element("svg", {"class": "shares", "role": "img", "aria-label": label}, title, *drawn)
+
+
 def _span_of(run: PastRun, at: Callable[[datetime], float]) -> Markup:
     last, start = run.last, at(run.last.started_at)
     title = f"#{run.seq} {last.ending.value}: planned {in_full(in_zone(last.scheduled_at))}, "

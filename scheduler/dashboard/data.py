@@ -35,7 +35,7 @@ from scheduler.tasks.loops import queues_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.schedules import Cron, Every, Once, describe, options_of
 
-LEFT_OUT = ("zones",)  # of a form
+LEFT_OUT = "zones", "orders", "grouped_from"  # of forms
 NAMES = {
     "/loops": {"rows": "loops"},
     "/tasks": {"rows": "tasks"},

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -16,6 +16,7 @@ from scheduler.control.loops import Where
 from scheduler.dashboard.access import SEE, Visitor
 from scheduler.dashboard.answers import ShownMessages, words_of
 from scheduler.dashboard.standing import Standing
+from scheduler.dashboard.workloads import Workload
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.outbox import Posting
@@ -40,6 +41,34 @@ SORTS: Mapping[str, Callable[[Standing], Any]] = {
     ),
     "state": lambda each: (not each.is_failing, list(Where).index(each.state), each.name),
 }
+NEVER = timedelta(0)
+TASK_SORTS: Mapping[str, Callable[[Workload], Any]] = {
+    "trouble": lambda each: each.urgency,
+    "task": lambda each: each.task,
+    "loops": lambda each: -each.loops,
+    "failing": lambda each: -each.failing,
+    "rate": lambda each: -each.per_minute,
+    "took": lambda each: -(each.took or NEVER),
+    "late": lambda each: -(each.late or NEVER),
+}
+ORDERS = {
+    "name": "name",
+    "state": "trouble first",
+    "due": "next first",
+    "last": "last run first",
+    "took": "longest first",
+}
+TASK_ORDERS = {
+    "trouble": "trouble first",
+    "task": "name",
+    "loops": "most loops first",
+    "failing": "most failing first",
+    "rate": "most runs first",
+    "took": "longest first",
+    "late": "latest first",
+}
+"""The words of `SORTS` and `TASK_SORTS`."""
+GROUPED_FROM = 500  # loops
 OPTIONS = ("every", "cron", "tz", "offset", "jitter", "catch_up", "grace")
 TYPED = ("args", "reason")
 FIELDS = ("key", "args", "mode", *OPTIONS)
@@ -95,6 +124,7 @@ class Filter(TaskFilter):
     Attributes:
         failing: "1": only those whose last run has failed.
         late: "1": only those of which a run of the last day began seriously late.
+        by: "task": in groups; "loop": one by one; empty: in groups if there are many.
     """
 
     state: str = ""
@@ -102,6 +132,7 @@ class Filter(TaskFilter):
     late: str = ""
     task: str = ""
     sort: str = "name"
+    by: str = ""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Filter":
@@ -112,7 +143,8 @@ class Filter(TaskFilter):
             failing="1" if query.get("failing") else "",
             late="1" if query.get("late") else "",
             task=query.get("task", "")[:100],
-            sort=sort if sort in SORTS else "name",
+            sort=sort if sort in {*SORTS, *TASK_SORTS} else "name",
+            by=by if (by := query.get("by", "")) in ("task", "loop") else "",
         )
 
     @property
@@ -123,9 +155,25 @@ class Filter(TaskFilter):
         """Return the selected loops, of all pages."""
         named = {*self.choose_names(each.name for each in standings)}
         chosen = [each for each in standings if each.name in named and self._has(each)]
-        if self.sort != "name":
+        if self.sort != "name" and self.sort in SORTS:
             chosen.sort(key=SORTS[self.sort])
         return chosen
+
+    def groups(self, total: int) -> bool:
+        """Return whether so many loops are shown by task."""
+        is_plain = self.is_all and self.sort in {"name", *TASK_SORTS}
+        return self.by == "task" or (not self.by and is_plain and total > GROUPED_FROM)
+
+    def choose_tasks(
+        self, works: Mapping[str, Workload], standings: Iterable[Standing]
+    ) -> list[Workload]:
+        """Return the tasks with selected loops, of all pages."""
+        if self.state or self.failing or self.late or self.task:
+            having = {each.loop.id.task for each in standings if self._has(each)}
+        else:
+            having = works.keys()
+        chosen = [works[task] for task in self.choose_names(works) if task in having]
+        return sorted(chosen, key=TASK_SORTS.get(self.sort, TASK_SORTS["trouble"]))
 
     def _has(self, standing: Standing) -> bool:
         return (

@@ -17,12 +17,23 @@ from scheduler.dashboard import wording
 from scheduler.dashboard.answers import AnswerGroup
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
 from scheduler.dashboard.entries import ROUTINE
-from scheduler.dashboard.forms import FIELDS, Filter, Query, TaskFilter, arguments_in, pages_of
+from scheduler.dashboard.forms import (
+    FIELDS,
+    GROUPED_FROM,
+    ORDERS,
+    TASK_ORDERS,
+    Filter,
+    Query,
+    TaskFilter,
+    arguments_in,
+    pages_of,
+)
 from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import Workload, delayed, succeeded_at
+from scheduler.dashboard.standing import delayed, succeeded_at
 from scheduler.dashboard.ticks import Agenda, past_ticks
 from scheduler.dashboard.watch import FAILED, Rollout
+from scheduler.dashboard.workloads import Workload
 from scheduler.errors import NotAllSeen
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending, LoopId
@@ -51,7 +62,7 @@ MOST_DUE = 50
 PAUSES_S = (0.3, 1.0)
 WORST, MOST_TROUBLES = 5, 7
 SHORTLY = timedelta(minutes=30)
-IDLE = Workload()
+IDLE = Workload("")
 NOTHING_WRITTEN = dict.fromkeys(FIELDS, "")
 ZONES = sorted(available_timezones())
 
@@ -175,18 +186,25 @@ def _not_routine(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
 
 
 def loops(site: Site, query: Query) -> Context:
-    chosen = (chosen_by := Filter.of(query)).choose(site.judged.standings)
-    verdict = site.judged.verdict
+    judged, chosen_by = site.judged, Filter.of(query)
+    chosen = chosen_by.choose(judged.standings)
+    of_tasks = None
+    if chosen_by.groups(judged.total):
+        of_tasks = chosen_by.choose_tasks(judged.workloads, judged.standings)
     return {
         "filter": chosen_by,
         "rows": chosen_by.cut(chosen),
-        "count": len(chosen),
-        "total": len(site.judged.standings),
-        "pages": pages_of(chosen),
-        "verdict": verdict,
-        "failing": sum(each.is_failing for each in site.judged.standings),
+        "by_task": None if of_tasks is None else chosen_by.cut(of_tasks),
+        "orders": ORDERS if of_tasks is None else TASK_ORDERS,
+        "grouped_from": GROUPED_FROM,
+        "count": len(chosen if of_tasks is None else of_tasks),
+        "total": judged.total,
+        "judged": len(judged.standings),
+        "pages": pages_of(chosen if of_tasks is None else of_tasks),
+        "verdict": judged.verdict,
+        "failing": sum(each.is_failing for each in judged.standings),
         "states": list(Where),
-        "tasks": sorted({each.loop.id.task for each in site.judged.standings}),
+        "tasks": sorted({each.loop.id.task for each in judged.standings}),
     }
 
 

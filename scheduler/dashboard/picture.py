@@ -185,7 +185,6 @@ class Picture:
         self.is_listed = False
         self.heard_back_to: datetime | None = None
         self.is_reading_back = False
-        self.left_out = 0
         self._namespace = namespace
         self._summaries: dict[int, list[Summary]] = {}
 
@@ -331,7 +330,6 @@ class Picture:
         loop = self.loops.get(name)
         if loop is None:
             if len(self.loops) >= MOST_LOOPS:
-                self.left_out += 1
                 return None
             loop = self.loops[name] = LoopPicture(name, self.listing.get(name))
         return loop

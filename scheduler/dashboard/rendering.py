@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import ACTIONS, Visitor
 from scheduler.dashboard.actions import LOOP_VERBS
-from scheduler.dashboard.charts import amount, elapsed, element, strip
+from scheduler.dashboard.charts import amount, elapsed, element, shares, strip
 from scheduler.dashboard.pages import PAGES, Context
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import MARKS, MEANINGS
@@ -120,6 +120,7 @@ class Documents:
         cast("dict[str, Any]", self._environment.globals).update(
             strip=strip,
             elapsed=elapsed,
+            shares=shares,
             marks=MARKS,
             meanings=MEANINGS,
             levels=LEVELS,

@@ -23,7 +23,6 @@ from scheduler.dashboard.standing import (
     Failure,
     HealthVerdict,
     Standing,
-    Workload,
     delays_in_words,
     failures_of,
     leftovers_in_words,
@@ -31,7 +30,6 @@ from scheduler.dashboard.standing import (
     standings_of,
     succeeded_at,
     verdict_of,
-    workloads,
 )
 from scheduler.dashboard.ticks import Agenda, planned
 from scheduler.dashboard.vitals import (
@@ -42,6 +40,7 @@ from scheduler.dashboard.vitals import (
     vital_of_processors,
 )
 from scheduler.dashboard.watch import Watch, parked_in_each
+from scheduler.dashboard.workloads import Workload, count_unjudged, workloads
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
@@ -80,7 +79,13 @@ class Judgement:
         app, picture = self._app, self._picture
         failures = failures_of(self.standings, picture, app.names, self.at)
         delays = delays_in_words(app, picture, self._calls, self.at)
-        notes = [*pauses_in_words(app, picture), *leftovers_in_words(picture)]
+        judged = len(self.standings)
+        unjudged = [f"Only {judged:,} of {self.total:,} loops are judged."]
+        notes = [
+            *(unjudged if judged < self.total else ()),
+            *pauses_in_words(app, picture),
+            *leftovers_in_words(picture),
+        ]
         around = [(each.problem, each.level) for each in self._around if each.problem]
         return verdict_of(self.standings, self._calls, failures, delays, notes, around)
 
@@ -107,7 +112,13 @@ class Judgement:
 
     @cached_property
     def workloads(self) -> dict[str, Workload]:
-        return workloads(self.standings, self.at, self._picture.heard_back_to)
+        picture = self._picture
+        return workloads(self.standings, picture.listing, self.at, picture.heard_back_to)
+
+    @cached_property
+    def total(self) -> int:
+        """Count all loops, of which too many are not judged."""
+        return len(self.standings) + count_unjudged(self.standings, self._picture.listing)
 
     @cached_property
     def failing(self) -> int:
@@ -312,7 +323,7 @@ class Site:
         judged, running, parked = self.judged, self.watch.running, self.parked
         processors = judged.vitals[2]
         failing = judged.failing
-        loops = (f"{failing:,}", "bad") if failing else (f"{len(judged.standings):,}", "")
+        loops = (f"{failing:,}", "bad") if failing else (f"{judged.total:,}", "")
         problem = "" if processors.level in ("ok", "off") else processors.level
         return {
             "/loops": loops,

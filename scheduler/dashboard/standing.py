@@ -1,6 +1,5 @@
 """Judge loops and tasks at a moment, from the picture, without I/O."""
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +26,6 @@ from scheduler.timing.schedules import Schedule
 MANY = 3
 VERY_LATE = timedelta(minutes=1)
 FAILING = (Ending.RETRIED, Ending.ESCALATED)
-WINDOW = timedelta(minutes=5)
-MINUTE = timedelta(minutes=1)
 SPANS = (
     ("seconds", timedelta(minutes=1)),
     ("minutes", timedelta(hours=1)),
@@ -106,8 +103,9 @@ def standings_of(app: App, picture: Picture, now: datetime) -> list[Standing]:
     depths = {task: picture.depth_of(queues_of(app, task)) for task in of_tasks}
     found = list[Standing]()
     for name in {**of_code, **picture.loops}:
-        code, loop = of_code.get(name), picture.loops.get(name) or LoopPicture(name)
-        listed, task = loop.listed, app.tasks.get(name.task)
+        code, task = of_code.get(name), app.tasks.get(name.task)
+        loop = picture.loops.get(name) or LoopPicture(name, picture.listing.get(name))
+        listed = loop.listed
         if name == SUPERVISION or (code is None and (listed is None or listed.is_gone)):
             continue
         schedule = listed.schedule if listed is not None else code and code.schedule
@@ -459,40 +457,6 @@ def _sentence(
         return f"{everyone} on time{but if len(standings) > 1 else ''}."
     parts = [trouble.sentence for trouble in troubles]
     return f"Of {counted(len(standings), 'loop')}, {listed(parts)}."
-
-
-@dataclass(slots=True)
-class Workload:
-    """Count the loops of one task, those that wait, of these for a retry, and their recent runs."""
-
-    loops: int = 0
-    waiting: int = 0
-    retrying: int = 0
-    per_minute: float = 0.0
-
-
-def workloads(
-    standings: Iterable[Standing], now: datetime, heard_back_to: datetime | None
-) -> dict[str, Workload]:
-    """Return the workload of each task that has loops, if the journal was read back to a moment."""
-    since = max(now - WINDOW, heard_back_to or now - WINDOW)
-    found: dict[str, Workload] = {}
-    for standing in standings:
-        work = found.setdefault(standing.loop.id.task, Workload())
-        token = standing.loop.token
-        work.loops += 1
-        work.waiting += standing.state is Where.WAITING
-        work.retrying += standing.state is Where.WAITING and bool(token and token.attempt)
-        work.per_minute += _per_minute(standing.loop, since, now)
-    return found
-
-
-def _per_minute(loop: LoopPicture, since: datetime, now: datetime) -> float:
-    runs = loop.runs
-    if len(runs) >= RUNS_KEPT:  # earlier ones are unknown
-        since = max(since, runs[0].started_at)
-    count = len(runs) - bisect_right(runs, since, key=lambda run: run.started_at)
-    return count * (MINUTE / max(now - since, MINUTE / 60))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,15 @@ from tests.benchmarks.growth import warm_up
 from tests.rabbitmq import shared_broker
 
 PAGES = (
-    *("/", "/loops", "/loops?sort=last", "/loops?q=k7", "/loop?name=loop.k0", "/running"),
+    *(
+        "/",
+        "/loops",
+        "/loops?by=loop",
+        "/loops?sort=last",
+        "/loops?q=k7",
+        "/loop?name=loop.k0",
+        "/running",
+    ),
     *("/tasks", "/failed", "/calendar", "/processors", "/journal"),
 )
 APP = "tests.benchmarks.fleets.ours:app"

@@ -19,6 +19,7 @@ PICTURES = ROOT / "docs" / "dashboard"
 PAGES = {
     "overview": "/",
     "loops": "/loops?sort=state",
+    "by-task": "/loops?by=task",
     "loop": "/loop?name=crawl-tokyo",
     "nightly": "/loop?name=close-books-oslo",
     "schedule": "/loop/schedule?loop=close-books-oslo",

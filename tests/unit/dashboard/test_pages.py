@@ -23,7 +23,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.cli.printing import json_of
 from scheduler.control.loops import Where
 from scheduler.control.rows import Row, row_of_entry, row_of_status
-from scheduler.dashboard import streams
+from scheduler.dashboard import feed, forms, picture, streams
 from scheduler.dashboard.access import Access, Redact, Visitor, basic_access
 from scheduler.dashboard.acknowledgements import Acknowledgement, acknowledgement_in
 from scheduler.dashboard.actions import ACTS
@@ -43,7 +43,7 @@ OF_ONE = (
     *("/loop", "/loop/schedule", "/loop/run"),
     *("/tasks/start", "/tasks/send", "/failed/message"),
 )
-PATHS = [page.path for page in PAGES if page.path not in OF_ONE]
+PATHS = [*(page.path for page in PAGES if page.path not in OF_ONE), "/loops?by=task"]
 ALICE = Visitor("alice", "all")
 REPORT = LoopId("report")
 
@@ -493,6 +493,53 @@ async def test_each_page_is_data_where_that_is_accepted(shop: Stage, path: str) 
             assert [each for each in answer.json()["entries"] if each in rows] == rows
         missing = await browser.get("/loop?name=nobody", accept="application/json")
         assert missing.status_code == 404
+
+
+async def test_many_loops_are_shown_by_task_with_links_to_lists(
+    shop: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("anna", "bert", "carla"):
+        await shop.app.senders["send_sms"].start(key, every="1m", args={"phone": "+49"})
+    async with browsing(shop) as browser, shop.processor():
+        await browser.press("pause", loop="report")
+        await asyncio.sleep(300)
+        page = await browser.see("/loops")
+        assert 'id="loop-report"' in page
+        monkeypatch.setattr(forms, "GROUPED_FROM", 4)
+        page = await browser.see("/loops")
+        assert 'id="loop-report"' not in page
+        (sms,) = re.findall(r'<tr id="task-send_sms".*?</tr>', page, re.S)
+        assert 'aria-label="3 failing"' in sms
+        assert "/loops?by=loop&task=send_sms&failing=1" in sms
+        found = await browser.see("/loops?by=loop&task=send_sms&failing=1")
+        assert found.count('<tr id="loop-send_sms.') == 3
+        assert re.findall('<tr id="task-([^"]+)"', page) == ["send_sms", "import_orders", "report"]
+        page = await browser.see("/loops?by=task&state=paused")
+        assert re.findall('<tr id="task-([^"]+)"', page) == ["report"]
+        assert "No task matches." in await browser.see("/loops?by=task&q=nobody")
+        answer = await browser.get("/loops", accept="application/json")
+        first = answer.json()["by_task"][0]
+        assert (first["task"], first["loops"], first["failing"]) == ("send_sms", 3, 3)
+        assert first["states"] == {"failing": 3}
+        assert len(answer.json()["loops"]) == 5
+        page = await browser.press("pause", filter="task=send_sms")
+        assert "Pause 3 loops?" in page
+
+
+async def test_loops_that_are_not_judged_are_counted(
+    shop: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(picture, "MOST_LOOPS", 1)
+    monkeypatch.setattr(feed, "MOST_LOOPS", 1)
+    for key in ("anna", "bert", "carla"):
+        await shop.app.senders["send_sms"].start(key, every="1d", args={"phone": "+49"})
+    async with browsing(shop) as browser:
+        assert "Only 2 of 5 loops are judged." in await browser.see("/")
+        page = await browser.see("/loops?by=task")
+        assert "3 tasks, 5 loops The list has 2 of them." in re.sub("<[^>]+>", "", page)
+        (sms,) = re.findall(r'<tr id="task-send_sms".*?</tr>', page, re.S)
+        assert re.sub("<[^>]+>", " ", sms).split() == ["send_sms", "3", "0", "0+", "–", "–"]
+        assert ">3</a>" in await browser.see("/tasks")
 
 
 async def test_a_chart_has_axes_units_and_marks(shop: Stage) -> None:

@@ -81,14 +81,14 @@ def test_only_so_many_runs_of_a_loop_are_kept_the_last_ones() -> None:
     assert [run.seq for run in loop.runs] == list(range(5, RUNS_KEPT + 5))
 
 
-def test_only_so_many_loops_are_kept_and_the_others_are_counted(
+def test_only_so_many_loops_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pictures, "MOST_LOOPS", 2)
     picture = Picture("test")
     for number in range(4):
         picture.hear(message(ran(0, loop=LoopId("poll", f"k{number}"))))
-    assert (len(picture.loops), picture.left_out) == (2, 2)
+    assert len(picture.loops) == 2
 
 
 def test_what_is_carried_is_kept_unless_it_is_large() -> None:

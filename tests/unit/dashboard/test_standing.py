@@ -14,19 +14,19 @@ from scheduler.dashboard.forms import PAGE, Filter
 from scheduler.dashboard.picture import RUNS_KEPT, LoopPicture, ParkedGroup, PastRun, Picture
 from scheduler.dashboard.standing import (
     Standing,
-    Workload,
     delayed,
     failures_of,
     standings_of,
     state_of,
     verdict_of,
-    workloads,
 )
+from scheduler.dashboard.workloads import count_unjudged, workloads
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.listing import RosterEntry
+from scheduler.queues.listing import Listing, RosterEntry, messages_of, parts_of
+from scheduler.tasks.tasks import SUPERVISION
 from tests.stage import START, new_app
 from tests.unit.dashboard.test_picture import POLL, at, message, picture_of, ran
 
@@ -262,8 +262,10 @@ def test_loops_are_counted_by_task_as_they_wait() -> None:
         polling("c", Where.PAUSED),
         polling("d", Where.READY, attempt=1),
     ]
-    found = workloads(loops, START, None)
-    assert found == {"poll": Workload(loops=4, waiting=2, retrying=1)}
+    (work,) = workloads(loops, Listing(), START, None).values()
+    assert (work.loops, work.judged, work.waiting, work.retrying) == (4, 4, 2, 1)
+    assert work.states == {"waiting": 2, "paused": 1, "ready": 1}
+    assert (work.took, work.late) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -279,8 +281,69 @@ def test_runs_are_counted_as_far_as_they_are_known(
     apart: float, runs: int, heard: timedelta | None, per_minute: float
 ) -> None:
     heard_back_to = START - heard if heard else None
-    (work,) = workloads([polling(apart=apart, runs=runs)], START, heard_back_to).values()
+    loops = [polling(apart=apart, runs=runs)]
+    (work,) = workloads(loops, Listing(), START, heard_back_to).values()
     assert work.per_minute == pytest.approx(per_minute, rel=0.05)
+
+
+def roster(*entries: RosterEntry) -> Listing:
+    listing = Listing()
+    for offset, batch in enumerate(messages_of(entries)):
+        for part in parts_of(batch):
+            listing.enter_first(part, offset)
+    return listing
+
+
+def test_more_loops_than_are_judged_are_counted_and_not_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def keyed(task: str, number: int, state: LoopState = LoopState.ACTIVE) -> RosterEntry:
+        return listed(state, LoopId(task, f"k{number}"))
+
+    listing = roster(
+        *(keyed("poll", number) for number in range(500)),
+        *(keyed("poll", number, LoopState.PAUSED) for number in range(500, 600)),
+        *(keyed("poll", number, LoopState.GONE) for number in range(600, 700)),
+        *(keyed("crawl", number) for number in range(50)),
+        RosterEntry(SUPERVISION, Every("10s"), {}, Entry(5, LoopState.ACTIVE, 5)),
+    )
+    judged = failing(Picture("test"), "k1", "k2")
+    for each in judged:
+        each.loop.listed = keyed("poll", 1)
+    monkeypatch.setattr(listing, "get", None)
+    found = workloads(judged, listing, START, None)
+    poll, crawl = found["poll"], found["crawl"]
+    assert [*found] == ["poll", "crawl"]
+    assert (poll.loops, poll.judged, poll.failing) == (600, 2, 2)
+    assert poll.states == {"failing": 2, "paused": 100}
+    assert poll.took == timedelta(seconds=2)
+    assert (crawl.loops, crawl.judged, crawl.took) == (50, 0, None)
+    assert count_unjudged(judged, listing) == 648
+    tasks = Filter().choose_tasks(found, judged)
+    assert [each.task for each in tasks] == ["poll", "crawl"]  # trouble first
+    assert [each.task for each in Filter(sort="task").choose_tasks(found, judged)] == [
+        "crawl",
+        "poll",
+    ]
+    assert Filter(failing="1").choose_tasks(found, judged) == [poll]
+    assert Filter("CRA").choose_tasks(found, judged) == [crawl]
+
+
+@pytest.mark.parametrize(
+    ("query", "total", "is_grouped"),
+    [
+        ({}, 500, False),
+        ({}, 501, True),
+        ({"sort": "loops"}, 501, True),
+        ({"sort": "due"}, 501, False),
+        ({"q": "poll"}, 501, False),
+        ({"state": "late"}, 501, False),
+        ({"by": "loop"}, 501, False),
+        ({"by": "task", "state": "late"}, 1, True),
+    ],
+)
+def test_many_loops_are_shown_by_task(query: dict[str, str], total: int, is_grouped: bool) -> None:
+    assert Filter.of(query).groups(total) is is_grouped
 
 
 def test_what_is_delayed_is_counted_by_the_timers_it_is_in() -> None:
