@@ -61,6 +61,7 @@ LATELY = 10
 MOST_DUE = 50
 PAUSES_S = (0.3, 1.0)
 WORST, MOST_TROUBLES = 5, 7
+MOST_ON_WALL, MOST_PODS = 5, 12
 SHORTLY = timedelta(minutes=30)
 IDLE = Workload("")
 NOTHING_WRITTEN = dict.fromkeys(FIELDS, "")
@@ -113,6 +114,17 @@ def overview(site: Site, query: Query) -> Context:
         "charts": _charts(site, span, now),
         "span": span,
         "spans": [*SPANS],
+    }
+
+
+def wall(site: Site, query: Query) -> Context:
+    """Return the values for the overview on a screen that is read from afar."""
+    roll = site.watch.roll
+    return overview(site, query) | {
+        "most": MOST_ON_WALL,
+        "roll": roll,
+        "answering": sum(pod.has_answered for pod in roll.pods) if roll else 0,
+        "most_pods": MOST_PODS,
     }
 
 
@@ -533,6 +545,7 @@ async def doctor(site: Site, _: Query) -> Context:
 
 PAGES = (
     Page("/", "Overview", "overview.html", overview, "i-home"),
+    Page("/wall", "Wall", "wall.html", wall),
     Page("/loops", "Loops", "loops.html", loops, "i-loop"),
     Page("/loop", "Loop", "loop.html", loop),
     Page("/loop/schedule", "Schedule", "schedule.html", schedule, form="schedule-set"),

@@ -150,6 +150,7 @@ class Documents:
         self, request: Request, visitor: Visitor, title: str, html: str, live: str, code: int = 200
     ) -> Response:
         """Respond with a document with this content; `live` is the URL of its updates, if any."""
+        theme = request.query_params.get("theme") or request.cookies.get(THEME)
         nonce, base = secrets.token_urlsafe(16), base_of(request)
         query = f"?{request.url.query}" if request.url.query else ""
         context = {
@@ -160,7 +161,7 @@ class Documents:
             "menu": [page for page in PAGES if page.icon],
             "live": f"{base}{live}{query}" if live else "",
             "nonce": nonce,
-            "theme": theme if (theme := request.cookies.get(THEME)) in THEMES else "",
+            "theme": theme if theme in THEMES else "",
             "assets": VERSION,
             "content": html,
             "visitor": visitor,

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "dashboard"
 PAGES = {
     "overview": "/",
+    "wall": "/wall",
     "loops": "/loops?sort=state",
     "by-task": "/loops?by=task",
     "loop": "/loop?name=crawl-tokyo",

@@ -10,7 +10,8 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import Dashboard, Reader, reading
 
 PATHS = (
-    *("/", "/loops", "/loop?name=lab", "/loop?name=night_round&args=1", "/tasks", "/failed"),
+    *("/", "/wall", "/loops", "/loops?by=task", "/loop?name=lab"),
+    *("/loop?name=night_round&args=1", "/tasks", "/failed"),
     *("/running", "/calendar", "/processors", "/journal", "/doctor"),
     *("/loop/schedule?loop=drill", "/tasks/start?task=letter", "/tasks/send?task=letter"),
     "/loop/run?loop=night_round",
@@ -110,6 +111,30 @@ def test_who_writes_goes_on_when_the_page_comes_anew(reader: Reader) -> None:
     expect(page.get_by_label("Search")).to_be_focused()
     page.keyboard.type("ly")
     page.wait_for_url("**/loops?q=nightly*")
+
+
+def test_a_wall_is_read_from_afar_and_renews_itself(chromium: Browser, dev: Dashboard) -> None:
+    size: Any = {"width": 1920, "height": 1080}
+    with reading(chromium, dev, viewport=size) as reader:
+        page = reader.open("/wall?theme=dark")
+        title = page.locator("h1")
+        expect(title).to_contain_text("failing")
+        expect(page.locator("#processors li")).to_have_count(1, timeout=30_000)
+        expect(page.get_by_role("navigation", name="Pages")).to_be_hidden()
+        expect(page.get_by_text("Acknowledge…")).to_be_hidden()
+        font = "element => parseFloat(getComputedStyle(element).fontSize)"
+        assert title.evaluate(font) > 36
+        assert page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
+        page.evaluate("window.loadedOnce = true")
+        itself = re.compile(r"//[^/]+/wall\?")
+        with page.expect_response(itself):
+            page.evaluate("listen()")  # as after a lost connection
+        assert page.evaluate("window.loadedOnce")
+        later = "<!doctype html><title>of a later version</title>"
+        page.route(itself, lambda route: route.fulfill(body=later), times=1)
+        page.evaluate("listen()")
+        page.wait_for_function("() => !window.loadedOnce")
+        expect(title).to_contain_text("failing")
 
 
 def test_the_overview_leads_to_what_fails_and_why(reader: Reader) -> None:

@@ -184,6 +184,21 @@ const PATIENCE = 4000;
 let news;
 let missing;
 
+// A wall is open for months: after an upgrade of the dashboard, it reloads itself.
+const STYLES = document.querySelector("link[rel=stylesheet]").getAttribute("href");
+let hasOpened = false;
+
+async function renew() {
+  const answer = await fetch(location);
+  if (answer.ok && !(await answer.text()).includes(STYLES)) location.reload();
+}
+
+function opened() {
+  found();
+  if (hasOpened && document.documentElement.classList.contains("wall")) renew().catch(() => {}); // at the next time
+  hasOpened = true;
+}
+
 function found() {
   clearTimeout(missing);
   missing = undefined;
@@ -200,7 +215,7 @@ function listen() {
   news?.close();
   if (!main.dataset.live || document.hidden || !live.checked) return;
   const stream = (news = new EventSource(main.dataset.live));
-  news.addEventListener("open", found);
+  news.addEventListener("open", opened);
   news.addEventListener("error", () => miss(stream));
   news.addEventListener("parts", (event) => showParts(JSON.parse(event.data)));
   news.addEventListener("page", (event) => showPage(JSON.parse(event.data)));
