@@ -39,7 +39,7 @@ def test_a_zone_that_stands_beside_a_period_means_nothing() -> None:
         ({}, "write one of them"),
         ({"every": "5m", "cron": "* * * * *"}, "write one of them"),
         ({"every": "often"}, "every: expected a number and a unit"),
-        ({"every": "1h", "offset": "5m"}, "it needs “at its multiples”"),
+        ({"every": "1h", "offset": "5m"}, "offset= needs “at its multiples”"),
         ({"cron": "0 9 * *"}, "five fields"),
         ({"cron": "0 9 * * *", "tz": "Europe/Berlim"}, "Europe/Berlin"),
     ],
