@@ -194,8 +194,8 @@ class Scheduler:
             aliases: former names of the task. After `scheduler seed` its loop replaces theirs and
                 continues; messages parked under them are replayed as this task.
             shards: over how many queues the keyed loops of this task are spread, from 1 to 16. One
-                queue is enough for some thousand runs a second. To change the number, run
-                `scheduler seed`, then restart the processors.
+                queue uses one core of the broker, and is enough for thousands of runs a second. To
+                change the number, run `scheduler seed`, then restart the processors.
             options: of the schedule: mode, offset, tz, jitter, catch_up, grace.
 
         Raises:
