@@ -26,7 +26,8 @@ from pydantic_core import to_json
 from scheduler.brokers.contract import Broker
 from scheduler.control.keyed import Synced
 from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop, UsageError
-from scheduler.events import EscalationHook, Event, EventStream
+from scheduler.events import EscalationHook, Event
+from scheduler.listeners import EventStream
 from scheduler.middleware import Around, AroundSending, require_around, require_lifespan
 from scheduler.protocol.messages import PREFIX, Message
 from scheduler.protocol.tokens import LoopId
@@ -37,15 +38,9 @@ from scheduler.sending import CallTask, Outboxes, PeriodicTask
 from scheduler.spelling import misnamed, no_such, refusing_misnamed
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop, loop_of, module_of_caller, supervision, topology_of
+from scheduler.tasks.registration import SubscribeTo, task_spec
 from scheduler.tasks.retries import Policy, Retry
-from scheduler.tasks.tasks import (
-    DEFAULT_CONCURRENCY,
-    DEFAULT_TASK_TIMEOUT,
-    Executor,
-    SubscribeTo,
-    TaskSpec,
-    task_spec,
-)
+from scheduler.tasks.tasks import DEFAULT_CONCURRENCY, DEFAULT_TASK_TIMEOUT, Executor, TaskSpec
 from scheduler.timing.durations import Duration, parse_duration, shown
 from scheduler.timing.moments import Clock, SystemClock
 from scheduler.timing.schedules import Recurring, ScheduleOptions, schedule_of

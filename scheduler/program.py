@@ -19,17 +19,19 @@ from scheduler.control.supervision import Supervisor
 from scheduler.control.timer_watch import TimerWatch
 from scheduler.control.verbs import Cancellation, Endings, Removal, Verbs
 from scheduler.processor.call_reporter import CallReporter
+from scheduler.processor.escalation import Escalation
 from scheduler.processor.insight import Insight
 from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.lifespan import Lifespan
+from scheduler.processor.order import Order
 from scheduler.processor.pipeline import Pipeline, Punctuality
 from scheduler.processor.processor import ProcessedApp, Processor, Worker
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.recognition import LoopTurns, Recognition
 from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
-from scheduler.processor.successors import Order, Successors
 from scheduler.processor.threads import Threads
+from scheduler.processor.verification import Verification
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import Hands
@@ -101,11 +103,12 @@ def processor(
     supervises_with = supervisor(program) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
     knowledge = Knowledge(app.names, program.roster, program.roll_call, app.events.emit)
-    recognition = Recognition(program, knowledge, turns, program.endings, publisher, shutdown)
+    verification = Verification(program, knowledge, shutdown)
+    recognition = Recognition(program, knowledge, verification, turns, program.endings, publisher)
     order = Order(program.heads, publisher)
     punctuality = Punctuality(program, recognition, publisher, shutdown)
-    successors = Successors(program, recognition, publisher, order, app.escalation_hooks)
-    pipeline = Pipeline(program, recognition, order, punctuality, successors, executions, shutdown)
+    escalation = Escalation(program, recognition, publisher, app.escalation_hooks)
+    pipeline = Pipeline(program, recognition, order, punctuality, escalation, executions, shutdown)
     worker = Worker(
         program, pipeline, executions, shutdown, knowledge, worked_on, concurrency, grace
     )

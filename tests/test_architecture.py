@@ -22,6 +22,7 @@ ROOMS = (
     "user_code",
     "settings",
     "events",
+    "listeners",
     "tasks",
     "middleware",
     "brokers",

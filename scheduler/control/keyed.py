@@ -354,13 +354,12 @@ class Keyed:
 
     async def scheduled(self) -> list[Scheduled]:
         """Return the named one-offs of this task whose run has not ended, soonest first."""
-        task = self._keyed_spec.name
         async with self._connect() as operations:
-            loops = await operations.loops.all()
+            loops = await self._there(operations)
         found = [
-            Scheduled(loop.id.key, loop.schedule.at, loop.args)
-            for loop in loops
-            if loop.id.task == task and isinstance(loop.schedule, Once)
+            Scheduled(key, loop.schedule.at, loop.args)
+            for key, loop in loops.items()
+            if isinstance(loop.schedule, Once)
         ]
         return sorted(found, key=lambda each: (each.at, each.name))
 

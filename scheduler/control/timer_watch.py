@@ -15,13 +15,12 @@ from typing import NamedTuple
 from scheduler.brokers.contract import Delivery
 from scheduler.control.installation import Installation
 from scheduler.errors import BrokerError, DeliveryLost, QueueNotFound
-from scheduler.protocol.calls import due_at_of_call
+from scheduler.protocol.calls import DUE_AT
 from scheduler.protocol.hatchery import timers
-from scheduler.protocol.messages import Message
+from scheduler.protocol.messages import Message, moment_in
 from scheduler.protocol.tokens import claims_of, is_token
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.namespace import Namespace
-from scheduler.timing.moments import moment_of
 
 LATE_AFTER = timedelta(seconds=2)
 AGAIN_AFTER_S = 1.0
@@ -144,10 +143,9 @@ def _target_of(delivery: Delivery) -> str:
 
 
 def _due_at_of(message: Message) -> datetime | None:
-    if not is_token(message):
-        return due_at_of_call(message)
-    due_at_ms = claims_of(message).get("due_at_ms")
-    return moment_of(due_at_ms) if isinstance(due_at_ms, int) else None
+    if is_token(message):
+        return moment_in(claims_of(message), "due_at_ms")
+    return moment_in(message.headers, DUE_AT)
 
 
 def _requeue_late(getting: "asyncio.Future[Delivery | None]") -> None:

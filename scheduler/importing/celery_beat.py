@@ -69,12 +69,12 @@ class Beat:
                 raise ScheduleError(f"not a schedule: {shown(value)}")
 
     def crontab(
-        self, fields: Mapping[str, str], *, late: timedelta | None, tz: str | None = None
+        self, fields: Mapping[str, str], *, late: timedelta | None
     ) -> tuple[Cron, frozenset[int] | None]:
         """Return the same for the fields of a crontab, whose days both have to match."""
         texts = [fields.get(name, "*").replace(" ", "") for name in FIELDS]
         expression, weekdays = CELERY.expression(texts, both=True)
-        return Cron(expression, tz=tz or self.tz, **_lateness(late)), weekdays
+        return Cron(expression, tz=self.tz, **_lateness(late)), weekdays
 
 
 def span_of(value: Any) -> timedelta | None:

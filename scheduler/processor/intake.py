@@ -84,7 +84,7 @@ class Intake(ABC):
     async def patiently(self, attempt: Callable[[], Awaitable[R]]) -> R | None:
         """Retry an operation until the broker allows it; None: this is being closed."""
         for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE):
-            if self.closing.stopping:
+            if self.closing.begun.done():
                 return None
             try:
                 return await attempt()

@@ -39,6 +39,9 @@ class Knowledge:
 
     After each interruption it restarts; until it is current, its processor runs no token, and for a
     while no call: it may not know of a pause yet.
+
+    Attributes:
+        current: set while it knows all epochs that had begun before its last interruption ended.
     """
 
     def __init__(self, names: Names, roster: Roster, roll_call: RollCall, emit: Emit) -> None:
@@ -51,7 +54,7 @@ class Knowledge:
         self._following: Following | None = None
         self._turn = asyncio.Lock()
         self._is_open = False
-        self._current = asyncio.Event()
+        self.current = asyncio.Event()
         self._interrupted_at = 0.0
         self._news = asyncio.Event()
         self._catching_up: asyncio.Task[None] | None = None
@@ -74,15 +77,6 @@ class Knowledge:
             await cancelled(self._catching_up)
         await self._opened.aclose()
 
-    @property
-    def is_current(self) -> bool:
-        """Return whether it knows all epochs that had begun before its last interruption ended."""
-        return self._current.is_set()
-
-    async def current(self) -> bool:
-        """Wait until it is current."""
-        return await self._current.wait()
-
     async def soon_current(self) -> None:
         """Wait until it is current, but not for long: calls do not depend on the roster.
 
@@ -91,7 +85,7 @@ class Knowledge:
         since = asyncio.get_running_loop().time() - self._interrupted_at
         with suppress(TimeoutError):
             async with asyncio.timeout(ENTERED_WITHIN_S - since):
-                await self._current.wait()
+                await self.current.wait()
 
     def pause_of(self, task: TaskSpec) -> RosterEntry | None:
         """Return the entry that pauses a task by any of its names; None: it is not paused."""
@@ -99,7 +93,7 @@ class Knowledge:
 
     def is_held(self, task: TaskSpec) -> bool:
         """Return whether a task is paused under any of its names, or may be."""
-        return any(map(self._listing.is_held, task.names))
+        return self._listing.is_held(*task.names)
 
     async def until_held(self, task: TaskSpec, held: bool) -> None:
         """Wait until a task is paused, or is not."""
@@ -157,7 +151,7 @@ class Knowledge:
 
     def _interrupt(self) -> None:
         self._interrupted_at = asyncio.get_running_loop().time()
-        self._current.clear()
+        self.current.clear()
         if self._catching_up is not None:
             self._catching_up.cancel()
 
@@ -185,7 +179,7 @@ class Knowledge:
                 await self._stop_following()
                 self._following = await self._roster.follow(self._report)
         self._report_pauses()
-        self._current.set()
+        self.current.set()
 
     async def _stop_following(self) -> None:
         following, self._following = self._following, None

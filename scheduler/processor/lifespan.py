@@ -35,7 +35,7 @@ class Lifespan:
     async def __aenter__(self) -> "Lifespan":
         if self._function is None:
             self.is_open = True
-        elif not self._shutdown.stopping:
+        elif not self._shutdown.begun.done():
             await self._open(self._function)
         return self
 

@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
-from scheduler.errors import BrokerError, DeliveryLost, InvalidArguments, Undecodable
+from scheduler.errors import BrokerError, DeliveryLost, InvalidArguments, TooLarge, Undecodable
 from scheduler.events import (
     HatchedEarly,
     RunEvent,
@@ -33,11 +33,14 @@ from scheduler.events import (
     RunReturned,
     RunSettled,
     RunStarted,
+    SuccessorConfirmed,
     TicksSkipped,
     TokenSuperseded,
 )
+from scheduler.processor.escalation import Escalation
+from scheduler.processor.order import Order
 from scheduler.processor.publishing import LONGEST_PAUSE, PatientPublisher
-from scheduler.processor.recognition import JOINED, VOID, Interrupted, Recognition
+from scheduler.processor.recognition import JOINED, VOID, Recognition
 from scheduler.processor.runs import NO_TIME, Executions, Held, Run
 from scheduler.processor.settlement import (
     Broken,
@@ -53,12 +56,11 @@ from scheduler.processor.settlement import (
     settle_call,
 )
 from scheduler.processor.shutdown import Shutdown
-from scheduler.processor.successors import Order, Successors
-from scheduler.protocol.calls import Call, decode_call, is_call, unclaimed
-from scheduler.protocol.hatchery import LONGEST
+from scheduler.processor.verification import Interrupted
+from scheduler.protocol.calls import Call, decode_call, is_call, retried, unclaimed
 from scheduler.protocol.messages import LONGEST_LEAD_MS, lead_of, one_line, taken_out_by
 from scheduler.protocol.routing import loop_named_by
-from scheduler.protocol.tokens import MOVED, Replay, Token, decode
+from scheduler.protocol.tokens import MOVED, Ending, Replay, Token, decode
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again, waits_in_legs
 from scheduler.tasks.loops import App
@@ -147,15 +149,9 @@ class Punctuality:
         self.space.app.events.emit(HatchedEarly(*run.about, reason, queue, early, is_repeated))
 
     async def _send_again(self, run: Run, call: Call) -> None:
-        rest = min(max(run.may_begin_at - self._clock.now(), NO_TIME), LONGEST)
-        await send_again(
-            self.space.broker,
-            self.space.app.names,
-            call.task,
-            call.message,
-            rest,
-            AS_LONG_AS_IT_TAKES,
-        )
+        rest, names = run.may_begin_at - self._clock.now(), self.space.app.names
+        about = self.space.broker, names, call.task, call.message
+        await send_again(*about, rest, AS_LONG_AS_IT_TAKES)
 
     async def _until_next_round(self, run: Run) -> None:
         """Wait before a message returns to its timers, if it did less than a round ago."""
@@ -195,7 +191,7 @@ class Pipeline:
     recognition: Recognition
     order: Order
     punctuality: Punctuality
-    successors: Successors
+    escalation: Escalation
     executions: Executions
     shutdown: Shutdown
     returned: int = 0
@@ -205,6 +201,7 @@ class Pipeline:
         self._names, self._delivery_limit = self._app.names, self._app.settings.delivery_limit
         self._turns, self._knowledge = self.recognition.turns, self.recognition.knowledge
         self._emit, self._is_heard = self._app.events.emit, self._app.events.listeners_of
+        self._is_held = self.space.roster.listing.is_held
 
     async def handle(self, delivery: Delivery, task: TaskSpec) -> datetime | None:
         """Process and settle a delivery.
@@ -228,7 +225,7 @@ class Pipeline:
             except BrokerError:
                 raise
             except Exception as error:
-                await self.successors.refuse(delivery, task, error)
+                await self.escalation.refuse(delivery, task, error)
                 return ACKED
         except DeliveryLost:
             return Verdict(Disposition.NOTHING)  # another consumer has it already
@@ -249,7 +246,7 @@ class Pipeline:
             held.append(await self._turns.take(token))
             if (why_not := await self.recognition.why_not(delivery, token)) is not None:
                 return _superseded(delivery, token, why_not)
-        elif not self._knowledge.is_current:
+        elif not self._knowledge.current.is_set():
             await self.shutdown.unless_begun(self._knowledge.soon_current())
         run = self._resolve(delivery, task, subject)
         if delivery.redelivered:
@@ -261,7 +258,7 @@ class Pipeline:
             return declined
         if delivery.redelivered:
             await self.order.begin(run)
-            if self._knowledge.is_held(task):  # a pause may have begun
+            if self._is_held(*task.names):  # a pause may have begun
                 return GIVEN_BACK
         # From here to the run, nothing is awaited: a later epoch may have begun until now.
         if token is not None:
@@ -318,11 +315,11 @@ class Pipeline:
         """Return the end of a message that must not run now; None: it may."""
         if run.delivery.lost.done():
             return Verdict(Disposition.NOTHING)
-        if self.shutdown.stopping:
+        if self.shutdown.begun.done():
             # A requeue while this processor consumes from the queue would bring it straight back.
             await asyncio.wait([self.shutdown.unsubscribed])
             return GIVEN_BACK
-        if self._knowledge.is_held(run.task):
+        if self._is_held(*run.task.names):
             # Its intake is about to close; until then, it would come straight back.
             await self.shutdown.pause(run.delivery, A_MOMENT_S)
             return GIVEN_BACK
@@ -343,7 +340,7 @@ class Pipeline:
 
     async def _settle(self, run: Run) -> Verdict:
         settlement = self._announced(run, _decided(run))
-        not_before = await self.successors.perform(run, settlement)
+        not_before = await self._perform(run, settlement)
         match settlement.disposition:
             case Disposition.ACK if not_before is None:
                 return Verdict(
@@ -372,6 +369,55 @@ class Pipeline:
         put = replace(settlement.put, trace=_texts(finished.trace))
         return settlement._replace(put=put)
 
+    async def _perform(self, run: Run, settlement: Settlement) -> datetime | None:
+        """Publish everything that the settlement requires.
+
+        Returns:
+            Until when the message waits in its place, for another attempt; None: it does not wait
+            there.
+        """
+        if (parking := settlement.park) is not None:
+            await self.escalation.escalate(run, settlement, parking)
+        if (successor := settlement.put) is not None:
+            assert isinstance(run.subject, Token)
+            await self.recognition.put(run.delivery, successor, run.subject)
+            if self._is_heard(SuccessorConfirmed):
+                self._emit(SuccessorConfirmed(*run.about))
+        if (delay := settlement.retry_in) is not None:
+            if run.task.ordered:
+                return await self.order.wait(run, delay, self._now())
+            await self._retry(run, settlement, delay)
+        if (
+            run.task.ordered
+            and run.delivery.redelivered
+            and settlement.disposition is Disposition.ACK
+        ):
+            await self.order.end(run)
+        return None
+
+    async def _retry(self, run: Run, settlement: Settlement, delay: timedelta) -> None:
+        """Send the call through the timers of calls.
+
+        The headers of a foreign message may leave no room for those of a retry. A run without some
+        of them could be wrong, so the message is parked at once.
+        """
+        assert isinstance(call := run.subject, Call)
+
+        async def send() -> None:
+            now = self._now()
+            message = retried(call, due_at=now + delay, failed_at=now)
+            about = self.space.broker, self._names, call.task, message
+            await send_again(*about, delay, AS_LONG_AS_IT_TAKES)
+
+        try:
+            await self.recognition.publisher.insist(run.delivery, send)
+        except TooLarge:
+            assert (parking := settlement.otherwise) is not None
+            given_up = settlement._replace(ending=Ending.ESCALATED)
+            await self.escalation.escalate(run, given_up, parking)
+        else:
+            self._emit(SuccessorConfirmed(*run.about))
+
     async def _dispose(self, delivery: Delivery, verdict: Verdict) -> None:
         """Settle the delivery: the one place that acks or requeues."""
         try:
@@ -380,7 +426,8 @@ class Pipeline:
                     await delivery.ack()
                 case Disposition.REQUEUE:
                     await delivery.requeue()
-                    self.returned += self.shutdown.stopping  # an ordered retry is requeued as well
+                    # An ordered retry is requeued as well.
+                    self.returned += self.shutdown.begun.done()
                 case Disposition.NOTHING:
                     pass
         except DeliveryLost:

@@ -72,7 +72,7 @@ class Worker:
     @property
     def stopping(self) -> bool:
         """Return whether it was stopped, and takes no more messages."""
-        return self.shutdown.stopping
+        return self.shutdown.begun.done()
 
     @property
     def queues(self) -> list[str]:

@@ -56,7 +56,7 @@ class PatientPublisher:
             except BrokerError as error:
                 if delivery.lost.done():
                     raise DeliveryLost from None
-                if self._shutdown.aborting:
+                if self._shutdown.aborted.done():
                     raise
                 pauses = pauses or backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0)
                 pause, reason = next(pauses), str(error)
@@ -73,7 +73,7 @@ class PatientPublisher:
         if self._reporting is None:
             self._report()
         delivery.lost.add_done_callback(confirmation.give_up)
-        if self._shutdown.aborting:
+        if self._shutdown.aborted.done():
             self._loop.call_soon(confirmation.give_up)
         try:
             await publish()

@@ -30,10 +30,9 @@ from scheduler.processor.settlement import (
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.protocol.calls import Call
-from scheduler.protocol.messages import flat, hatched_at, lead_of
+from scheduler.protocol.messages import REPLAYED_AT, flat, hatched_at, lead_of, moment_in
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import is_rerouted
-from scheduler.queues.failed import replayed_at
 from scheduler.queues.heads import Head
 from scheduler.queues.running import Demand
 from scheduler.tasks.context import Context, Progress, current_run
@@ -124,7 +123,8 @@ class Run:
     def ready_delay(self) -> timedelta | None:
         """Return how long it was ready before this processor got it; None if unknown."""
         message = self.delivery.message
-        ready_at = (self.subject.due_at, hatched_at(message), replayed_at(message))
+        replayed_at = moment_in(message.headers, REPLAYED_AT)
+        ready_at = (self.subject.due_at, hatched_at(message), replayed_at)
         known = [moment for moment in ready_at if moment is not None]
         if not known or self.delivery.redelivered:  # another processor had it in between
             return None
@@ -380,7 +380,7 @@ class Executions:
         finally:
             lost.remove_done_callback(execution.stop)
             self._going.discard(execution)
-        return execution.outcome(interrupted=self._shutdown.aborting)
+        return execution.outcome(interrupted=self._shutdown.aborted.done())
 
     def cancel(self) -> None:
         """Cancel all running tasks."""

@@ -23,10 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from scheduler.protocol.messages import one_line, summary_of
 from scheduler.protocol.tokens import Ending, LastRun, Replay, State, Token
+from scheduler.queues.failed import Reason
 from scheduler.tasks.retries import Policy, Reject, StopLoop
 from scheduler.timing.schedules import Once, jittered, plan_next
 
@@ -76,7 +77,6 @@ class Broken(Enum):
     LEFT_BEHIND = "the processor ends before its thread does"
 
 
-ParkedFor = Literal["exhausted", "rejected", "cancelled", "expired", "too-large", "delivery-limit"]
 Outcome = Returned | Raised | Cancelled | Skipped | Broken
 
 
@@ -95,7 +95,7 @@ class Parking:
     """Copy a message to the failed queue: a token, or a call as it is (None)."""
 
     token: Token | None
-    reason: ParkedFor
+    reason: Reason
     error: Exception
 
 
@@ -170,7 +170,7 @@ def settle_call(
         case Returned():
             return Settlement(Ending.SUCCEEDED)
         case Skipped(reason):
-            late = Parking(None, "expired", TimeoutError(reason))
+            late = Parking(None, Reason.EXPIRED, TimeoutError(reason))
             return Settlement(Ending.SKIPPED, park=late if policy.expired == "park" else None)
         case Cancelled(error, escalate):
             parking = Parking(None, _reason_of(error), error)
@@ -180,21 +180,21 @@ def settle_call(
         case Raised(error):
             delay = policy.retry.delay_after(attempt, error, chance())
             if delay is not None:
-                cannot = Parking(None, "too-large", error)
+                cannot = Parking(None, Reason.TOO_LARGE, error)
                 return Settlement(Ending.RETRIED, retry_in=delay, otherwise=cannot)
             return Settlement(Ending.ESCALATED, park=Parking(None, _reason_of(error), error))
 
 
-def _reason_of(error: Exception) -> ParkedFor:
+def _reason_of(error: Exception) -> Reason:
     match error:
         case RunCancelled():
-            return "cancelled"
+            return Reason.CANCELLED
         case DeliveredTooOften():
-            return "delivery-limit"
+            return Reason.DELIVERY_LIMIT
         case Reject():
-            return "rejected"
+            return Reason.REJECTED
         case _:
-            return "exhausted"
+            return Reason.EXHAUSTED
 
 
 def _go_on(run: Finished, ending: Ending, *, carry: Any, error: str | None = None) -> Settlement:

@@ -29,14 +29,6 @@ class Shutdown:
         self.unsubscribed: asyncio.Future[None] = new()
         self.aborted: asyncio.Future[None] = new()
 
-    @property
-    def stopping(self) -> bool:
-        return self.begun.done()
-
-    @property
-    def aborting(self) -> bool:
-        return self.aborted.done()
-
     def begin(self) -> None:
         """Take no more messages. May be called again."""
         _reach(self.begun)
@@ -63,7 +55,7 @@ class Shutdown:
         """Wait for a coroutine, or until step 1; then cancel it, and return None."""
         waiting = asyncio.ensure_future(awaitable)
         await asyncio.wait([waiting, self.begun], return_when=asyncio.FIRST_COMPLETED)
-        if self.stopping:
+        if self.begun.done():
             await cancelled(waiting)
             return None
         return waiting.result()

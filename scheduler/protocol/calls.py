@@ -44,6 +44,7 @@ from scheduler.protocol.hatchery import LONGEST
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
     PREFIX,
+    REPLAYED_AT,
     WIRE,
     Count,
     Message,
@@ -54,12 +55,12 @@ from scheduler.protocol.messages import (
     parsed,
     validated,
 )
-from scheduler.timing.moments import LATEST, LATEST_MS, milliseconds_since_epoch, moment_of
+from scheduler.timing.moments import LATEST, milliseconds_since_epoch
 
 CALL_TYPE = "scheduler.call"
 PARKED = f"{PREFIX}parked-"
 LEFT_OUT = f"{PREFIX}left-out"
-REPLAYED_AT = f"{PREFIX}replayed-at-ms"
+DUE_AT = f"{PREFIX}due-at-ms"
 ATTEMPT = f"{PREFIX}attempt"
 EXCHANGE, KEY = f"{PREFIX}exchange", f"{PREFIX}key"
 FIRST_FAILED_AT = f"{PREFIX}first-failed-at-ms"
@@ -184,19 +185,11 @@ def unclaimed(message: Message) -> Message:
     return replace(message, headers=kept, user_id=None)
 
 
-def due_at_of_call(message: Message) -> datetime | None:
-    """Return when the delay of a call ends, as its message claims; None: no claim."""
-    due_at_ms = message.headers.get(f"{PREFIX}due-at-ms")
-    if not isinstance(due_at_ms, int) or not 0 <= due_at_ms <= LATEST_MS:
-        return None
-    return moment_of(due_at_ms)
-
-
 def retried(call: Call, *, due_at: datetime, failed_at: datetime) -> Message:
     """Return the message of the call's next attempt, with its headers updated."""
     message = spent(call, failed_at=failed_at)
     due_at_ms = milliseconds_since_epoch(due_at)
-    due = {f"{PREFIX}due-at-ms": due_at_ms}
+    due = {DUE_AT: due_at_ms}
     if due_at - failed_at > LONGEST:
         due[f"{PREFIX}not-before-ms"] = due_at_ms
     return replace(message, headers={**message.headers, **due})

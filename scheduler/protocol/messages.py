@@ -24,6 +24,7 @@ from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment
 FORMAT_VERSION = 1
 PREFIX = "scheduler-"
 LEAD = f"{PREFIX}lead-ms"
+REPLAYED_AT = f"{PREFIX}replayed-at-ms"
 LONGEST_LEAD_MS = 1500  # covers the rest of any delay, and the longest lead of the settings
 LINE_LENGTH = 500
 MOST_COUNTED = 2**62  # leaves room for later additions
@@ -103,6 +104,12 @@ def failed_deliveries(message: Message) -> int:
     """Return how often a message was delivered and not acked, if its queue counts that (quorum)."""
     count = message.headers.get("x-delivery-count")
     return count if isinstance(count, int) else 0
+
+
+def moment_in(claims: Mapping[str, Any], name: str) -> datetime | None:
+    """Return the moment that a header or a member claims; None: it claims none."""
+    at_ms = claims.get(name)
+    return moment_of(at_ms) if isinstance(at_ms, int) and 0 <= at_ms <= LATEST_MS else None
 
 
 def trace_of(headers: Mapping[str, Any]) -> dict[str, str]:

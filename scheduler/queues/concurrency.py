@@ -1,7 +1,7 @@
 """Run operations concurrently, a few at once, or group them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Iterable, Sized
 from typing import Generic, TypeVar
 
 AT_ONCE = 32
@@ -11,19 +11,23 @@ R = TypeVar("R")
 
 
 async def side_by_side(
-    act: Callable[[E], Awaitable[R]], subjects: Collection[E], *, at_once: int = AT_ONCE
+    act: Callable[[E], Awaitable[R]], subjects: Iterable[E], *, at_once: int = AT_ONCE
 ) -> list[R]:
-    """Run an operation on each item, a few at once; return the results in their order."""
+    """Run an operation on each item, a few at once; return the results in their order.
+
+    Each item is taken when it is its turn.
+    """
     results, waiting = dict[int, R](), iter(enumerate(subjects))
 
     async def take_turns() -> None:
         for number, subject in waiting:
             results[number] = await act(subject)
 
-    doing = [asyncio.create_task(take_turns()) for _ in range(min(at_once, len(subjects)))]
+    many = min(at_once, len(subjects)) if isinstance(subjects, Sized) else at_once
+    doing = [asyncio.create_task(take_turns()) for _ in range(many)]
     try:
         await asyncio.gather(*doing)
-        return [results[number] for number in range(len(subjects))]
+        return [results[number] for number in range(len(results))]
     finally:
         for each in doing:
             each.cancel()

@@ -57,7 +57,6 @@ from scheduler.protocol.calls import (
     FIRST_FAILED_AT,
     LEFT_OUT,
     PARKED,
-    REPLAYED_AT,
     is_call,
     placed,
     renamed,
@@ -68,8 +67,10 @@ from scheduler.protocol.calls import (
 from scheduler.protocol.messages import (
     MOST_COUNTED,
     PREFIX,
+    REPLAYED_AT,
     Message,
     flat,
+    moment_in,
     one_line,
     own_headers,
     printable,
@@ -79,7 +80,7 @@ from scheduler.protocol.routing import LOOP_KEY, loop_named_by
 from scheduler.protocol.tokens import REPLAY, claims_of, is_token
 from scheduler.protocol.topology import TRASH_KEY, Names, is_of_task
 from scheduler.spelling import no_such
-from scheduler.timing.moments import Clock, milliseconds_since_epoch, moment_of
+from scheduler.timing.moments import Clock, milliseconds_since_epoch
 from scheduler.timing.pacing import Pacer, Rate
 
 PARKED_SEQ = f"{PARKED}seq"
@@ -157,8 +158,7 @@ class ParkedMessage:
         """Return when the first of a call's attempts failed; the last one failed when it was
         parked.
         """
-        at = self.message.headers.get(FIRST_FAILED_AT)
-        return _moment(at) if isinstance(at, int) else None
+        return moment_in(self.message.headers, FIRST_FAILED_AT)
 
     @property
     def came_as_token(self) -> bool:
@@ -235,24 +235,17 @@ def read_parked(message: Message, queue: str, routing_key: str) -> ParkedMessage
     if _is_dead(message):
         message = unclaimed(message)
     headers = message.headers
-    at = headers.get(f"{PARKED}at-ms")
     return ParkedMessage(
         id=_id_of(message),
         queue=queue,
         loop=_loop_of(routing_key) or _loop_named_by(headers),
         reason=str(headers.get(f"{PARKED}reason") or _broker_reason(headers)),
         error=str(headers.get(f"{PARKED}error") or _broker_error(headers)),
-        parked_at=_moment(at) if isinstance(at, int) else None,
+        parked_at=moment_in(headers, f"{PARKED}at-ms"),
         traceback=str(headers.get(f"{PARKED}traceback") or ""),
         message=message,
         routing_key=routing_key,
     )
-
-
-def replayed_at(message: Message) -> datetime | None:
-    """Return when an operator replayed the message; None: never."""
-    at = message.headers.get(REPLAYED_AT)
-    return _moment(at) if isinstance(at, int) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -805,10 +798,3 @@ def _broker_error(headers: Mapping[str, Any]) -> str:
             return one_line(f"the broker parked it: {reason}")
         case _:
             return "no queue of a task is bound for its routing key"
-
-
-def _moment(ms: int) -> datetime | None:
-    try:
-        return moment_of(ms)
-    except OverflowError:
-        return None

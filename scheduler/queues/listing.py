@@ -662,8 +662,11 @@ class Listing(Mapping[LoopId, RosterEntry]):
         """Return the entry that paused or resumed a task last; None: none is known."""
         return self._of_tasks.get(task)
 
-    def is_held(self, task: str) -> bool:
-        """Return whether a task is paused, or may be: a roll call announced an entry."""
+    def is_held(self, *tasks: str) -> bool:
+        """Return whether any of these tasks is paused, or may be: a roll call said so."""
+        return any(map(self._is_held, tasks))
+
+    def _is_held(self, task: str) -> bool:
         listed, whole = self.of_task(task), LoopId(task, WHOLE)
         if listed is None:  # asked for each message, so without a look into the table
             return self._learned.get(whole, 0) > self.forgotten

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iter
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from scheduler.protocol.epochs import learned
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
-from scheduler.queues.concurrency import Gathering
+from scheduler.queues.concurrency import Gathering, side_by_side
 from scheduler.queues.listing import (
     Listing,
     OutOfScope,
@@ -130,28 +131,22 @@ class Roster:
 
     async def _note(self, entries: Iterable[RosterEntry]) -> Refused:
         """Append entries; return those that the broker does not accept."""
-        messages, refused = messages_of(entries), Refused()
-        publishing = [asyncio.create_task(self._publish(messages, refused)) for _ in range(AT_ONCE)]
-        try:
-            await asyncio.gather(*publishing)
-            return refused
-        finally:
-            for each in publishing:
-                each.cancel()
-            await asyncio.gather(*publishing, return_exceptions=True)
+        refused, messages = Refused(), messages_of(entries)
+        await side_by_side(partial(self._publish, refused), messages, at_once=AT_ONCE)
+        return refused
 
-    async def _publish(self, messages: Iterator[Message], refused: Refused) -> None:
-        for message in messages:
-            try:
-                await self._broker.publish(
-                    message, exchange=self._names.control, routing_key=self._names.roster
-                )
-            except TooLarge as error:
-                entries = list(entries_of(message))
-                if len(entries) == 1:
-                    refused[entries[0].identity] = error
-                else:  # above the limit of a broker that accepts very little
-                    await self._publish(chain.from_iterable(map(_alone, entries)), refused)
+    async def _publish(self, refused: Refused, message: Message) -> None:
+        try:
+            await self._broker.publish(
+                message, exchange=self._names.control, routing_key=self._names.roster
+            )
+        except TooLarge as error:
+            entries = list(entries_of(message))
+            if len(entries) == 1:
+                refused[entries[0].identity] = error
+            else:  # above the limit of a broker that accepts very little
+                for each in entries:
+                    await self._publish(refused, *messages_of([each]))
 
     def _is_accepted(self, listed: RosterEntry, listing: Listing) -> bool:
         if self._awaited.get(listed.identity):
@@ -421,10 +416,6 @@ class Following:
         """Stop following."""
         self.is_on = False
         await self.consumer.cancel()
-
-
-def _alone(listed: RosterEntry) -> Iterator[Message]:
-    return messages_of([listed])
 
 
 @dataclass(frozen=True, slots=True)

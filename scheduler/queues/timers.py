@@ -190,10 +190,12 @@ async def send_again(
 ) -> None:
     """Publish a retried call's message: it is accepted, even if its task is gone.
 
+    A delay that is too long for the timers is cut: the processor sends it again.
+
     Raises:
         BrokerError: it may not have been queued.
     """
-    message, waits = _routed(message, delay)
+    message, waits = _routed(message, min(max(delay, ZERO), LONGEST))
     exchange = names.later_exchange(0) if waits else names.delayed
     await broker.publish(message, exchange=exchange, routing_key=retry_key(task), timeout=timeout)
 

@@ -1,10 +1,9 @@
-"""Define tasks: what the decorators make of a function, and checks of its arguments."""
+"""Define tasks: what the decorators make of a function, and its arguments on the wire."""
 
 import functools
 import inspect
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import (
@@ -16,8 +15,6 @@ from typing import (
     ParamSpec,
     Required,
     TypeVar,
-    cast,
-    get_args,
     get_origin,
     get_type_hints,
 )
@@ -25,16 +22,13 @@ from typing import (
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic cannot take typing's before Python 3.12
 
-from scheduler.errors import InvalidArguments, RegistrationError, ScheduleError
+from scheduler.errors import InvalidArguments, RegistrationError
 from scheduler.protocol.messages import Message, compact_json, problems_of
-from scheduler.protocol.routing import SLICES
 from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import ExchangeType, Subscription
-from scheduler.spelling import no_such
+from scheduler.protocol.topology import Subscription
 from scheduler.tasks.context import Context
 from scheduler.tasks.retries import Policy
-from scheduler.timing.durations import Duration, format_duration, parse_duration, shown
-from scheduler.timing.pacing import Rate, parse_rate
+from scheduler.timing.pacing import Rate
 
 _STRICT = json.JSONEncoder(allow_nan=False)
 
@@ -214,11 +208,8 @@ R = TypeVar("R")
 
 DEFAULT_TASK_TIMEOUT = timedelta(minutes=10)
 DEFAULT_CONCURRENCY = 10
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-EXCHANGE_TYPES: tuple[ExchangeType, ...] = get_args(ExchangeType)
 SUPERVISION = LoopId("_supervision")
 Executor = Literal["thread", "process"]
-EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +262,6 @@ class TaskSpec:
         return self.executor is not None
 
 
-SubscribeTo = tuple[str, str] | tuple[str, str, ExchangeType]
-
-
 OF_CELERY = {"delay": "send", "apply_async": "send_later", "s": "send"}
 
 
@@ -301,172 +289,3 @@ class Task(Generic[P, R]):
             if (here or name).startswith("send") and not hasattr(kind, "send"):
                 hint = ": a loop gets no calls; register a task for them with @app.task"
             raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{hint}")
-
-
-def _subscriptions(task: str, wanted: object) -> tuple[Subscription, ...]:
-    if isinstance(wanted, str) or not isinstance(wanted, Iterable):
-        raise _no_subscription(task, wanted)
-    return tuple(_subscription(task, each) for each in cast("Iterable[Any]", wanted))
-
-
-def _subscription(task: str, wanted: Any) -> Subscription:
-    match wanted:
-        case [str(exchange), str(key)]:
-            return Subscription(task, exchange, key)
-        case [str(exchange), str(key), "topic" | "fanout" | "direct" as kind]:
-            return Subscription(task, exchange, key, kind)
-        case [str(), str(), str(kind)]:
-            raise RegistrationError(
-                f"subscribe of {task}: {no_such('type of exchange', kind, EXCHANGE_TYPES)}"
-            )
-        case _:
-            raise _no_subscription(task, wanted)
-
-
-def _no_subscription(task: str, wanted: object) -> RegistrationError:
-    return RegistrationError(
-        f"subscribe of {task} must be a list of (exchange, routing key), or (exchange, routing "
-        f"key, type), got {shown(wanted)}."
-    )
-
-
-def task_spec(
-    function: Callable[..., Any],
-    *,
-    name: str | None,
-    policy: Policy,
-    timeout: Duration,
-    concurrency: int,
-    executor: Executor | None,
-    aliases: Sequence[str],
-    called: bool = False,
-    subscribe: Sequence[SubscribeTo] = (),
-    rate: str | None = None,
-    ordered: bool = False,
-    expires: Duration | None = None,
-    history: bool = False,
-    shards: int = 1,
-) -> TaskSpec:
-    """Check what a decorator was given.
-
-    Raises:
-        RegistrationError: it cannot be a task; the message says what to change.
-    """
-    name = _name(function, name)
-    if not isinstance(concurrency, int) or concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise RegistrationError(
-            f"concurrency of {name} must be a whole number of at least 1, got {concurrency!r}."
-        )
-    if ordered and concurrency not in (1, DEFAULT_CONCURRENCY):
-        raise RegistrationError(
-            f"An ordered task runs one message at a time: {name} takes no concurrency=."
-        )
-    arguments = Arguments(function)
-    subscriptions = _subscriptions(name, subscribe)
-    return TaskSpec(
-        name,
-        function,
-        arguments,
-        policy,
-        _timeout(name, timeout),
-        1 if ordered else concurrency,
-        called,
-        BodyReader(function, arguments) if subscriptions else None,
-        subscriptions,
-        parse_rate(rate) if rate else None,
-        ordered,
-        None if expires is None else _span(f"expires of {name}", expires),
-        history,
-        executor=_executor(function, name, executor),
-        aliases=_aliases(name, aliases, is_ordered=ordered),
-        shards=_shards(name, shards, is_paced=ordered or rate is not None),
-    )
-
-
-def _name(function: Callable[..., Any], name: str | None) -> str:
-    if not inspect.isroutine(function):
-        raise RegistrationError(f"A task must be a function, got {shown(function)}.")
-    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        raise RegistrationError(
-            f"{getattr(function, '__name__', function)!r} is a generator function, which cannot "
-            "be a task. To pass data to the next run, use ctx.carry."
-        )
-    name = name or str(getattr(function, "__name__", ""))
-    if not _is_name(name):
-        raise RegistrationError(
-            f"A task name must have 1 to 64 letters, digits, '_' or '-', got {name!r}: pass name=."
-        )
-    if name == SUPERVISION.task:
-        raise RegistrationError(
-            f"A task cannot be named {name!r}: the name is reserved for supervision. Give it "
-            "another name=."
-        )
-    return name
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and NAME.fullmatch(name) is not None
-
-
-def _aliases(name: str, aliases: Sequence[str], *, is_ordered: bool) -> tuple[str, ...]:
-    is_list = not isinstance(aliases, str) and all(map(_is_name, aliases))
-    if not is_list or SUPERVISION.task in aliases:
-        raise RegistrationError(
-            f"aliases of {name} must be a list of its former names, such as "
-            f'["old_name"], got {shown(aliases)}.'
-        )
-    if aliases and is_ordered:
-        raise RegistrationError(
-            f"aliases of {name}: an ordered task has none, as the messages of two queues have no "
-            "order. Keep the old name with name=."
-        )
-    return tuple(aliases)
-
-
-def _shards(name: str, shards: object, *, is_paced: bool) -> int:
-    if type(shards) is not int or not 1 <= shards <= SLICES:
-        raise RegistrationError(
-            f"shards of {name} must be a whole number from 1 to {SLICES}, got {shown(shards)}."
-        )
-    if shards > 1 and is_paced:
-        raise RegistrationError(
-            f"shards of {name}: a task with ordered= or rate= has one queue, as its messages take "
-            "turns. Leave out one of the two."
-        )
-    return shards
-
-
-def _executor(function: Callable[..., Any], name: str, wanted: object) -> Executor | None:
-    if wanted not in (None, *EXECUTORS):
-        raise RegistrationError(
-            f"executor of {name} must be 'thread' or 'process', got {wanted!r}."
-        )
-    if inspect.iscoroutinefunction(function):
-        if wanted is not None:
-            raise RegistrationError(
-                f"executor of {name} is for functions that block: write `def`, or leave it out."
-            )
-        return None
-    if wanted == "process" and "<locals>" in function.__qualname__:
-        raise RegistrationError(
-            f"executor of {name}: another process imports the function by its name, so define it "
-            "at module level."
-        )
-    return "process" if wanted == "process" else "thread"
-
-
-def _span(of: str, value: Duration) -> timedelta:
-    try:
-        return parse_duration(value, of)
-    except ScheduleError as error:
-        raise RegistrationError(str(error)) from None
-
-
-def _timeout(name: str, timeout: Duration) -> timedelta:
-    span = _span(f"timeout of {name}", timeout)
-    if not span:
-        raise RegistrationError(
-            f"timeout of {name} must be longer than {format_duration(span)}: a run cannot end "
-            "before it starts."
-        )
-    return span

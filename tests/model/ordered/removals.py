@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from scheduler.processor.intake import InOrder
+from scheduler.processor.order import Order
 from scheduler.processor.runs import Run
-from scheduler.processor.successors import Order
 from scheduler.queues import heads
 from scheduler.queues.heads import Heads
 from tests.model import rows

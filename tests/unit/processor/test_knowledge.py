@@ -65,7 +65,7 @@ class Knowing:
     async def is_current(self) -> bool:
         """Whether it knows all, or comes to within a second."""
         try:
-            await asyncio.wait_for(self.knowledge.current(), 1)
+            await asyncio.wait_for(self.knowledge.current.wait(), 1)
         except TimeoutError:
             return False
         return True

@@ -21,6 +21,7 @@ from scheduler.processor.settlement import (
 )
 from scheduler.protocol.messages import LINE_LENGTH
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, Replay, State, Token
+from scheduler.queues.failed import Reason
 from scheduler.tasks.retries import Policy, Reject, Retry, RetryLater, StopLoop
 from scheduler.timing.schedules import Cron, Every, Once, Schedule
 
@@ -30,7 +31,6 @@ STARTED, ENDED = NINE + SECOND, NINE + MINUTE
 HOURLY = Every("1h", mode="fixed_rate")
 ALL = Every("1h", mode="fixed_rate", catch_up="all")
 FAILURE = ValueError("no")
-ParkedFor = Literal["exhausted", "rejected", "cancelled"]
 POLICY = Policy(Retry(2, delays=["10s", "1m"], jitter=0))
 
 TOKEN = Token(
@@ -80,7 +80,9 @@ def paused(ending: Ending, error: str | None, reason: str, attempt: int = 1) -> 
     return replace(next_tick(ending, error, attempt), state=State.PAUSED, reason=reason)
 
 
-def parking(error: Exception, token: Token = TOKEN, *, reason: ParkedFor = "exhausted") -> Parking:
+def parking(
+    error: Exception, token: Token = TOKEN, *, reason: Reason = Reason.EXHAUSTED
+) -> Parking:
     told = f"{type(error).__name__}: {error}"
     last = record(Ending.ESCALATED, told, token.attempt + 1)
     parked = replace(token, attempt=token.attempt + 1, last=last)
@@ -122,11 +124,15 @@ def gone_on(ending: Ending, error: str | None = None, carry: str = "before") -> 
         (TOKEN, Raised(FAILURE), retrying("ValueError: no")),
         (TOKEN, Raised(TimeoutError("too long")), retrying("TimeoutError: too long")),
         (LAST_ATTEMPT, Raised(FAILURE), escalated(parking(FAILURE, LAST_ATTEMPT))),
-        (TOKEN, Raised(REJECT), escalated(parking(REJECT, reason="rejected"))),
+        (TOKEN, Raised(REJECT), escalated(parking(REJECT, reason=Reason.REJECTED))),
         (TOKEN, Raised(StopLoop("sold out")), stopped("sold out", "sold out")),
         (TOKEN, Raised(StopLoop()), stopped(None, "the task stopped its loop")),
         (TOKEN, Cancelled(BY_ADA), gone_on(Ending.CANCELLED, "cancelled by ada@desk")),
-        (TOKEN, Cancelled(BY_ADA, escalate=True), escalated(parking(BY_ADA, reason="cancelled"))),
+        (
+            TOKEN,
+            Cancelled(BY_ADA, escalate=True),
+            escalated(parking(BY_ADA, reason=Reason.CANCELLED)),
+        ),
         (TOKEN, Skipped("late by 5 s"), gone_on(Ending.SKIPPED, "late by 5 s")),
         (TOKEN, Broken.INTERRUPTED, REQUEUED),
         (TOKEN, Broken.LOST, NOTHING),
@@ -140,7 +146,7 @@ def test_a_token_of_a_loop_settles_so(token: Token, outcome: Outcome, expected: 
 REPLAY = Replay.of(replace(TOKEN, attempt=3))
 
 
-def parked_again(error: Exception, reason: ParkedFor = "exhausted") -> Settlement:
+def parked_again(error: Exception, reason: Reason = Reason.EXHAUSTED) -> Settlement:
     return Settlement(Ending.ESCALATED, park=parking(error, REPLAY, reason=reason))
 
 
@@ -149,10 +155,10 @@ def parked_again(error: Exception, reason: ParkedFor = "exhausted") -> Settlemen
     [
         (Returned("after"), Settlement(Ending.SUCCEEDED)),
         (Raised(FAILURE), parked_again(FAILURE)),
-        (Raised(REJECT), parked_again(REJECT, "rejected")),
+        (Raised(REJECT), parked_again(REJECT, Reason.REJECTED)),
         (Raised(StopLoop("enough")), Settlement(Ending.STOPPED)),
         (Cancelled(BY_ADA), Settlement(Ending.CANCELLED)),
-        (Cancelled(BY_ADA, escalate=True), parked_again(BY_ADA, "cancelled")),
+        (Cancelled(BY_ADA, escalate=True), parked_again(BY_ADA, Reason.CANCELLED)),
         (Broken.INTERRUPTED, REQUEUED),
         (Broken.LOST, NOTHING),
     ],
@@ -328,7 +334,7 @@ SLOW, LATER = TimeoutError(), RetryLater("3h")
 
 def again(error: Exception, delay: timedelta) -> Settlement:
     """A retry; if its headers find no room, the message is parked."""
-    cannot = Parking(None, "too-large", error)
+    cannot = Parking(None, Reason.TOO_LARGE, error)
     return Settlement(Ending.RETRIED, retry_in=delay, otherwise=cannot)
 
 
@@ -339,9 +345,17 @@ def again(error: Exception, delay: timedelta) -> Settlement:
         (2, Returned(None), Settlement(Ending.SUCCEEDED)),
         (0, Raised(NO), again(NO, 10 * SECOND)),
         (1, Raised(NO), again(NO, 60 * SECOND)),
-        (99, Raised(NO), Settlement(Ending.ESCALATED, park=Parking(None, "exhausted", NO))),
-        (2, Raised(LATER), Settlement(Ending.ESCALATED, park=Parking(None, "exhausted", LATER))),
-        (0, Raised(REJECT), Settlement(Ending.ESCALATED, park=Parking(None, "rejected", REJECT))),
+        (99, Raised(NO), Settlement(Ending.ESCALATED, park=Parking(None, Reason.EXHAUSTED, NO))),
+        (
+            2,
+            Raised(LATER),
+            Settlement(Ending.ESCALATED, park=Parking(None, Reason.EXHAUSTED, LATER)),
+        ),
+        (
+            0,
+            Raised(REJECT),
+            Settlement(Ending.ESCALATED, park=Parking(None, Reason.REJECTED, REJECT)),
+        ),
         (0, Raised(SLOW), again(SLOW, 10 * SECOND)),
         (1, Raised(LATER), again(LATER, 3 * HOUR)),
         (0, Raised(StopLoop("enough")), Settlement(Ending.STOPPED)),
@@ -349,7 +363,7 @@ def again(error: Exception, delay: timedelta) -> Settlement:
         (
             0,
             Cancelled(BY_ADA, escalate=True),
-            Settlement(Ending.ESCALATED, park=Parking(None, "cancelled", BY_ADA)),
+            Settlement(Ending.ESCALATED, park=Parking(None, Reason.CANCELLED, BY_ADA)),
         ),
         (0, Broken.INTERRUPTED, REQUEUED),
         (0, Broken.LOST, NOTHING),

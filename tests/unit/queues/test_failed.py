@@ -11,7 +11,13 @@ import pytest
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, UsageError
 from scheduler.protocol.hatchery import NO_WAIT
-from scheduler.protocol.messages import LINE_LENGTH, Message, own_headers
+from scheduler.protocol.messages import (
+    LINE_LENGTH,
+    REPLAYED_AT,
+    Message,
+    moment_in,
+    own_headers,
+)
 from scheduler.protocol.routing import token_key
 from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, encode
 from scheduler.protocol.topology import Names, topology
@@ -26,7 +32,6 @@ from scheduler.queues.failed import (
     lightened,
     parked,
     read_parked,
-    replayed_at,
 )
 from scheduler.timing.moments import SystemClock
 from scheduler.timing.pacing import parse_rate
@@ -247,7 +252,7 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
     delivery = await broker.get(NAMES.processor_queue("report"))
     assert delivery is not None
     assert delivery.routing_key == REPORT
-    assert (sent_back_at := replayed_at(delivery.message)) is not None
+    assert (sent_back_at := moment_in(delivery.message.headers, REPLAYED_AT)) is not None
     assert abs(sent_back_at - SystemClock().now()) < timedelta(seconds=30)
     headers = {**delivery.message.headers}
     del headers["scheduler-replayed-at-ms"]

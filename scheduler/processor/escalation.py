@@ -1,0 +1,141 @@
+"""Park messages, confirmed, and call the hooks."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
+from scheduler.errors import InvalidArguments, Undecodable
+from scheduler.events import Escalated, EscalationHook, MessageParked
+from scheduler.processor.publishing import PatientPublisher
+from scheduler.processor.recognition import Recognition
+from scheduler.processor.runs import Run
+from scheduler.processor.settlement import Parking, Settlement
+from scheduler.protocol.calls import Call, placed, spent, task_key
+from scheduler.protocol.epochs import Verb
+from scheduler.protocol.messages import Message, one_line, summary_of
+from scheduler.protocol.routing import loop_named_by
+from scheduler.protocol.tokens import Act, Ending, LoopId, Replay, State, decode, encode
+from scheduler.queues.failed import Reason
+from scheduler.queues.namespace import Namespace
+from scheduler.tasks.context import current_run
+from scheduler.tasks.tasks import TaskSpec
+from scheduler.user_code import UserCode
+
+HOOK_TIMEOUT = timedelta(seconds=30)
+
+
+@dataclass(eq=False)
+class Escalation:
+    """Park the messages of a processor.
+
+    Attributes:
+        hooks: called for each message that is parked; may grow.
+    """
+
+    space: Namespace
+    recognition: Recognition
+    publisher: PatientPublisher
+    hooks: Iterable[EscalationHook]
+
+    def __post_init__(self) -> None:
+        self._names, self._clock = self.space.app.names, self.space.clock
+        self._emit = self.space.app.events.emit
+
+    async def refuse(self, delivery: Delivery, task: TaskSpec, error: Exception) -> None:
+        """Park a message that cannot be run."""
+        reason, message = _reason_of(error), delivery.message
+        paused = reason is Reason.INVALID_ARGUMENTS and await self._suspend(delivery, error)
+        if task.reads is not None:
+            message = placed(message, delivery.exchange, delivery.routing_key)
+        await self._park(delivery, task, message, reason, error)
+        brought = delivery.exchange in self._names.token_exchanges
+        loop = loop_named_by(delivery.routing_key) if brought else None
+        about = loop or LoopId(task.name), None, 1, message.message_id or ""
+        await self._announce(Escalated(*about, error=error, paused=paused, reason=reason.value))
+
+    async def escalate(self, run: Run, settlement: Settlement, parking: Parking) -> None:
+        """Park a copy of a run's message, and call the hooks."""
+        message = self._copy(run, parking)
+        await self._park(run.delivery, run.task, message, parking.reason, parking.error)
+        paused = settlement.put is not None and settlement.put.state is State.PAUSED
+        event = Escalated(
+            *run.about, error=parking.error, paused=paused, reason=parking.reason.value
+        )
+        if settlement.ending is Ending.ESCALATED:
+            self._emit(event)
+        await self._announce(event)
+
+    async def _suspend(self, delivery: Delivery, error: Exception) -> bool:
+        """Pause the loop whose token does not fit its task: the next one would not either.
+
+        Returns:
+            Whether there is one.
+        """
+        if delivery.exchange not in self._names.token_exchanges:
+            return False
+        token = decode(delivery.message, self._names.namespace)
+        if isinstance(token, Replay):
+            return False
+        act = Act(Verb.PAUSE, self._clock.now())
+        paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)
+        await self.recognition.rest(delivery, paused)
+        return True
+
+    def _copy(self, run: Run, parking: Parking) -> Message:
+        if parking.token is not None:
+            return encode(parking.token, self._names.namespace)
+        assert isinstance(call := run.subject, Call)
+        if parking.reason is Reason.EXPIRED:  # this was no attempt
+            return placed(call.message, call.exchange, call.routing_key)
+        return spent(call, failed_at=self._clock.now())
+
+    async def _park(
+        self,
+        delivery: Delivery,
+        task: TaskSpec,
+        message: Message,
+        reason: Reason,
+        error: Exception,
+    ) -> None:
+        # The failed exchange knows the keys of tasks, not those of foreign exchanges.
+        brought = delivery.exchange in self._names.token_exchanges
+        key = delivery.routing_key if brought else task_key(task.name)
+        await self.publisher.insist(
+            delivery,
+            lambda: self.space.failed.park(
+                message, key, reason, error, timeout=AS_LONG_AS_IT_TAKES
+            ),
+        )
+        self._emit(MessageParked(key, message.message_id, reason.value, summary_of(error)))
+
+    async def _announce(self, event: Escalated) -> None:
+        current_run.set((str(event.loop), event.message_id if event.seq is None else event.seq))
+        for hook in self.hooks:
+            # In a separate task: a hook that cancels must not cancel the settlement.
+            calling = asyncio.create_task(_call_hook(hook, event), name="escalation hook")
+            await asyncio.wait([calling])
+            error = None if calling.cancelled() else calling.exception()
+            if calling.cancelled() or error is not None:
+                logging.getLogger(__name__).error(
+                    "The escalation hook %r failed", hook, exc_info=error
+                )
+
+
+async def _call_hook(hook: EscalationHook, event: Escalated) -> None:
+    async with asyncio.timeout(HOOK_TIMEOUT.total_seconds()):
+        with UserCode("the hook"):
+            if (awaitable := hook(event)) is not None:
+                await awaitable
+
+
+def _reason_of(error: Exception) -> Reason:
+    match error:
+        case Undecodable():
+            return Reason.UNDECODABLE
+        case InvalidArguments():
+            return Reason.INVALID_ARGUMENTS
+        case _:
+            return Reason.BROKEN
