@@ -183,6 +183,12 @@ class Settings(BaseSettings):
     metrics_port: PortSetting = None
     """The port of /metrics, for Prometheus; may be the same. None: no port."""
 
+    environment: str = ""
+    """The name that the dashboard shows beside that of the app, such as `Production`; empty: none."""
+
+    environment_color: Literal["magenta", "cyan", "gray"] | None = None
+    """The color of that name. None: magenta for production, cyan for staging, else gray."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level that is logged."""
 

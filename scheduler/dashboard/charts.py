@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from scheduler.dashboard.picture import RUNS_KEPT, PastRun
 from scheduler.dashboard.wording import in_full, in_zone, span
 from scheduler.protocol.tokens import Ending
+from scheduler.spelling import counted
 from scheduler.timing.durations import milliseconds
 from scheduler.timing.moments import milliseconds_since_epoch
 
@@ -20,6 +21,7 @@ LONG = timedelta(days=2)
 STEPS = (1, 2, 5, 10)
 BAR, GAP, BAR_HEIGHT = 4, 1, 22
 SHORTEST = 4
+SPARK_WIDTH, SPARK_HEIGHT = 132, 23
 # Shape shows the state as well: failed runs hang down from the line, in their colour.
 HANGING = (Ending.RETRIED, Ending.ESCALATED, Ending.STOPPED)
 UNSCALED = {"vector-effect": "non-scaling-stroke"}
@@ -186,6 +188,25 @@ def _stroke(run: PastRun, at: int, longest: timedelta) -> str:
     if run.last.ending in HANGING:
         return f"M{middle:g} {BAR_HEIGHT + 1}v{max(SHORTEST, height * 2 // 3)}"
     return f"M{middle:g} {BAR_HEIGHT}v-{height}"
+
+
+def sparkline(counts: Sequence[int], since: str) -> Markup:
+    """Draw how many failures each span had, the oldest first.
+
+    Args:
+        since: the length of all spans, in words.
+    """
+    step, most = SPARK_WIDTH / max(len(counts), 1), max(counts, default=0)
+    bars = "".join(
+        f"M{(at + 0.5) * step:.1f} 26v-{max(2, count / most * SPARK_HEIGHT):.1f}"
+        for at, count in enumerate(counts)
+        if count
+    )
+    drawn = [element("path", {"class": "base", "d": f"M0 26.5h{SPARK_WIDTH}"})]
+    drawn += [element("path", {"class": "bars", "d": bars})] if bars else []
+    scaled = {"viewBox": f"0 0 {SPARK_WIDTH} 28", "preserveAspectRatio": "none", "role": "img"}
+    label = f"{counted(sum(counts), 'failure')} in the last {since}"
+    return element("svg", {"class": "spark", **scaled, "aria-label": label}, *drawn)
 
 
 def timeline(runs: Sequence[PastRun], now: datetime) -> Markup:

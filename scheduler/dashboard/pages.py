@@ -29,6 +29,7 @@ from scheduler.dashboard.forms import (
     pages_of,
 )
 from scheduler.dashboard.picture import LoopPicture, Minute, Picture
+from scheduler.dashboard.search import search as found_by
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import delayed, succeeded_at
 from scheduler.dashboard.ticks import Agenda, past_ticks
@@ -48,6 +49,7 @@ from scheduler.timing.schedules import Once, options_of
 
 Context = dict[str, Any]
 HOUR = 60
+A_DAY = 24, HOUR // 3  # spans, and slots of three minutes in each
 SPANS = {"1h": (60, 1), "24h": (96, 15), "7d": (84, 120)}
 """The numbers of columns, and the minutes of each, in a chart."""
 STACK = (
@@ -59,6 +61,7 @@ TICKS = 10
 TAIL = 100
 LATELY = 10
 MOST_DUE = 50
+MOST_SEARCHED = 200  # characters
 PAUSES_S = (0.3, 1.0)
 WORST, MOST_TROUBLES = 5, 7
 MOST_ON_WALL, MOST_PODS = 5, 12
@@ -383,6 +386,8 @@ def failed(site: Site, query: Query) -> Context:
     parked = site.picture.parked.items() if look is None else ()
     heard = [item for item in parked if task in ("", item[0][0])]
     heard.sort(key=lambda item: -item[1].count)
+    for group in look.groups if look else ():
+        group.recent = site.picture.failures(group.task, group.kind, site.clock.now(), *A_DAY)
     return {
         "task": task,
         "look": look,
@@ -534,6 +539,10 @@ def journal(site: Site, query: Query) -> Context:
     return {"entries": entries[:TAIL], "q": only, "what": what, "kinds": kinds}
 
 
+def search(site: Site, query: Query) -> Context:
+    return found_by(site, query.get("q", "").strip()[:MOST_SEARCHED])
+
+
 async def doctor(site: Site, _: Query) -> Context:
     await site.catch_up()
     if site.findings is None:
@@ -559,6 +568,7 @@ PAGES = (
     Page("/failed/message", "Parked message", "message.html", message, form="edit"),
     Page("/processors", "Processors", "processors.html", processors, "i-work"),
     Page("/journal", "Journal", "journal.html", journal, "i-log"),
+    Page("/search", "Search", "search.html", search),
     Page("/doctor", "Doctor", "doctor.html", doctor, "i-doctor"),
 )
 PAGE_OF_FORM = {page.form: page for page in PAGES if page.form}

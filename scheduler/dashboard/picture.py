@@ -5,7 +5,7 @@ and in runs of each.
 """
 
 from bisect import insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ from scheduler.errors import MessageError
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, Replay, Token, decode
-from scheduler.queues.failed import ParkedMessage, is_record, read_parked
+from scheduler.queues.failed import ParkedMessage, is_record, kind_of, read_parked
 from scheduler.queues.history import CallTotals, Summary, decoded_batch, totals_of
 from scheduler.queues.journal import (
     STARTS_TYPE,
@@ -44,21 +44,28 @@ from scheduler.timing.moments import UNIX_EPOCH
 MOST_LOOPS = 20_000
 RUNS_KEPT = 30
 ACTS_KEPT = 10
+MOST_ADOPTED = 1_000  # loops
 GROUPS_KEPT = 1_000
 MINUTES_KEPT = 7 * 24 * 60
 BUCKETS = 4  # for each doubling of a delay
 LARGE = 4_096  # bytes
 DAY = timedelta(days=1)
+SLOT = timedelta(minutes=3)
 
 
 @dataclass(slots=True)
 class ParkedGroup:
-    """Count messages of one task that were parked for one kind of error, with the last error."""
+    """Count messages of one task that were parked for one kind of error, with the last error.
+
+    Attributes:
+        calls: how many calls are among them, by the time.
+    """
 
     error: str
     count: int
     first_at: datetime
     last_at: datetime
+    calls: "Times" = field(default_factory=lambda: Times())
 
 
 class PastRun(NamedTuple):
@@ -163,6 +170,7 @@ class Picture:
         leftovers: the tasks in the broker that the code does not have.
         parked: parked messages, by task and kind of error.
         acknowledged: the last acknowledgement of each failure, by task and kind of error.
+        failed: failed attempts of loops by the time, by task and kind of error.
         calls_succeeded_at: when a call of each task succeeded last, to ten seconds.
     """
 
@@ -176,6 +184,7 @@ class Picture:
         self.leftovers: Sequence[Leftover] = ()
         self.parked: dict[tuple[str, str], ParkedGroup] = {}
         self.acknowledged: dict[tuple[str, str], Acknowledgement] = {}
+        self.failed: dict[tuple[str, str], Times] = {}
         self.calls_succeeded_at: dict[str, datetime] = {}
         self.version = 0
         self.connected = False
@@ -187,6 +196,7 @@ class Picture:
         self.is_reading_back = False
         self._namespace = namespace
         self._summaries: dict[int, list[Summary]] = {}
+        self._adopted = deque[LoopId]()
 
     def be(self, connected: bool, now: datetime) -> None:
         if connected != self.connected or self.since is None:
@@ -235,7 +245,7 @@ class Picture:
         if is_record(message):
             entry = entry_of_record(message)
             self._note(entry, self.loops.get(_named(entry.loop)))
-            self._count(read_parked(message, queue="", routing_key=""))
+            self._count(read_parked(message, queue="", routing_key=""), is_call=entry.seq is None)
             return entry.at
         if message.type == STARTS_TYPE:
             return self._hear_of_starts(message)
@@ -289,6 +299,10 @@ class Picture:
         elif entry.run is not None and loop.add(_run_of(entry, entry.run)):
             self.minutes.count(entry.run)
             self.entries.add(entry)
+            if entry.run.ending in FAILED:
+                key = token.loop.task, kind_of(entry.run.error or "")
+                if key in self.failed or len(self.failed) < GROUPS_KEPT:
+                    self.failed.setdefault(key, Times()).note(entry.run.started_at)
 
     def list(self, listing: Iterable[RosterEntry]) -> None:
         for listed in listing:
@@ -306,6 +320,25 @@ class Picture:
         loop.listed = listed
         if loop.token is None and (noted := listed.noted(self._namespace)) is not None:
             self._recall(loop, noted)
+
+    def adopt(self, listed: RosterEntry) -> None:
+        """Show a loop though there are too many, from now on; forget those adopted long ago."""
+        if listed.loop not in self.loops:
+            self.loops[listed.loop] = LoopPicture(listed.loop)
+            self._adopted.append(listed.loop)
+            if len(self._adopted) > MOST_ADOPTED:
+                del self.loops[self._adopted.popleft()]
+        self.enter(listed)
+
+    def failures(self, task: str, kind: str, now: datetime, count: int, width: int) -> list[int]:
+        """Count the failures of a task with a kind of error in the last spans, the oldest first.
+
+        Args:
+            count: of the spans; each has `width` slots.
+        """
+        times, parked = self.failed.get((task, kind)), self.parked.get((task, kind))
+        known = [*([times] if times else []), *([parked.calls] if parked else [])]
+        return [sum(each) for each in zip(*(t.last(count, now, width) for t in known), strict=True)]
 
     def _recall(self, loop: LoopPicture, noted: Checkpoint) -> None:
         try:
@@ -341,12 +374,14 @@ class Picture:
             insort(loop.acts, entry, key=_moment)
             del loop.acts[:-ACTS_KEPT]
 
-    def _count(self, parked: ParkedMessage) -> None:
+    def _count(self, parked: ParkedMessage, *, is_call: bool) -> None:
         key, at = (parked.task, parked.kind), parked.parked_at
         if at is None or (len(self.parked) >= GROUPS_KEPT and key not in self.parked):
             return
         group = self.parked.setdefault(key, ParkedGroup(parked.error, 0, at, at))
         group.count += 1
+        if is_call:  # the runs of loops are counted themselves
+            group.calls.note(at)
         group.first_at = min(group.first_at, at)
         if at >= group.last_at:
             group.last_at, group.error = at, parked.error
@@ -369,6 +404,21 @@ def _named(loop: str) -> LoopId:
 
 MINUTE = timedelta(minutes=1)
 FAILED = (Ending.RETRIED, Ending.ESCALATED)
+
+
+class Times(Counter[int]):
+    """Count events of the last day, in slots of a few minutes."""
+
+    def note(self, at: datetime) -> None:
+        self[(at - UNIX_EPOCH) // SLOT] += 1
+        if len(self) > DAY // SLOT:
+            del self[min(self)]
+
+    def last(self, count: int, now: datetime, width: int) -> list[int]:
+        """Return the counts of the last spans, the oldest first; each has `width` slots."""
+        end = (now - UNIX_EPOCH) // SLOT + 1
+        begins = range(end - count * width, end, width)
+        return [sum(self[each] for each in range(begin, begin + width)) for begin in begins]
 
 
 @dataclass(slots=True)

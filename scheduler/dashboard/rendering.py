@@ -24,10 +24,11 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import ACTIONS, Visitor
 from scheduler.dashboard.actions import LOOP_VERBS
-from scheduler.dashboard.charts import amount, elapsed, element, shares, strip
+from scheduler.dashboard.charts import amount, elapsed, element, shares, sparkline, strip
 from scheduler.dashboard.pages import PAGES, Context
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import MARKS, MEANINGS
+from scheduler.settings import Settings
 from scheduler.timing.moments import milliseconds_since_epoch
 
 PLACE = re.compile("<!part ([^>]+)>")  # no data is in a tag: all of it is escaped
@@ -119,6 +120,7 @@ class Documents:
         )
         cast("dict[str, Any]", self._environment.globals).update(
             strip=strip,
+            sparkline=sparkline,
             elapsed=elapsed,
             shares=shares,
             marks=MARKS,
@@ -155,8 +157,11 @@ class Documents:
         query = f"?{request.url.query}" if request.url.query else ""
         context = {
             "namespace": self._site.app.namespace,
+            "environment": self._site.app.settings.environment,
+            "environment_color": color_of(self._site.app.settings),
             "base": base,
             "title": title,
+            "q": request.query_params.get("q", "") if request.url.path.endswith("/search") else "",
             "path": request.url.path.removeprefix(base) or "/",
             "menu": [page for page in PAGES if page.icon],
             "live": f"{base}{live}{query}" if live else "",
@@ -207,6 +212,12 @@ class Documents:
             "can": visitor.can,
             "operation": site.operations.get(query.get("done", "")),
         }
+
+
+def color_of(settings: Settings) -> str:
+    """Return the color of the environment's name."""
+    name, known = settings.environment.lower(), {"prod": "magenta", "stag": "cyan"}
+    return settings.environment_color or known.get(name[:4], "gray")
 
 
 def base_of(request: Request) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.doctor import Finding
+from scheduler.control.loops import ids_of
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import Access, Redact
 from scheduler.dashboard.acknowledgements import Acknowledgement
@@ -48,6 +49,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.history import CallTotals
+from scheduler.queues.listing import RosterEntry
 from scheduler.tasks.loops import App, aliases_of, queues_of
 from scheduler.timing.moments import Clock
 from scheduler.timing.pacing import backoff
@@ -61,6 +63,7 @@ MOST_ASKED = 1_000  # loops
 RECORD_WITHIN = timedelta(seconds=5)
 REVIEWED_EVERY = timedelta(minutes=1)
 RECORDED_EVERY = timedelta(minutes=10)
+LONGEST_NAME = 255  # is in a routing key
 TASKS = "/tasks"
 DATA = ("args", "carry")
 
@@ -314,8 +317,20 @@ class Site:
             known = self._judged = Judgement(self.app, self.picture, self.watch, now)
         return known
 
+    def entries_of(self, name: str) -> Iterator[RosterEntry]:
+        """Yield the entries that a name may mean, of loops that are not gone."""
+        ids = ids_of(name) if len(name) <= LONGEST_NAME else []
+        found = filter(None, map(self.picture.listing.get, ids))
+        return (each for each in found if not (each.is_gone or each.is_of_task))
+
     def standing(self, name: str) -> Standing | None:
-        return self.judged.by_name.get(name)
+        """Return the standing of a loop; from now on, also of one that is beyond the limit."""
+        found, picture = self.judged.by_name.get(name), self.picture
+        for listed in () if found else self.entries_of(name):
+            if listed.loop not in picture.loops:
+                picture.adopt(listed)
+                self._judged = None
+        return found or self.judged.by_name.get(name)
 
     @property
     def badges(self) -> Mapping[str, tuple[str, str]]:

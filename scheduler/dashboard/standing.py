@@ -51,6 +51,7 @@ AT_REST = (Where.WAITING, Where.PAUSED, Where.UNSEEDED, Where.REMOVED)
 MILD = (Where.LATE, Where.UNSEEDED)
 LEVELS = ("ok", "hold", "off", "warn", "bad")
 CLAUSES = 2
+RECENT_SLOTS = 30
 TROUBLES = (Where.LOST, Where.UNATTENDED, Where.LATE, Where.UNSEEDED)
 
 
@@ -228,6 +229,7 @@ class Failure:
         parked: the number of parked messages, as the journal says.
         succeeded_at: when a run or a call of the task succeeded last, if known.
         acknowledged: who has acknowledged them; None: they were not, or have succeeded since.
+        recent: the number of failures in each three minutes of the last 90, the oldest first.
     """
 
     task: str
@@ -241,6 +243,7 @@ class Failure:
     last_at: datetime | None = None
     succeeded_at: datetime | None = None
     acknowledged: Acknowledgement | None = None
+    recent: Sequence[int] = ()
 
     @property
     def facts(self) -> str:
@@ -301,6 +304,7 @@ def failures_of(
             group.see(parked.first_at, parked.last_at, parked.error)
     for key, group in found.items():
         group.succeeded_at = succeeded.get(group.task)
+        group.recent = picture.failures(*key, now, RECENT_SLOTS, 1)
         group.loops.sort(key=lambda each: -each.failures)
         group.acknowledge(picture.acknowledged.get(key))
     return sorted(found.values(), key=_urgency)

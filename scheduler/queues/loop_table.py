@@ -153,6 +153,11 @@ class LoopTable:
         """Return some of the loops of a task that are not gone."""
         return self._loops(f"task = ? AND state != '{LoopState.GONE}' LIMIT ?", task, most)
 
+    def of_key(self, key: str, most: int) -> list[LoopId]:
+        """Return some of the loops with this key, of any task, that are not gone."""
+        condition = "hash = ? AND key = ? AND key NOT IN (?, ?) AND state != ? LIMIT ?"
+        return self._loops(condition, _hash_of(key), key, *NO_KEYS, LoopState.GONE, most)
+
     def others(self, tasks: Collection[str]) -> list[LoopId]:
         """Return the loops that are not gone, but for the keyed ones of these tasks."""
         names = ", ".join("?" * len(tasks))

@@ -12,7 +12,7 @@ from tests.browser.conftest import Dashboard, Reader, reading
 PATHS = (
     *("/", "/wall", "/loops", "/loops?by=task", "/loop?name=lab"),
     *("/loop?name=night_round&args=1", "/tasks", "/failed"),
-    *("/running", "/calendar", "/processors", "/journal", "/doctor"),
+    *("/running", "/calendar", "/processors", "/journal", "/doctor", "/search?q=night"),
     *("/loop/schedule?loop=drill", "/tasks/start?task=letter", "/tasks/send?task=letter"),
     "/loop/run?loop=night_round",
 )
@@ -100,6 +100,22 @@ def test_a_search_is_in_the_address_and_outlives_a_reload(reader: Reader) -> Non
     page.reload()
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(page.get_by_label("Search")).to_have_value("night")
+
+
+def test_a_loop_is_searched_and_opened_from_any_page_by_keys(reader: Reader) -> None:
+    page = reader.open("/journal")
+    page.get_by_label("Find").fill("nigth_round")
+    expect(page.locator("#hits")).to_contain_text("Did you mean night_round?")
+    page.get_by_label("Find").fill("night")
+    expect(page.locator("#hits").get_by_role("link")).to_have_count(1)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/loop?name=night_round")
+    page.keyboard.press("/")
+    page.keyboard.type("centrifuge")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search?q=centrifuge")
+    expect(page.locator("#found")).to_contain_text("the centrifuge is out of balance")
 
 
 def test_who_writes_goes_on_when_the_page_comes_anew(reader: Reader) -> None:

@@ -331,6 +331,39 @@ function enter(page, address, hold) {
   listen();
 }
 
+// Search from any page: the best matches below the field; the arrow keys lead there.
+
+const finder = document.querySelector(".find");
+const hits = document.getElementById("hits");
+let finding;
+
+async function find() {
+  finding?.abort();
+  finding = new AbortController();
+  const words = finder.q.value.trim();
+  if (!words) return hits.replaceChildren();
+  const address = `${finder.action}?${new URLSearchParams({ q: words })}`;
+  try {
+    const answer = await fetch(address, { signal: finding.signal });
+    if (answer.ok) hits.replaceChildren(...mainOf(await answer.text()).querySelector("#found").children);
+  } catch (error) {
+    if (error.name !== "AbortError") hits.replaceChildren(made("<p>The dashboard cannot be reached.</p>"));
+  }
+}
+
+finder.addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(find, 150);
+});
+
+finder.addEventListener("keydown", (event) => {
+  const places = [finder.q, ...hits.querySelectorAll("a")];
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!by) return;
+  event.preventDefault();
+  places[places.indexOf(document.activeElement) + by]?.focus();
+});
+
 // Acting in place: the result is shown where the reader is, and in the row; a question is asked
 // over the page, which stays as it is.
 
@@ -435,7 +468,7 @@ document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  const field = main.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
+  const field = event.key === "/" ? (main.querySelector("[data-key='/']") ?? finder.q) : undefined;
   if (!field && !Object.hasOwn(KEYS, event.key)) return;
   event.preventDefault();
   if (field) field.focus();

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import timedelta
 from html import unescape
 from typing import Any, cast
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import httpx
 import pytest
@@ -148,6 +148,66 @@ async def test_each_page_is_shown_whole_under_a_strict_policy(shop: Stage, path:
     assert not re.search(r'(src|href|action)="(https?:)?//', answer.text)
 
 
+@pytest.mark.parametrize(
+    ("settings", "color"),
+    [
+        ({"environment": "Production"}, "magenta"),
+        ({"environment": "staging 2"}, "cyan"),
+        ({"environment": "<test>"}, "gray"),
+        ({"environment": "test", "environment_color": "cyan"}, "cyan"),
+        ({}, None),
+    ],
+)
+async def test_the_environment_is_named_in_its_color(
+    stage: Stage, settings: dict[str, str], color: str | None
+) -> None:
+    await stage.seed(new_app(**settings))
+    async with browsing(stage) as browser:
+        page = await browser.see("/")
+    assert re.findall('<body data-env="(.*)">', page) == ([] if color is None else [color])
+    named = re.findall('<b class="env">(.*)</b>', page)
+    assert named == ([] if color is None else [settings["environment"]])
+
+
+async def test_loops_tasks_errors_and_messages_are_searched(shop: Stage) -> None:
+    await parked(shop, "+491")
+    (message,) = await shop.parked()
+
+    async def found(words: str) -> str:
+        page = await browser.see(f"/search?q={quote(words)}")
+        return re.sub("<[^>]+>", "", page[page.index('id="found"') :].partition("</section>")[0])
+
+    async with browsing(shop) as browser:
+        await browser.await_on("/failed", 'name="kind"')
+        assert re.search(r"Loops\s+import_orders +waiting", await found("ORDERS import"))
+        assert "Tasks\nsend_sms" in await found("sms")
+        assert "send_sms RuntimeError: no provider takes '+491'" in await found("no provider")
+        assert message.id in await found(message.id[:8])
+        assert "Nothing matches “reprot”. Did you mean report?" in await found("reprot")
+        assert "Nothing matches" not in await found("")
+        answer = await browser.get("/search?q=report", accept="application/json")
+        assert [each["loop"] for each in answer.json()["loops"]] == ["report"]
+
+
+async def test_a_loop_beyond_the_limit_is_found_by_its_name_or_key_and_shown(
+    shop: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(picture, "MOST_LOOPS", 2)
+    monkeypatch.setattr(feed, "MOST_LOOPS", 2)
+    await shop.app.senders["send_sms"].start("oslo.7", every="10s", args={"phone": "+1"})
+    name = "send_sms.oslo.7"
+    async with browsing(shop) as browser:
+        assert name not in await browser.see("/loops")
+        assert name not in await browser.see("/search?q=oslo")
+        for words in (name, "oslo.7"):
+            assert f'name={name}">{name}</a>' in await browser.see(f"/search?q={words}")
+        async with shop.processor():
+            assert "waiting" in await browser.see(f"/loop?name={name}")
+            await asyncio.sleep(15)
+            assert "succeeded" in await browser.see(f"/loop?name={name}")
+        await browser.see("/loop?name=send_sms.bergen", 404)
+
+
 async def test_a_nonce_is_used_once(shop: Stage) -> None:
     async with browsing(shop) as browser:
         policies = {(await browser.get("/")).headers["content-security-policy"] for _ in range(3)}
@@ -187,6 +247,7 @@ async def test_calls_that_fail_are_in_the_verdict(shop: Stage, looks_before: boo
         assert "RuntimeError: no provider takes '+49 299'" in told
         assert re.search(r"300 parked\. First seen .+, last seen .+\.", told)
         assert "No success found." in told
+        assert 'aria-label="300 failures in the last 90 minutes"' in group
         await asyncio.sleep(960)  # they wait for an operator still
         page = await browser.see("/")
         assert "300 messages of send_sms are parked, and no run has succeeded since." in page
@@ -245,7 +306,9 @@ async def test_a_task_that_the_code_does_not_have_is_told(shop: Stage) -> None:
 async def test_a_loop_that_has_failed_is_found_from_the_overview(shop: Stage) -> None:
     async with browsing(shop) as browser, shop.processor():
         await asyncio.sleep(3700)
-        assert "1 loop failing, 1 attempt in a row" in await browser.see("/")
+        page = await browser.see("/")
+        assert "1 loop failing, 1 attempt in a row" in page
+        assert 'aria-label="1 failure in the last 90 minutes"' in page
         loops = (await browser.get("/loops?failing=1")).text
         assert "import_orders" in loops
         assert "name=report" not in loops
@@ -602,6 +665,7 @@ async def test_what_is_parked_is_looked_at_in_groups_and_sent_back(shop: Stage) 
         assert "3 messages are parked" in re.sub("<[^>]+>", "", await browser.see("/failed"))
         page = await browser.await_on("/failed", 'name="kind"')
         assert "3 × send_sms" in page
+        assert 'aria-label="3 failures in the last 24 hours"' in page
         kind = re.search(r'name="kind" value="([^"]+)"', page)
         assert kind
         until = re.search(r'name="until" value="([^"]+)"', page)

@@ -11,12 +11,13 @@ from scheduler import Every
 from scheduler.dashboard import picture as pictures
 from scheduler.dashboard.entries import FAILURES_KEPT, ROUTINE_KEPT, Entries
 from scheduler.dashboard.picture import ACTS_KEPT, RUNS_KEPT, Picture
+from scheduler.protocol.calls import task_key
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
 from scheduler.protocol.routing import token_key
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, Replay, State, Token, encode
-from scheduler.queues.failed import Reason, parked, record_of
+from scheduler.queues.failed import Reason, kind_of, parked, record_of
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.listing import RosterEntry
 from scheduler.tasks.tasks import SUPERVISION
@@ -134,6 +135,41 @@ def test_what_was_parked_is_told_of_its_loop() -> None:
     assert picture.hear(record) == at(2)
     (entry,) = picture.loops[POLL].acts
     assert (entry.what, entry.note) == ("parked", "exhausted: RuntimeError: boom")
+
+
+def test_failures_are_counted_by_task_error_and_time_a_parked_loop_once() -> None:
+    errors = ("TimeoutError: 5 s", "TimeoutError: 10 s", "OSError: full")
+    runs = [
+        ran(0, attempt=number, ending=Ending.RETRIED) for number in range(1, len(errors) + 1)
+    ]
+    failed = [
+        replace(run, last=replace(run.last, error=error, started_at=at(60 * number)))
+        for number, (run, error) in enumerate(zip(runs, errors, strict=True))
+        if run.last is not None
+    ]
+    picture = picture_of(*failed, failed[0])
+    error, loop, call = TimeoutError("5 s"), token_key(POLL, NO_WAIT.key), task_key("poll")
+    for key, second in ((loop, 61), (call, 300), (call, 301)):
+        picture.hear(record_of(parked(message(ran(1)), key, Reason.EXHAUSTED, error, at(second))))
+    kind = kind_of(errors[0])
+    assert picture.failures("poll", kind, at(359), 3, 1) == [0, 2, 2]
+    assert picture.failures("poll", kind, at(359), 2, 20) == [0, 4]
+    assert picture.failures("poll", "OSError: full", at(359), 2, 1) == [1, 0]
+    assert picture.failures("mail", kind, at(359), 2, 1) == []
+
+
+def test_a_loop_beyond_the_limit_is_shown_once_somebody_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pictures, "MOST_LOOPS", 1)
+    monkeypatch.setattr(pictures, "MOST_ADOPTED", 2)
+    picture = picture_of(ran(0))
+    loops = [LoopId("poll", f"k{number}") for number in range(3)]
+    for loop in loops:
+        picture.adopt(RosterEntry(loop, Every("10s"), {}, Entry(5, LoopState.ACTIVE, 5)))
+    picture.hear(message(ran(0, loop=loops[2])))
+    assert [*picture.loops] == [POLL, *loops[1:]]
+    assert picture.loops[loops[2]].due_at == at(10)
 
 
 def test_supervision_other_apps_replays_and_what_is_no_token_leave_no_trace() -> None:
