@@ -27,7 +27,7 @@ from scheduler.control.keyed import Synced
 from scheduler.control.loop_files import loops_in, sync_all
 from scheduler.control.loops import as_listed
 from scheduler.control.reports import Effect, Report, acting_as, operator_here, user_here
-from scheduler.control.rows import Row, row_of_loop
+from scheduler.control.rows import Row, row_of_effect, row_of_loop, whole_row_of_report
 from scheduler.errors import ScheduleError, UnknownLoop, UsageError
 from scheduler.program import Program
 from scheduler.spelling import no_such
@@ -247,7 +247,7 @@ def _do_to_one_off(app: Scheduler, name: str, operation: Operation) -> Output:
         return await operation(program, known[name])
 
     report = _operated(app, done)
-    row = _row_of_one_off(report.loop) | _row_of_done(report)
+    row = _row_of_one_off(report.loop) | row_of_effect(report)
     return Output(row, _lines_of(report), _is_done(report))
 
 
@@ -420,13 +420,13 @@ def _do(app: Scheduler, name: str | None, every: bool, operation: BulkOperation)
     if not every:
         return _output(reports[0])
     lines = [line for report in reports for line in _output(report).lines]
-    return Output([_row(report) for report in reports], lines, all(map(_is_done, reports)))
+    return Output([whole_row_of_report(report) for report in reports], lines, all(map(_is_done, reports)))
 
 
 def _output(report: Report) -> Output:
     due_at = exact(report.due_at, zone_of(report.loop.schedule))
     lines = _lines_of(report, due_at and f", due {due_at}")
-    return Output(_row(report), lines, _is_done(report))
+    return Output(whole_row_of_report(report), lines, _is_done(report))
 
 
 def _lines_of(report: Report, due: str = "") -> Iterator[str]:
@@ -441,17 +441,3 @@ def _lines_of(report: Report, due: str = "") -> Iterator[str]:
 def _is_done(report: Report) -> bool:
     """Return whether the operation had its effect, and all processors know."""
     return report.did not in REFUSALS and not report.silent
-
-
-def row_of_report(report: Report) -> Row:
-    if report.loop.id.is_whole:
-        return {"task": str(report.loop), "did": report.did.value}
-    return row_of_loop(report.loop) | {"did": report.did.value, "due_at": report.due_at}
-
-
-def _row(report: Report) -> Row:
-    return row_of_report(report) | _row_of_done(report)
-
-
-def _row_of_done(report: Report) -> Row:
-    return {"did": report.did.value, "not_confirmed_by": list(report.silent)}

@@ -14,7 +14,7 @@ from scheduler.cli.arguments import OneLoop, RunArgument, command, new_group
 from scheduler.cli.connecting import Zones, ask, zones_of_loops
 from scheduler.cli.printing import Output, local, rough
 from scheduler.cli.tables import CellForms, Table, shortened
-from scheduler.control.rows import Row, row_of_entry, row_of_run
+from scheduler.control.rows import Row, row_of_cancelled, row_of_entry, row_of_running
 from scheduler.control.verbs import CancelReport
 from scheduler.errors import QueueNotFound
 from scheduler.program import Program
@@ -63,10 +63,8 @@ def ps(
     """
     running = ask(app, lambda program: program.cancellation.running(stack_of=stack))
     runs = [run for run in running.runs if stack is None or run.stack is not None]
-    silent = {"not_answered_by": running.unheard, "alarm": running.alarm}
-    data = {"runs": [row_of_run(run) for run in runs], "more": running.more, **silent}
     lines = _lines(running) if stack is None else _stacks(runs)
-    return Output(data, lines, running.complete)
+    return Output(row_of_running(running, runs), lines, running.complete)
 
 
 @command(cli, "cancel")
@@ -90,8 +88,8 @@ def cancel(
     Example: scheduler cancel shop:app report#7
     """
     report = ask(app, lambda it: it.cancellation.cancel(run, escalate=escalate))
-    row = {"run": row_of_run(report.run), "ending": report.ending, "as_asked": report.as_asked}
-    return Output(row, [f"{report.run.id}: {_said(report)}"], report.as_asked)
+    lines = [f"{report.run.id}: {_said(report)}"]
+    return Output(row_of_cancelled(report), lines, report.as_asked)
 
 
 def _said(report: CancelReport) -> str:

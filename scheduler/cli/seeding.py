@@ -12,13 +12,13 @@ from rich.tree import Tree
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import DryRun, command, new_group
 from scheduler.cli.connecting import ask
-from scheduler.cli.loops import row_of_report
 from scheduler.cli.printing import LEFTOVERS, Output, console, json_of, local, no_loops
 from scheduler.cli.schedules import meaning_of, schedule_of, warn_of_doubts
 from scheduler.cli.tables import Table, Work
 from scheduler.control.doctor import require_fit
 from scheduler.control.installation import Leftover, OldShard
 from scheduler.control.reports import Report
+from scheduler.control.rows import row_of_report
 from scheduler.events import Emit, Event, LoopSeeded, QueueDeclared
 from scheduler.program import Program
 from scheduler.protocol.administration import rights_to_seed

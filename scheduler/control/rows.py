@@ -1,14 +1,17 @@
 """Describe values for programs, in the output of commands and on pages of the dashboard."""
 
 import base64
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from scheduler.control.reports import Report
 from scheduler.control.status import Status
+from scheduler.control.verbs import CancelReport
 from scheduler.protocol.tokens import LastRun
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.journal import JournalEntry
-from scheduler.queues.running import RunningRun
+from scheduler.queues.running import Running, RunningRun
 from scheduler.tasks.loops import Loop
 from scheduler.timing.schedules import describe
 
@@ -30,6 +33,21 @@ def row_of_loop(loop: Loop) -> Row:
     return {"loop": str(loop), "schedule": describe(loop.schedule), "override": override}
 
 
+def row_of_report(report: Report) -> Row:
+    if report.loop.id.is_whole:
+        return {"task": str(report.loop), "did": report.did.value}
+    return row_of_loop(report.loop) | {"did": report.did.value, "due_at": report.due_at}
+
+
+def row_of_effect(report: Report) -> Row:
+    return {"did": report.did.value, "not_confirmed_by": list(report.silent)}
+
+
+def whole_row_of_report(report: Report) -> Row:
+    """Return what a command prints of its operation on a loop."""
+    return row_of_report(report) | row_of_effect(report)
+
+
 def row_of_status(status: Status) -> Row:
     row = asdict(status) | row_of_loop(status.loop)
     return row | {"where": status.where.value, "last": row_of_last(status.last)}
@@ -41,6 +59,17 @@ def row_of_last(run: LastRun | None) -> Row | None:
 
 def row_of_run(run: RunningRun) -> Row:
     return {k: v for k, v in asdict(run).items() if k != "stack" or v is not None}
+
+
+def row_of_running(running: Running, runs: Iterable[RunningRun]) -> Row:
+    """Return the answers of processors, with some of the runs."""
+    silent = {"not_answered_by": running.unheard, "alarm": running.alarm}
+    return {"runs": [row_of_run(run) for run in runs], "more": running.more, **silent}
+
+
+def row_of_cancelled(report: CancelReport) -> Row:
+    run = row_of_run(report.run)
+    return {"run": run, "ending": report.ending, "as_asked": report.as_asked}
 
 
 def row_of_entry(entry: JournalEntry) -> Row:

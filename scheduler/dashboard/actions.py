@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from secrets import token_urlsafe
 from typing import Any, NamedTuple
@@ -11,12 +11,13 @@ from urllib.parse import urlencode
 
 from scheduler.control.loops import loop_named
 from scheduler.control.reports import Effect, Report
+from scheduler.control.rows import Row, row_of_cancelled, row_of_running, whole_row_of_report
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import right_of
 from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.answers import ShownMessages, description_of, words_of
 from scheduler.dashboard.forms import Form
-from scheduler.dashboard.operations import Operation, Work
+from scheduler.dashboard.operations import Operation, OperationRecord, Work
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import Standing
 from scheduler.errors import (
@@ -130,6 +131,13 @@ class ActionConfirmation:
     is_grave: bool = True
 
 
+class ActionResult(NamedTuple):
+    """Lead to the page that shows an operation."""
+
+    to: str
+    operation: OperationRecord
+
+
 class RequestedAction(NamedTuple):
     """Describe a submitted action in words, with its function, and the next page.
 
@@ -144,7 +152,15 @@ class RequestedAction(NamedTuple):
 
 
 class ActionFailed(Exception):
-    """An action has failed, and none of it is known to be done."""
+    """An action has failed, and none of it is known to be done.
+
+    Args:
+        error_type: the name of its cause.
+    """
+
+    def __init__(self, error: str, error_type: str) -> None:
+        super().__init__(error)
+        self.error_type = error_type
 
 
 def is_allowed(site: Site, form: Form) -> bool:
@@ -154,13 +170,13 @@ def is_allowed(site: Site, form: Form) -> bool:
     return running is None or form.visitor.can(running.right)
 
 
-async def act(site: Site, form: Form) -> ActionConfirmation | str:
-    """Run an action; return the page that shows the result, or the confirmation to ask for."""
+async def act(site: Site, form: Form) -> ActionConfirmation | ActionResult:
+    """Run an action; return its result, or the confirmation to ask for."""
     if form.action == "stop":
         if (operation := site.operations.get(form.text("operation"))) is None:
             raise UsageError("That operation is not known any more.")
         await site.operations.stop(operation)
-        return form.back(operation.id)
+        return ActionResult(form.back(operation.id), operation)
     if (request := ACTS.get(form.action)) is None:
         raise UsageError(f"There is no action {form.action!r}.")
     requested = request(site, form)
@@ -170,8 +186,9 @@ async def act(site: Site, form: Form) -> ActionConfirmation | str:
         requested.what, form.visitor.name, right_of(form.action), requested.work
     )
     if operation.error and operation.ended_at is not None and not operation.count:
-        raise ActionFailed(operation.error)
-    return form.back(operation.id, to="" if operation.is_bad else requested.to)
+        raise ActionFailed(operation.error, operation.error_type)
+    to = form.back(operation.id, to="" if operation.is_bad else requested.to)
+    return ActionResult(to, operation)
 
 
 # Loops
@@ -186,7 +203,7 @@ def _on_loops(site: Site, form: Form) -> RequestedAction:
         operation.lines += changes
         operation.expect(len(names))
         found = await _found(site, names, verb)
-        done = list[str]()
+        done, rows = list[str](), list[Row]()
         step = IN_BULK if verb.in_bulk else AT_ONCE
         for begin in range(0, len(names), step):
             operation.check()
@@ -195,13 +212,17 @@ def _on_loops(site: Site, form: Form) -> RequestedAction:
             for name, report in zip(some, reports, strict=True):
                 if isinstance(report, Report):
                     operation.add_line(_text_of(report))
+                    rows.append(whole_row_of_report(report))
                     done += [name] if report.did in UNDOABLE else []
                 elif len(names) == 1:
                     raise report
                 else:
                     operation.fail(f"{name}: {report}")
+                    failure = {"error": type(report).__name__, "message": str(report)}
+                    rows.append({"loop": name, **failure})
             if verb.undone_by and done:
                 operation.undo = verb.undone_by, _undone(verb, done, reasons)
+            operation.data = rows[0] if len(names) == 1 else rows
         operation.lines += was_paused
 
     is_one = len(names) == 1
@@ -279,6 +300,7 @@ def _run_beside(site: Site, form: Form) -> RequestedAction:
     async def work(operation: Operation) -> None:
         report = await site.program.verbs.run_beside(await site.program.loops.find(name), args)
         operation.add_line(f"{name}: {report.did.value} once, with {', '.join(args) or 'its own'}")
+        operation.data = whole_row_of_report(report)
 
     return RequestedAction(f"run {name} once", work)
 
@@ -295,6 +317,7 @@ def _send(site: Site, form: Form) -> RequestedAction:
         outbox.use(broker, site.clock)
         id = await outbox.send(name, wire, posting)
         operation.add_line(f"{id} sent, and confirmed by the broker")
+        operation.data = {"task": name, "id": id, "outcome": "sent"}
 
     return RequestedAction(f"send {name}", work)
 
@@ -345,6 +368,7 @@ def _rescheduled(site: Site, do: Callable[[Program], Awaitable[Report]], name: s
     async def work(operation: Operation) -> None:
         report = await do(site.program)
         operation.undo = undo if report.did is Effect.RESCHEDULED else None
+        operation.data = whole_row_of_report(report)
         words = wording.schedule_in_words(report.loop.schedule)
         operation.add_line(f"{_text_of(report)}; schedule: {words}")
 
@@ -403,7 +427,7 @@ def _edit(site: Site, form: Form) -> RequestedAction:
 def _purge(site: Site, form: Form) -> RequestedAction:
     which, deletion = form.messages(), token_urlsafe(8)
     purge = partial(FailedQueues.purge, deletion=deletion)
-    work = _on_parked(site, form, which, purge, "deleted")
+    work = _on_parked(site, form, which, purge, "deleted", name="purged")
 
     async def purge_with_undo(operation: Operation) -> None:
         try:
@@ -449,13 +473,17 @@ def _on_parked(
     verb: Callable[..., Awaitable[object]],
     done: str,
     none: str = "It is not parked any more: another visitor was faster.",
+    name: str = "",
 ) -> Work:
     count = form.text("count")
     tasks = [which.task] if which.task in site.app.tasks else [*site.app.tasks]
 
     async def work(operation: Operation) -> None:
+        ids = list[str]()
+
         def tell(parked: ParkedMessage) -> None:
             operation.add_line(f"{done} {parked.id}")
+            ids.append(parked.id)
             operation.check()
 
         if count.isdecimal():
@@ -464,6 +492,8 @@ def _on_parked(
             async with site.watch.taking():
                 await verb(site.program.failed, tasks, which, tell=tell)
         finally:
+            not_found = sorted((which.ids or frozenset()).difference(ids))
+            operation.data = {name or done: ids, "not_found": not_found}
             with suppress(BrokerError):  # the page shows older data then
                 for task in [*site.watch.looks]:
                     await site.watch.look(task)
@@ -534,6 +564,7 @@ def _examine(site: Site, _: Form) -> RequestedAction:
         findings = await site.examine()
         wrong = sum(finding.verdict != "ok" for finding in findings)
         operation.add_line(f"{len(findings)} checks, {wrong} need attention")
+        operation.data = [asdict(finding) for finding in findings]
 
     return RequestedAction("examine the broker", work)
 
@@ -542,7 +573,12 @@ def _read_stack(site: Site, form: Form) -> RequestedAction:
     run = _run_named_by(form)
 
     async def work(operation: Operation) -> None:
-        await site.watch.ask({}, stack_of=run)
+        running = await site.watch.ask({}, stack_of=run)
+        found = [each for each in running.runs if each.stack is not None]
+        operation.data = row_of_running(running, found)
+        operation.stacks = {each.id: each.stack for each in found if each.stack is not None}
+        if not found:
+            raise UsageError(f"No processor that answered has a run {run!r}.")
         operation.add_line("its stack is shown with it")
 
     return RequestedAction(f"read the stack of {run}", work)
@@ -561,6 +597,7 @@ def _cancel(site: Site, form: Form) -> RequestedAction:
         report = await site.program.cancellation.cancel(run, by=form.visitor.name)
         ending = report.ending or "still running, cancellation requested"
         operation.add_line(f"{report.run.id}: {ending}")
+        operation.data = row_of_cancelled(report)
         await site.watch.ask({})
 
     says = "It is not retried; a loop continues with its next tick. Its effects so far remain."

@@ -1,4 +1,4 @@
-"""Serve pages as data: the values of their templates, as JSON.
+"""Serve pages and the results of actions as data: the values of their templates, as JSON.
 
 Loops, runs, entries of the journal and parked messages are as the commands print them with --json:
 moments in ISO 8601, durations in seconds. Tokens and messages are left out: their arguments are
@@ -22,10 +22,14 @@ from scheduler.control.rows import (
     row_of_status,
 )
 from scheduler.control.status import Status, status_of
+from scheduler.dashboard.actions import ActionConfirmation, ActionFailed, act
 from scheduler.dashboard.charts import Chart
+from scheduler.dashboard.forms import Form
+from scheduler.dashboard.operations import Operation, OperationRecord
 from scheduler.dashboard.picture import LoopPicture
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import Standing
+from scheduler.errors import UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LastRun, LoopId
 from scheduler.queues.failed import ParkedMessage
@@ -54,6 +58,28 @@ class PageData:
         names = NAMES.get(path, {})
         return self.plain({names.get(name, name): value for name, value in values.items()})
 
+    async def of_action(self, form: Form) -> tuple[int, Any]:
+        """Run an action; return the code of the response, and what the command prints of it."""
+        try:
+            result = await act(self._site, form)
+        except UsageError as error:
+            return 400, failure(type(error).__name__, f"{error} Nothing was done.")
+        except ActionFailed as error:
+            return 409, failure(error.error_type, str(error))
+        if isinstance(result, ActionConfirmation):
+            why = f"{result.title} {result.says} To confirm, send these fields, too."
+            fields = {"count": result.count, "fields": {**result.frozen, "sure": "yes"}}
+            return 409, failure("NotConfirmed", why) | fields
+        operation = result.operation
+        if not isinstance(operation, Operation) or form.action == "stop":
+            return 200, self.plain(operation)
+        if operation.ended_at is None:
+            return 202, self.plain(operation)
+        done = self.plain(operation.data)
+        if operation.error:
+            return 409, failure(operation.error_type, operation.error) | {"done": done}
+        return 200, done
+
     def plain(self, value: Any) -> Any:
         """Return a value as JSON can hold it."""
         match value:
@@ -71,6 +97,9 @@ class PageData:
                 )
             case Message():
                 return None
+            case OperationRecord():
+                told = {each.name: getattr(value, each.name) for each in fields(OperationRecord)}
+                return self.plain(told | {"state": value.state})
             case Chart():
                 series = {each.name: [*each.values] for each in value.series}
                 return self.plain(
@@ -142,6 +171,11 @@ class PageData:
             return None
         listing = self._site.picture.listing
         return status_of(loop, standing.state, processors, listed, picture.token, listing)
+
+
+def failure(error: str, message: str) -> Row:
+    """Return an error as a command prints it."""
+    return {"error": error, "message": message}
 
 
 def _row_of_picture(loop: LoopPicture) -> Row:

@@ -48,6 +48,7 @@ class OperationRecord:
         count: how many of them are done, failures included.
         lines: the results of the first of them, failures first.
         undo: the action that reverts it, and its fields; None: there is none.
+        stacks: those that were read, by run.
     """
 
     id: str
@@ -64,6 +65,7 @@ class OperationRecord:
     error: str = ""
     undo: tuple[str, Mapping[str, str]] | None = None
     is_stopped: bool = False
+    stacks: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def title(self) -> str:
@@ -97,10 +99,14 @@ class Operation(OperationRecord):
 
     Attributes:
         shown: set once the visitor watches it, before its end.
+        data: its result, as commands print it.
+        error_type: the name of the exception that ended it.
     """
 
     shown: asyncio.Event = field(default_factory=asyncio.Event)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    data: Any = None
+    error_type: str = ""
 
     def expect(self, total: int) -> None:
         """Set the total; if it is large, the visitor watches the progress."""
@@ -170,6 +176,12 @@ class DashboardOperations:
         if self._is_recent(name):
             await self._until(lambda: name in self._known, HEARD_WITHIN_S)
         return self.get(name)
+
+    @property
+    def stacks(self) -> Mapping[str, str]:
+        """Return the last stack that was read of each run, in any process."""
+        operations = sorted(self._known.values(), key=_moment)
+        return {run: stack for each in operations for run, stack in each.stacks.items()}
 
     def last_begun(self, right: str) -> datetime | None:
         """Return when the last operation of a right began that has ended, in any process."""
@@ -269,8 +281,9 @@ class DashboardOperations:
             operation.error = INTERRUPTED
             raise
         except SchedulerError as error:
-            operation.error = str(error)
+            operation.error, operation.error_type = str(error), type(error).__name__
         except Exception as error:
+            operation.error_type = type(error).__name__
             logging.getLogger(__name__).exception("%s failed", operation.what)
             operation.error = f"Failed, see the log: {type(error).__name__}: {error}"
         finally:

@@ -497,7 +497,7 @@ def running(site: Site, _: Query) -> Context:
     return {
         "running": told,
         "refusal": site.watch.refusal,
-        "stacks": site.watch.stacks,
+        "stacks": site.operations.stacks,
         "going_on": going_on,
         "ended": len(reported) - len(going_on),
         "due": len(due),

@@ -32,7 +32,7 @@ from scheduler.dashboard.access import (
     without_actions,
 )
 from scheduler.dashboard.actions import ActionConfirmation, ActionFailed, act, is_allowed
-from scheduler.dashboard.data import PageData
+from scheduler.dashboard.data import PageData, failure
 from scheduler.dashboard.forms import Form, Query
 from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
 from scheduler.dashboard.rendering import HEADERS, Documents, Rendered, answer_asset, base_of
@@ -58,7 +58,7 @@ class Routes:
 
     def __init__(self, site: Site, *, refusal: str = "") -> None:
         self._site = site
-        self._documents = Documents(site)
+        self._documents, self._data = Documents(site), PageData(site)
         self._refusal = refusal
         self._seen: dict[tuple[object, ...], tuple[float, Rendered]] = {}
         self._turns, self._streams = Turns(), Streams()
@@ -110,7 +110,7 @@ class Routes:
         if done := request.query_params.get("done"):
             await self._site.operations.find(done)  # another process may have done it
         try:
-            if request.headers.get("accept", "").startswith("application/json"):
+            if _wants_data(request):
                 return await self._as_data(page, request, visitor)
             rendered = await self._rendered(page, request, visitor)
         except BrokerError as error:
@@ -127,7 +127,9 @@ class Routes:
         context = await page.seen(self._site, Query(request.query_params, visitor))
         if context is None:
             return JSONResponse({"error": "not found"}, 404, headers=HEADERS)
-        return JSONResponse(PageData(self._site).of_page(page.path, context), headers=HEADERS)
+        if (operation := self._site.operations.get(request.query_params.get("done", ""))) is not None:
+            context |= {"operation": operation}
+        return JSONResponse(self._data.of_page(page.path, context), headers=HEADERS)
 
     async def _not_found(self, html: str, request: Request, visitor: Visitor) -> Response:
         return self._documents.whole(request, visitor, "Not found", html, "", 404)
@@ -196,11 +198,14 @@ class Routes:
 
     async def _do(self, request: Request, visitor: Visitor) -> Response:
         if (refusal := refusal_of(request.headers)) is not None:
-            return PlainTextResponse(f"{refusal} Nothing was done.", 403)
+            return _refused(request, f"{refusal} Nothing was done.")
         async with request.form(max_files=0) as fields:
             form = Form(request.path_params["action"], visitor, fields)
         if not is_allowed(self._site, form):
-            return PlainTextResponse(f"{visitor.name} may not do this here. Nothing was done.", 403)
+            return _refused(request, f"{visitor.name} may not do this here. Nothing was done.")
+        if _wants_data(request):
+            code, data = await self._data.of_action(form)
+            return JSONResponse(data, code, headers=HEADERS)
         if form.is_changing:
             return await self._not_done(request, form, "", 200)
         try:
@@ -214,7 +219,7 @@ class Routes:
             context: Context = {"question": result, "form": form, "can_change": can_change}
             title = "Are you sure?"
             return self._documents.answer(request, visitor, title, "confirm.html", context)
-        return RedirectResponse(f"{base_of(request)}{result}", 303)
+        return RedirectResponse(f"{base_of(request)}{result.to}", 303)
 
     async def _not_done(self, request: Request, form: Form, error: str, code: int) -> Response:
         """Report why; repeat the typed form."""
@@ -228,6 +233,16 @@ class Routes:
             return answer(request, form.visitor, "Not done", "refused.html", refusal, code)
         context["error"] = error
         return answer(request, form.visitor, page.title, page.template, context, code)
+
+
+def _wants_data(request: Request) -> bool:
+    return request.headers.get("accept", "").startswith("application/json")
+
+
+def _refused(request: Request, message: str) -> Response:
+    if _wants_data(request):
+        return JSONResponse(failure("AccessRefused", message), 403, headers=HEADERS)
+    return PlainTextResponse(message, 403)
 
 
 def build(

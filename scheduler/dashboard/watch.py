@@ -19,7 +19,6 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.about import About
 from scheduler.queues.failed import Selection
-from scheduler.queues.roll_call import Answers
 from scheduler.queues.running import Running
 from scheduler.tasks.loops import App
 from scheduler.timing.durations import SECOND
@@ -63,7 +62,6 @@ class Watch:
         seen: all processors that have answered.
         alarm: why the broker blocks publishers; empty: it does not, as far as known.
         refusal: why processors cannot be asked; empty: they can.
-        stacks: the requested stacks of runs.
 
     Args:
         loops: returns the loops of which processors may hold tokens, with their epochs.
@@ -82,7 +80,6 @@ class Watch:
         self.seen: dict[str, SeenProcessor] = {}
         self.alarm = ""
         self.refusal = ""
-        self.stacks: dict[str, str] = {}
         self._looking = asyncio.Lock()
         self._taking = 0
         self._silent = self._silent_before = 0
@@ -174,7 +171,7 @@ class Watch:
                 pass
         return ""
 
-    async def ask(self, loops: Mapping[LoopId, int], *, stack_of: str | None = None) -> Answers:
+    async def ask(self, loops: Mapping[LoopId, int], *, stack_of: str | None = None) -> Running:
         """Ask all processors for their runs, and for their tokens of these loops."""
         answers = await self._program.survey.answers(loops)
         running = await self._program.cancellation.running(stack_of=stack_of)
@@ -183,15 +180,12 @@ class Watch:
         self._silent, self._silent_before = silent, self._silent
         self.alarm = answers.alarm
         self.running, self.roll = (now, running), roll_of(answers, running, now)
-        going_on = {run.id: run.stack for run in running.runs}
-        self.stacks = {run: stack for run, stack in self.stacks.items() if run in going_on}
-        self.stacks |= {run: stack for run, stack in going_on.items() if stack}
         for name, about in answers.about.items():
             self.seen[name] = SeenProcessor(about, now)
         recent = [item for item in self.seen.items() if now - item[1].last_at < KNOWN_FOR]
         self.seen = dict(sorted(recent, key=lambda item: item[1].last_at)[-MOST_KNOWN:])
         self._picture.version += 1
-        return answers
+        return running
 
     # Parked messages
 
