@@ -184,7 +184,7 @@ class Settings(BaseSettings):
     """The port of /metrics, for Prometheus; may be the same. None: no port."""
 
     environment: str = ""
-    """The name that the dashboard shows beside that of the app, such as `Production`; empty: none."""
+    """The name that the dashboard shows next to the app's, such as `Production`; empty: none."""
 
     environment_color: Literal["magenta", "cyan", "gray"] | None = None
     """The color of that name. None: magenta for production, cyan for staging, else gray."""

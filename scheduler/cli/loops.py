@@ -420,7 +420,9 @@ def _do(app: Scheduler, name: str | None, every: bool, operation: BulkOperation)
     if not every:
         return _output(reports[0])
     lines = [line for report in reports for line in _output(report).lines]
-    return Output([whole_row_of_report(report) for report in reports], lines, all(map(_is_done, reports)))
+    return Output(
+        [whole_row_of_report(report) for report in reports], lines, all(map(_is_done, reports))
+    )
 
 
 def _output(report: Report) -> Output:

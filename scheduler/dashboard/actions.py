@@ -577,8 +577,6 @@ def _read_stack(site: Site, form: Form) -> RequestedAction:
         found = [each for each in running.runs if each.stack is not None]
         operation.data = row_of_running(running, found)
         operation.stacks = {each.id: each.stack for each in found if each.stack is not None}
-        if not found:
-            raise UsageError(f"No processor that answered has a run {run!r}.")
         operation.add_line("its stack is shown with it")
 
     return RequestedAction(f"read the stack of {run}", work)

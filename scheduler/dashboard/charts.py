@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import groupby
 from math import floor, log1p, log10
 
@@ -57,7 +58,7 @@ class Mark:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chart:
     """Draw values over time, oldest first, as stacked bars or as lines."""
 
@@ -68,7 +69,7 @@ class Chart:
     are_lines: bool = False
     marks: Sequence[Mark] = ()
 
-    @property
+    @cached_property
     def top(self) -> float:
         """Return the value at the upper end of the axis: 2, 5 or 10 times a power of ten."""
         columns = zip(*(each.values for each in self.series), strict=True)
@@ -90,7 +91,7 @@ class Chart:
         """Return whether labels are days rather than times of day."""
         return self.moments[-1] - self.moments[0] > LONG
 
-    @property
+    @cached_property
     def svg(self) -> Markup:
         drawn = [*(self._paths() if self.are_lines else ()), *self._columns(), *self._marks()]
         return image("chart", f"{self.title}: {self._at(-1)}", HEIGHT, *drawn)

@@ -26,14 +26,19 @@ class Entries:
         self._routine: list[JournalEntry] = []
         self._actions: list[JournalEntry] = []
         self._failures: dict[tuple[str, str], list[JournalEntry]] = {}
-        self._all: list[JournalEntry] | None = []
+        self._notable: list[JournalEntry] | None = []
 
     @property
     def all(self) -> Sequence[JournalEntry]:
-        if self._all is None:
+        return sorted([*self.notable, *self._routine], key=_moment)
+
+    @property
+    def notable(self) -> Sequence[JournalEntry]:
+        """Return failures and operations, without routine."""
+        if self._notable is None:
             failures = (each for entries in self._failures.values() for each in entries)
-            self._all = sorted([*self._routine, *self._actions, *failures], key=_moment)
-        return self._all
+            self._notable = sorted([*self._actions, *failures], key=_moment)
+        return self._notable
 
     @property
     def actions(self) -> Sequence[JournalEntry]:
@@ -43,10 +48,11 @@ class Entries:
     def add(self, entry: JournalEntry) -> None:
         if entry.at is None:
             return
-        self._all = None
         if entry.what in ROUTINE:
             _add(self._routine, entry, ROUTINE_KEPT)
-        elif entry.by:
+            return
+        self._notable = None
+        if entry.by:
             _add(self._actions, entry, ACTIONS_KEPT)
         else:
             key = entry.loop, entry.what

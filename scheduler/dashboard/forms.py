@@ -153,8 +153,10 @@ class Filter(TaskFilter):
 
     def choose(self, standings: Sequence[Standing]) -> list[Standing]:
         """Return the selected loops, of all pages."""
-        named = {*self.choose_names(each.name for each in standings)}
-        chosen = [each for each in standings if each.name in named and self._has(each)]
+        chosen = [*standings] if self.is_all else [each for each in standings if self._has(each)]
+        if self.q:
+            named = {*self.choose_names(each.name for each in chosen)}
+            chosen = [each for each in chosen if each.name in named]
         if self.sort != "name" and self.sort in SORTS:
             chosen.sort(key=SORTS[self.sort])
         return chosen

@@ -16,7 +16,6 @@ from scheduler.control.loops import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.answers import AnswerGroup
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
-from scheduler.dashboard.entries import ROUTINE
 from scheduler.dashboard.forms import (
     FIELDS,
     GROUPED_FROM,
@@ -31,7 +30,7 @@ from scheduler.dashboard.forms import (
 from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.search import search as found_by
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import delayed, succeeded_at
+from scheduler.dashboard.standing import delayed
 from scheduler.dashboard.ticks import Agenda, past_ticks
 from scheduler.dashboard.watch import FAILED, Rollout
 from scheduler.dashboard.workloads import Workload
@@ -112,7 +111,7 @@ def overview(site: Site, query: Query) -> Context:
         "runs": sum(minute.runs for minute in minutes),
         "failed": sum(minute.failed for minute in minutes),
         "per_second": _per_second(minutes),
-        "lately": _not_routine(site.picture.entries.all),
+        "lately": _lately(site.picture.entries.notable),
         "latest": max((minute.latest for minute in minutes), default=timedelta(0)),
         "charts": _charts(site, span, now),
         "span": span,
@@ -138,6 +137,16 @@ def _rollout_before(site: Site, moment: datetime | None) -> Rollout | None:
 
 
 def _charts(site: Site, span: str, now: datetime) -> Sequence[Chart]:
+    """Return the charts, drawn once in a minute unless more is known."""
+    marks, minute = _marks(site), now.replace(second=0, microsecond=0)
+    key = minute, site.picture.heard_back_to, marks
+    known = site.charts.get(span)
+    if known is None or known[0] != key:
+        known = site.charts[span] = key, _drawn(site, span, now, marks)
+    return known[1]
+
+
+def _drawn(site: Site, span: str, now: datetime, marks: Sequence[Mark]) -> Sequence[Chart]:
     count, width = SPANS[span]
     moments, each = zip(*site.picture.minutes.last(count, now, width), strict=True)
     step = "minute" if width == 1 else wording.span(timedelta(minutes=width))
@@ -154,7 +163,6 @@ def _charts(site: Site, span: str, now: datetime) -> Sequence[Chart]:
         for name, share in (("p50", 0.5), ("p99", 0.99))
     ]
     backlog = [ChartSeries("", [minute.backlog for minute in each])]
-    marks = _marks(site)
     return [
         Chart(f"Runs of loops in each {step}", "runs", moments, outcomes, marks=marks),
         Chart(f"Lateness in each {step}", "ms", moments, late, are_lines=True, marks=marks),
@@ -189,12 +197,11 @@ def _per_second(minutes: Sequence[Minute]) -> float:
     return sum(minute.runs for minute in known) / (len(known) * 60) if known else 0.0
 
 
-def _not_routine(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
+def _lately(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
     """Return the latest operations and problems, one of each loop."""
     found: dict[tuple[str, str], JournalEntry] = {}
     for entry in reversed(entries):
-        if entry.what not in ROUTINE:
-            found.setdefault((entry.loop, entry.what), entry)
+        found.setdefault((entry.loop, entry.what), entry)
         if len(found) >= LATELY:
             break
     return [*found.values()]
@@ -219,7 +226,7 @@ def loops(site: Site, query: Query) -> Context:
         "verdict": judged.verdict,
         "failing": sum(each.is_failing for each in judged.standings),
         "states": list(Where),
-        "tasks": sorted({each.loop.id.task for each in judged.standings}),
+        "tasks": judged.tasks,
     }
 
 
@@ -398,7 +405,7 @@ def failed(site: Site, query: Query) -> Context:
         "unknown": depth.ready if (depth := depths.get(names.failed)) else 0,
         "parked": site.parked,
         "heard": heard,
-        "succeeded": succeeded_at(site.judged.standings, site.picture),
+        "succeeded": site.picture.succeeded_at,
         "reasons": REASONS,
         "failures": [_failure_of(site, group) for group in (look.groups if look else ())],
     }
@@ -530,12 +537,13 @@ def _usual(loop: LoopPicture | None) -> timedelta | None:
 
 def journal(site: Site, query: Query) -> Context:
     only, what = query.get("q", "").strip().lower(), query.get("what", "")
+    known = site.picture.entries.all
     entries = [
         entry
-        for entry in reversed(site.picture.entries.all)
+        for entry in reversed(known)
         if only in entry.loop.lower() and what in ("", entry.what)
     ]
-    kinds = sorted({entry.what for entry in site.picture.entries.all} | ({what} - {""}))
+    kinds = sorted({entry.what for entry in known} | ({what} - {""}))
     return {"entries": entries[:TAIL], "q": only, "what": what, "kinds": kinds}
 
 

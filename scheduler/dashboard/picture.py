@@ -171,7 +171,8 @@ class Picture:
         parked: parked messages, by task and kind of error.
         acknowledged: the last acknowledgement of each failure, by task and kind of error.
         failed: failed attempts of loops by the time, by task and kind of error.
-        calls_succeeded_at: when a call of each task succeeded last, to ten seconds.
+        succeeded_at: when a run of each task succeeded last; a call, to ten seconds.
+        changed: the loops with news, until they are judged.
     """
 
     def __init__(self, namespace: str, aliases: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -185,7 +186,8 @@ class Picture:
         self.parked: dict[tuple[str, str], ParkedGroup] = {}
         self.acknowledged: dict[tuple[str, str], Acknowledgement] = {}
         self.failed: dict[tuple[str, str], Times] = {}
-        self.calls_succeeded_at: dict[str, datetime] = {}
+        self.succeeded_at: dict[str, datetime] = {}
+        self.changed = set[LoopId]()
         self.version = 0
         self.connected = False
         self.trouble = ""
@@ -227,8 +229,7 @@ class Picture:
             self.version += 1
             for each in summaries:
                 if each.succeeded:
-                    known = self.calls_succeeded_at.get(each.task, each.until)
-                    self.calls_succeeded_at[each.task] = max(known, each.until)
+                    self._succeed(each.task, each.until)
 
     def calls(self, now: datetime) -> dict[str, CallTotals]:
         """Return the outcomes of each task's calls in the last quarter of an hour."""
@@ -290,8 +291,12 @@ class Picture:
             at = entry.at
         return at
 
+    def _succeed(self, task: str, at: datetime) -> None:
+        self.succeeded_at[task] = max(self.succeeded_at.get(task, at), at)
+
     def _hear_of(self, loop: LoopPicture, token: Token, entry: JournalEntry | None) -> None:
         self.version += 1
+        self.changed.add(loop.id)
         if entry is None:
             return
         if token.act is not None:
@@ -299,7 +304,9 @@ class Picture:
         elif entry.run is not None and loop.add(_run_of(entry, entry.run)):
             self.minutes.count(entry.run)
             self.entries.add(entry)
-            if entry.run.ending in FAILED:
+            if entry.run.ending is Ending.SUCCEEDED:
+                self._succeed(loop.id.task, entry.run.started_at)
+            elif entry.run.ending in FAILED:
                 key = token.loop.task, kind_of(entry.run.error or "")
                 if key in self.failed or len(self.failed) < GROUPS_KEPT:
                     self.failed.setdefault(key, Times()).note(entry.run.started_at)
@@ -315,6 +322,7 @@ class Picture:
         if listed.loop == SUPERVISION:
             return
         self.version += 1
+        self.changed.add(listed.loop)
         if listed.is_of_task or (loop := self._loop(listed.loop)) is None:
             return
         loop.listed = listed
@@ -327,10 +335,13 @@ class Picture:
             self.loops[listed.loop] = LoopPicture(listed.loop)
             self._adopted.append(listed.loop)
             if len(self._adopted) > MOST_ADOPTED:
-                del self.loops[self._adopted.popleft()]
+                self.changed.add(oldest := self._adopted.popleft())
+                del self.loops[oldest]
         self.enter(listed)
 
-    def failures(self, task: str, kind: str, now: datetime, count: int, width: int) -> list[int]:
+    def failures(
+        self, task: str, kind: str, now: datetime, count: int, width: int
+    ) -> Sequence[int]:
         """Count the failures of a task with a kind of error in the last spans, the oldest first.
 
         Args:
@@ -349,6 +360,8 @@ class Picture:
         if token.last is not None:
             tick = token.seq if token.attempt else max(token.seq - 1, 0)
             loop.add(PastRun(token.last.started_at, tick, token.last))
+            if loop.succeeded_at is not None:
+                self._succeed(loop.id.task, loop.succeeded_at)
 
     def depth_of(self, queues: Iterable[str]) -> Depth | None:
         """Return the depth of the queues of a task; None: unknown, or they do not exist."""
@@ -359,10 +372,14 @@ class Picture:
             self.depths.update(depths)
             self.version += 1
 
+    @property
+    def is_full(self) -> bool:
+        return len(self.loops) >= MOST_LOOPS
+
     def _loop(self, name: LoopId) -> LoopPicture | None:
         loop = self.loops.get(name)
         if loop is None:
-            if len(self.loops) >= MOST_LOOPS:
+            if self.is_full:
                 return None
             loop = self.loops[name] = LoopPicture(name, self.listing.get(name))
         return loop
@@ -414,7 +431,7 @@ class Times(Counter[int]):
         if len(self) > DAY // SLOT:
             del self[min(self)]
 
-    def last(self, count: int, now: datetime, width: int) -> list[int]:
+    def last(self, count: int, now: datetime, width: int) -> Sequence[int]:
         """Return the counts of the last spans, the oldest first; each has `width` slots."""
         end = (now - UNIX_EPOCH) // SLOT + 1
         begins = range(end - count * width, end, width)

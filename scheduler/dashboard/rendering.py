@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from hashlib import blake2b
 from importlib.resources import files
 from typing import Any, cast
@@ -63,7 +64,7 @@ async def answer_asset(request: Request) -> Response:
     return Response(ASSETS[name], headers=FOR_EVER, media_type=KINDS[name.rpartition(".")[2]])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rendered:
     """Hold a rendered page: its frame has a placeholder for each part."""
 
@@ -74,7 +75,7 @@ class Rendered:
     def html(self) -> str:
         return PLACE.sub(lambda place: self.parts[place[1]], self.frame)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Return a digest that identifies the page."""
         return blake2b(self.html.encode(), digest_size=9).hexdigest()

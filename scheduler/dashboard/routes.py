@@ -61,6 +61,7 @@ class Routes:
         self._documents, self._data = Documents(site), PageData(site)
         self._refusal = refusal
         self._seen: dict[tuple[object, ...], tuple[float, Rendered]] = {}
+        self._cleaned_at = 0.0
         self._turns, self._streams = Turns(), Streams()
 
     def app(self) -> Starlette:
@@ -127,8 +128,8 @@ class Routes:
         context = await page.seen(self._site, Query(request.query_params, visitor))
         if context is None:
             return JSONResponse({"error": "not found"}, 404, headers=HEADERS)
-        if (operation := self._site.operations.get(request.query_params.get("done", ""))) is not None:
-            context |= {"operation": operation}
+        if done := request.query_params.get("done"):
+            context |= {"operation": self._site.operations.get(done)}
         return JSONResponse(self._data.of_page(page.path, context), headers=HEADERS)
 
     async def _not_found(self, html: str, request: Request, visitor: Visitor) -> Response:
@@ -158,8 +159,10 @@ class Routes:
             return None
         common_to_all = self._documents.for_all(request, visitor, query)
         rendered = self._documents.rendered(page.template, common_to_all | context)
-        self._seen = {k: v for k, v in self._seen.items() if now - v[0] < STILL_S}
         self._seen[key] = now, rendered
+        if now - self._cleaned_at > STILL_S:
+            self._cleaned_at = now
+            self._seen = {k: v for k, v in self._seen.items() if now - v[0] < STILL_S}
         return rendered
 
     async def _live(self, request: Request, visitor: Visitor) -> Response:
@@ -178,8 +181,12 @@ class Routes:
         seen: str | Rendered = request.headers.get("last-event-id") or request.path_params["seen"]
         now = said = began = asyncio.get_running_loop().time()
         client = visitor.name, request.client.host if request.client else ""
+        _, just_seen = self._seen.get(self._key(page, request, visitor), (0.0, None))
         with self._streams.opened(client) as has_too_many:
             yield f"retry: {POLL_S * 1000 if has_too_many else RECONNECT_MS:.0f}\n\n"
+            if just_seen is not None and just_seen.digest == seen and not has_too_many:
+                seen = just_seen  # so only its changed parts follow, and not at once
+                await asyncio.sleep(PACE_S)
             while now - began < LONGEST_VISIT_S:
                 self._site.view(page.path)
                 rendered = await self._followed(page, request, visitor)

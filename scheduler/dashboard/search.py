@@ -1,6 +1,6 @@
 """Search loops, tasks, errors and parked messages by words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -28,15 +28,17 @@ def search(site: Site, words: str) -> dict[str, Any]:
 
     Loops beyond those that the dashboard shows are found by their name or key, in an index.
     """
-    loops = _loops(site, words)
+    parts = words.lower().split()
+    loops = _loops(site, words, parts)
     others = _others(site, words) if len(loops) < MOST_FOUND else []
-    tasks = [name for name in sorted(site.app.tasks) if _has(name, words)]
+    named = [name for name in sorted(site.app.tasks) if _has(name, parts)]
+    tasks = [name for name in named if name not in site.judged.by_name]  # of one loop: it is that
     found: dict[str, Any] = {
         "loops": loops[:MOST_FOUND],
         "count": len(loops),
         "others": others,
         "tasks": tasks[:MOST_FOUND],
-        "errors": _errors(site, words)[:MOST_FOUND],
+        "errors": _errors(site, parts)[:MOST_FOUND],
         "messages": [*islice(_messages(site, words), MOST_FOUND)] if words else [],
     }
     is_found = any(found.values())
@@ -45,14 +47,14 @@ def search(site: Site, words: str) -> dict[str, Any]:
     return {"q": words, **found, "is_found": is_found, "nearest": near}
 
 
-def _has(text: str, words: str) -> bool:
+def _has(text: str, parts: Sequence[str]) -> bool:
     text = text.lower()
-    return bool(words) and all(word in text for word in words.lower().split())
+    return bool(parts) and all(part in text for part in parts)
 
 
-def _loops(site: Site, words: str) -> list[Standing]:
+def _loops(site: Site, words: str, parts: Sequence[str]) -> list[Standing]:
     """Return the loops whose names have the words: this one first, then those that begin so."""
-    found = [each for each in site.judged.standings if _has(each.name, words)]
+    found = [each for each in site.judged.standings if _has(each.name, parts)]
     return sorted(found, key=lambda each: (each.name != words, not each.name.startswith(words)))
 
 
@@ -63,14 +65,14 @@ def _others(site: Site, words: str) -> list[str]:
     return [str(loop) for loop in found if loop not in known][:MOST_FOUND]
 
 
-def _errors(site: Site, words: str) -> list[FoundError]:
-    failures = site.judged.verdict.failures
-    found = {key: FoundError(key[0], each.error, False) for key, each in site.picture.parked.items()}
+def _errors(site: Site, parts: Sequence[str]) -> list[FoundError]:
+    failures, parked = site.judged.verdict.failures, site.picture.parked
+    found = {key: FoundError(key[0], each.error, False) for key, each in parked.items()}
     found |= {
         (each.task, kind_of(each.error)): FoundError(each.task, each.error, bool(each.loops))
         for each in failures
     }
-    return [each for each in found.values() if _has(f"{each.task} {each.error}", words)]
+    return [each for each in found.values() if _has(f"{each.task} {each.error}", parts)]
 
 
 def _messages(site: Site, words: str) -> Iterator[ParkedMessage]:

@@ -16,6 +16,7 @@ from scheduler.control.loops import ids_of
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import Access, Redact
 from scheduler.dashboard.acknowledgements import Acknowledgement
+from scheduler.dashboard.charts import Chart
 from scheduler.dashboard.feed import Feed
 from scheduler.dashboard.operations import RECORD_KEY, DashboardOperations
 from scheduler.dashboard.picture import Picture
@@ -28,10 +29,9 @@ from scheduler.dashboard.standing import (
     failures_of,
     leftovers_in_words,
     pauses_in_words,
-    standings_of,
-    succeeded_at,
     verdict_of,
 )
+from scheduler.dashboard.standings import Standings
 from scheduler.dashboard.ticks import Agenda, planned
 from scheduler.dashboard.vitals import (
     Vital,
@@ -71,10 +71,12 @@ DATA = ("args", "carry")
 class Judgement:
     """Judge all loops at a moment; what follows from it is computed once."""
 
-    def __init__(self, app: App, picture: Picture, watch: Watch, now: datetime) -> None:
+    def __init__(
+        self, app: App, picture: Picture, watch: Watch, standings: Sequence[Standing], now: datetime
+    ) -> None:
         self.version = picture.version
         self.at = now
-        self.standings = standings_of(app, picture, now)
+        self.standings = standings
         self._app, self._picture, self._watch = app, picture, watch
 
     @cached_property
@@ -121,7 +123,10 @@ class Judgement:
     @cached_property
     def total(self) -> int:
         """Count all loops, of which too many are not judged."""
-        return len(self.standings) + count_unjudged(self.standings, self._picture.listing)
+        standings, picture = self.standings, self._picture
+        return len(standings) + (
+            count_unjudged(standings, picture.listing) if picture.is_full else 0
+        )
 
     @cached_property
     def failing(self) -> int:
@@ -140,12 +145,16 @@ class Judgement:
     def by_name(self) -> dict[str, Standing]:
         return {standing.name: standing for standing in self.standings}
 
+    @cached_property
+    def tasks(self) -> Sequence[str]:
+        """Return the tasks that have loops."""
+        return sorted({each.loop.id.task for each in self.standings})
+
     def holds(self, version: int, now: datetime) -> bool:
-        """Return whether it is fresh enough; with many loops, for longer."""
-        count = len(self.standings)
-        if now - self.at >= FRESH * (1 + count // MANY):
+        """Return whether it is fresh enough; of many loops, though there is news."""
+        if now - self.at >= FRESH:
             return False
-        return version == self.version or count >= MANY
+        return version == self.version or len(self.standings) >= MANY
 
 
 class Site:
@@ -154,6 +163,7 @@ class Site:
     Attributes:
         watch: the latest answers of the broker and the processors.
         findings: the last findings of the doctor, and when.
+        charts: the last ones of each span, with the data that they show.
     """
 
     def __init__(
@@ -175,7 +185,9 @@ class Site:
         self.findings: tuple[datetime, Sequence[Finding]] | None = None
         self._redact = redact
         self._connect = connect
+        self.charts: dict[str, tuple[object, Sequence[Chart]]] = {}
         self._judged: Judgement | None = None
+        self._standings = Standings(app, self.picture)
         self._planned: tuple[datetime, Agenda] | None = None
         self._program: Program | None = None
         self._viewed_at: dict[str, datetime] = {}
@@ -261,7 +273,7 @@ class Site:
             if not known or not picture.is_listed or picture.is_reading_back:
                 continue
             now, judged = self.clock.now(), self.judged
-            succeeded = succeeded_at(judged.standings, picture)
+            succeeded = picture.succeeded_at
             with suppress(BrokerError):  # in a minute again
                 for each in known:
                     failure = judged.failure(*each.failure)
@@ -314,7 +326,9 @@ class Site:
         """Return the state of all loops, as of a moment ago."""
         now, known = self.clock.now(), self._judged
         if known is None or not known.holds(self.picture.version, now):
-            known = self._judged = Judgement(self.app, self.picture, self.watch, now)
+            standings = self._standings.at(now)
+            known = Judgement(self.app, self.picture, self.watch, standings, now)
+            self._judged = known
         return known
 
     def entries_of(self, name: str) -> Iterator[RosterEntry]:

@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from scheduler.brokers.contract import Depth
-from scheduler.control.loops import Where, put_of, where
+from scheduler.control.loops import Where
 from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.picture import DAY, RUNS_KEPT, LoopPicture, Picture
-from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import Ending
 from scheduler.protocol.topology import Names
@@ -19,12 +18,10 @@ from scheduler.queues.history import BEHIND, CallTotals
 from scheduler.queues.listing import RosterEntry
 from scheduler.spelling import counted, listed
 from scheduler.tasks.loops import App, queues_of
-from scheduler.tasks.tasks import DEFAULT_TASK_TIMEOUT, SUPERVISION
 from scheduler.timing.durations import format_duration
 from scheduler.timing.schedules import Schedule
 
 MANY = 3
-VERY_LATE = timedelta(minutes=1)
 FAILING = (Ending.RETRIED, Ending.ESCALATED)
 SPANS = (
     ("seconds", timedelta(minutes=1)),
@@ -64,6 +61,7 @@ class Standing:
         failures: how many of its last attempts have failed, in a row.
         was_late: how late a run of the last day began, if seriously so.
         task_pause: the entry that pauses its task, if the loop is not paused itself.
+        is_failing: whether a tick has failed for the last time, or one is failing again and again.
     """
 
     name: str
@@ -74,6 +72,12 @@ class Standing:
     failures: int
     was_late: timedelta | None = None
     task_pause: RosterEntry | None = None
+    is_failing: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        last = self.loop.last
+        is_over = last is not None and last.ending is Ending.ESCALATED
+        object.__setattr__(self, "is_failing", self.failures >= MANY or is_over)
 
     @property
     def failed_attempts(self) -> str:
@@ -89,52 +93,6 @@ class Standing:
     @property
     def meaning(self) -> str:
         return MEANINGS[self.state]
-
-    @property
-    def is_failing(self) -> bool:
-        """Return whether a tick has failed for the last time, or one is failing again and again."""
-        last = self.loop.last
-        return self.failures >= MANY or (last is not None and last.ending is Ending.ESCALATED)
-
-
-def standings_of(app: App, picture: Picture, now: datetime) -> list[Standing]:
-    """Judge each loop of the code, and each in the broker; by name."""
-    of_code = {loop.id: loop for loop in app.loops.values()}
-    of_tasks = {loop.task for loop in picture.loops}
-    depths = {task: picture.depth_of(queues_of(app, task)) for task in of_tasks}
-    found = list[Standing]()
-    for name in {**of_code, **picture.loops}:
-        code, task = of_code.get(name), app.tasks.get(name.task)
-        loop = picture.loops.get(name) or LoopPicture(name, picture.listing.get(name))
-        listed = loop.listed
-        if name == SUPERVISION or (code is None and (listed is None or listed.is_gone)):
-            continue
-        schedule = listed.schedule if listed is not None else code and code.schedule
-        assert schedule is not None
-        timeout = task.timeout if task else DEFAULT_TASK_TIMEOUT
-        of_task = picture.listing.of_task(name.task)
-        state = state_of(loop, now, depths.get(name.task), timeout, of_task)
-        in_code = code is not None or (bool(name.key) and task is not None)
-        late, failures = _lateness(loop, now), _failures(loop)
-        pause = None if loop.is_paused else picture.listing.pause_of(name.task)
-        found.append(Standing(str(name), state, loop, schedule, in_code, failures, late, pause))
-    return sorted(found, key=lambda standing: standing.name)
-
-
-def state_of(
-    loop: LoopPicture,
-    now: datetime,
-    depth: Depth | None,
-    timeout: timedelta,
-    of_task: RosterEntry | None = None,
-) -> Where:
-    """Return where a loop is, by the depth of its task's queue and the pause of its task."""
-    listed, token = loop.listed, loop.token
-    if listed is None and token is not None:  # the roster was not read yet
-        entry = Entry(token.epoch, LoopState.ACTIVE, token.life)
-        listed = RosterEntry(loop.id, token.schedule, token.args, entry, at=now)
-    put = None if token is None else put_of(token)
-    return where(listed, put, now, depth, of_task=of_task, timeout=timeout)
 
 
 def pauses_in_words(app: App, picture: Picture) -> list[str]:
@@ -173,22 +131,6 @@ def leftovers_in_words(picture: Picture) -> list[str]:
         "parks what waits."
         for each in picture.leftovers
     ]
-
-
-def _failures(loop: LoopPicture) -> int:
-    count = 0
-    for run in reversed(loop.runs):
-        if run.last.ending not in FAILING:
-            break
-        count += 1
-    return count
-
-
-def _lateness(loop: LoopPicture, now: datetime) -> timedelta | None:
-    latest = loop.latest
-    if latest is None or latest.last.late <= VERY_LATE or now - latest.started_at > DAY:
-        return None
-    return latest.last.late
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +220,7 @@ def failures_of(
     since.
     """
     found: dict[tuple[str, str], Failure] = {}
-    succeeded = succeeded_at(standings, picture)
+    succeeded = picture.succeeded_at
     for each in standings:
         if each.is_failing:
             task = each.loop.id.task
@@ -313,15 +255,6 @@ def failures_of(
 def _urgency(failure: Failure) -> tuple[bool, int, int, str]:
     is_known = failure.acknowledged is not None
     return is_known, -len(failure.loops), -failure.parked, failure.task
-
-
-def succeeded_at(standings: Iterable[Standing], picture: Picture) -> dict[str, datetime]:
-    """Return when a run or a call of each task succeeded last, as far as known."""
-    found = dict(picture.calls_succeeded_at)
-    for each in standings:
-        if (at := each.loop.succeeded_at) is not None:
-            found[each.loop.id.task] = max(found.get(each.loop.id.task, at), at)
-    return found
 
 
 def _capped(count: int, is_capped: bool) -> str:

@@ -65,6 +65,13 @@ class Answer(NamedTuple):
     html: str
 
 
+class Visit(NamedTuple):
+    """How long it took to open a page, and the bytes that came of what was new."""
+
+    opened_ms: float
+    size: int
+
+
 @dataclass(frozen=True)
 class Dashboard:
     """Its process, and where it answers."""
@@ -97,8 +104,8 @@ class Dashboard:
 
     async def watch(
         self, path: str, seconds: float, all_open: asyncio.Barrier, viewer: int = 0
-    ) -> int:
-        """Look at a page once all are open; returns the bytes that came of what was new."""
+    ) -> "Visit":
+        """Look at a page once all are open."""
         page = await self.get(path, viewer)
         live = re.search(r'data-live="([^"]+)"', page.html)
         assert live, path
@@ -111,7 +118,7 @@ class Dashboard:
                 while got := await reader.read(1 << 16):
                     count += len(got)
         except TimeoutError:
-            return count
+            return Visit(page.ms, count)
         finally:
             writer.close()
         raise RuntimeError(f"The news of {path} have ended.")
@@ -199,17 +206,22 @@ async def look(dashboard: Dashboard, paths: Sequence[str], seconds: float) -> No
     cpu, began = dashboard.cpu, time.monotonic()
     until = asyncio.get_running_loop().time() + seconds
     slowest = await (slowest_page(dashboard, until) if len(paths) > 1 else wait(until))
-    sent = await asyncio.gather(*watching)
+    visits = await asyncio.gather(*watching)
     passed = time.monotonic() - began
     by_page = defaultdict[str, list[float]](list)
-    for path, count in zip(paths, sent, strict=True):
-        by_page[path].append(count / passed)
+    for path, visit in zip(paths, visits, strict=True):
+        by_page[path].append(visit.size / passed)
     core = (dashboard.cpu - cpu) / passed
     line = f"{len(paths):3} viewers, {passed:4.0f} s: {core:7.2%} of a core"
-    if sent:
-        line += f", {sum(sent) / passed / len(paths) / 1024:6.2f} KB a second to each"
+    if visits:
+        sent = sum(each.size for each in visits)
+        line += f", {sent / passed / len(paths) / 1024:6.2f} KB a second to each"
     line += f", {dashboard.memory:5.0f} MB"
     say(f"{line}; a page took up to {slowest:.0f} ms" if slowest else line)
+    if len(visits) > 1:
+        opened = sorted(each.opened_ms for each in visits)
+        half, last = opened[len(opened) // 2], opened[-1]
+        say(f"      opened at once: half of them after {half:.0f} ms, all after {last:.0f} ms")
     if len(by_page) > 1:
         for path, rates in [*by_page.items()][: len(PAGES)]:
             say(f"      {path:24}{statistics.mean(rates) / 1024:8.2f} KB a second")

@@ -49,6 +49,8 @@ def test_the_defaults_suit_a_broker_on_this_machine():
         "send_longest_wait": timedelta(minutes=2),
         "health_port": None,
         "metrics_port": None,
+        "environment": "",
+        "environment_color": None,
         "log_level": "info",
         "log_format": "text",
     }

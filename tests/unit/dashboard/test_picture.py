@@ -139,9 +139,7 @@ def test_what_was_parked_is_told_of_its_loop() -> None:
 
 def test_failures_are_counted_by_task_error_and_time_a_parked_loop_once() -> None:
     errors = ("TimeoutError: 5 s", "TimeoutError: 10 s", "OSError: full")
-    runs = [
-        ran(0, attempt=number, ending=Ending.RETRIED) for number in range(1, len(errors) + 1)
-    ]
+    runs = [ran(0, attempt=number, ending=Ending.RETRIED) for number in range(1, len(errors) + 1)]
     failed = [
         replace(run, last=replace(run.last, error=error, started_at=at(60 * number)))
         for number, (run, error) in enumerate(zip(runs, errors, strict=True))
@@ -149,8 +147,12 @@ def test_failures_are_counted_by_task_error_and_time_a_parked_loop_once() -> Non
     ]
     picture = picture_of(*failed, failed[0])
     error, loop, call = TimeoutError("5 s"), token_key(POLL, NO_WAIT.key), task_key("poll")
-    for key, second in ((loop, 61), (call, 300), (call, 301)):
-        picture.hear(record_of(parked(message(ran(1)), key, Reason.EXHAUSTED, error, at(second))))
+    for it, key, second in (
+        (message(ran(1)), loop, 61),
+        (Message(b"{}"), call, 300),
+        (Message(b"{}"), call, 301),
+    ):
+        picture.hear(record_of(parked(it, key, Reason.EXHAUSTED, error, at(second))))
     kind = kind_of(errors[0])
     assert picture.failures("poll", kind, at(359), 3, 1) == [0, 2, 2]
     assert picture.failures("poll", kind, at(359), 2, 20) == [0, 4]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from random import Random
 from urllib.parse import parse_qsl
 
 import pytest
@@ -16,14 +17,13 @@ from scheduler.dashboard.standing import (
     Standing,
     delayed,
     failures_of,
-    standings_of,
-    state_of,
     verdict_of,
 )
+from scheduler.dashboard.standings import Standings, state_of
 from scheduler.dashboard.workloads import count_unjudged, workloads
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.hatchery import timers
-from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token
+from scheduler.protocol.tokens import WHOLE, Ending, LastRun, LoopId, Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.listing import Listing, RosterEntry, messages_of, parts_of
 from scheduler.tasks.tasks import SUPERVISION
@@ -194,10 +194,47 @@ def test_loops_of_the_code_and_of_the_broker_are_told_apart() -> None:
     for loop in (POLL, user, old):
         picture.hear(message(ran(0, loop=loop)))
     picture.list([listed(), listed(loop=user), listed(loop=old)])
-    found = {each.name: each.in_code for each in standings_of(app, picture, at(1))}
+    found = {each.name: each.in_code for each in Standings(app, picture).at(at(1))}
     assert found == {"old": False, "poll": True, "poll.user-1": True}
     picture.list([RosterEntry(old, Every("1s"), {}, Entry(9, LoopState.GONE, 5, 5))])
-    assert "old" not in {each.name for each in standings_of(app, picture, at(1))}
+    assert "old" not in {each.name for each in Standings(app, picture).at(at(1))}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_standings_that_are_renewed_are_those_that_are_judged_anew(seed: int) -> None:
+    app, dice = new_app(), Random(seed)
+
+    @app.periodic(every="10s")
+    async def poll() -> None: ...
+
+    picture = Picture("test")
+    renewed = Standings(app, picture)
+    names = [POLL, *(LoopId("poll", f"user-{number}") for number in range(5))]
+    states = [LoopState.ACTIVE, LoopState.PAUSED, LoopState.GONE]
+    now, epoch = 0.0, 5
+    for _ in range(60):
+        now += dice.choice([0, 1, 5, 10, 70])
+        loop, epoch = dice.choice(names), epoch + 1
+        match dice.randrange(4):
+            case 0:
+                late = LastRun(Ending.ESCALATED, at(now - 90), at(now), timedelta(0))
+                token = ran(int(now), loop=loop, epoch=epoch, last=late)
+                picture.hear(message(dice.choice([token, ran(int(now), loop=loop, epoch=epoch)])))
+            case 1:
+                state = dice.choice(states)
+                entry = Entry(epoch, state, epoch)
+                picture.list([RosterEntry(loop, Every("10s"), {}, entry, at=at(now))])
+            case 2:
+                held = dice.choice(states[1:])
+                whole = listed(loop=LoopId("poll", WHOLE))
+                picture.listing.enter(replace(whole, entry=Entry(epoch, held, epoch), at=at(now)))
+            case _:
+                depth = dice.choice([None, BUSY, IDLE, ALONE])
+                picture.measure({app.names.processor_queue("poll"): depth})
+        if dice.random() < 0.7:
+            assert renewed.at(at(now)) == Standings(app, picture).at(at(now))
+    day = timedelta(days=1, seconds=now + 1)
+    assert renewed.at(START + day) == Standings(app, picture).at(START + day)
 
 
 def test_a_filter_is_what_its_query_says_and_says_it_again() -> None:
