@@ -1,4 +1,4 @@
-"""One dashboard in three worker processes of uvicorn, behind nginx as it is by default."""
+"""One dashboard in three worker processes of uvicorn, behind a proxy as it is by default."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from html import unescape
 from pathlib import Path
@@ -40,6 +40,12 @@ http {{
   server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://127.0.0.1:{pages}; }} }}
 }}
 """
+TRAEFIK = """
+http:
+  routers: {{pages: {{rule: "PathPrefix(`/`)", service: pages}}}}
+  services: {{pages: {{loadBalancer: {{servers: [{{url: "http://127.0.0.1:{pages}"}}]}}}}}}
+"""
+NO_TRAEFIK = "There is no traefik in the PATH: Debian has no package of it."
 START_LIMIT_S = 30
 WORKERS = 3
 ACTIONS = 50
@@ -52,15 +58,42 @@ def find_nginx() -> str | None:
     return shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
-@pytest.fixture
-def nginx() -> str:
+Proxy = Callable[[Path, int, int], list[str]]
+"""Writes its configuration into a folder, for its port and that of the pages; returns a command."""
+
+
+def nginx() -> Proxy:
     if find_nginx() is None and os.geteuid() == 0 and shutil.which("apt-get"):
         with rabbitmq.locked(Path(tempfile.gettempdir(), "scheduler-tests-install.lock")):
             if find_nginx() is None:
                 rabbitmq.install("nginx-light")
     if (program := find_nginx()) is None:
         pytest.fail(NO_NGINX, pytrace=False)
-    return program
+
+    def configured(folder: Path, port: int, pages: int) -> list[str]:
+        config = folder / "nginx.conf"
+        config.write_text(NGINX.format(folder=folder, port=port, pages=pages))
+        return [program, "-c", str(config)]
+
+    return configured
+
+
+def traefik() -> Proxy:
+    if (program := shutil.which("traefik")) is None:
+        pytest.skip(NO_TRAEFIK)
+
+    def configured(folder: Path, port: int, pages: int) -> list[str]:
+        config = folder / "traefik.yaml"
+        config.write_text(TRAEFIK.format(pages=pages))
+        listening = f"--entryPoints.web.address=127.0.0.1:{port}"
+        return [program, listening, f"--providers.file.filename={config}"]
+
+    return configured
+
+
+@pytest.fixture(params=[nginx, traefik])
+def proxy(request: pytest.FixtureRequest) -> Proxy:
+    return request.param()
 
 
 def free_port() -> int:
@@ -74,19 +107,17 @@ def is_open(port: int) -> bool:
 
 
 @pytest.fixture
-def address(field_: Field, nginx: str, tmp_path: Path) -> Iterator[str]:
-    """Where nginx answers."""
+def address(field_: Field, proxy: Proxy, tmp_path: Path) -> Iterator[str]:
+    """Where the proxy answers."""
     field_.app = f"{APPS}/ward.py:app"
     field_.declares = ward.made(field_.namespace).topology()
     field_.call("seed")
     port, pages = free_port(), free_port()
-    config = tmp_path / "nginx.conf"
-    config.write_text(NGINX.format(folder=tmp_path, port=port, pages=pages))
     environment = os.environ | {"NAMESPACE": field_.namespace, "SCHEDULER_BROKER_URL": field_.url}
     uvicorn = [sys.executable, "-m", "uvicorn", "tests.integration.apps.ward:pages"]
     commands = (
         [*uvicorn, "--workers", str(WORKERS), "--port", str(pages), "--log-level", "warning"],
-        [nginx, "-c", str(config)],
+        proxy(tmp_path, port, pages),
     )
     processes = [
         subprocess.Popen(command, env=environment, start_new_session=True) for command in commands
