@@ -29,6 +29,7 @@ from scheduler.timing.moments import UNIX_EPOCH
 
 PREFETCH = 500
 FOLLOW_PREFETCH = 100
+ACK_WITHIN_S = 0.5
 MOST_IN_CHUNK = 65_535  # entries, which RabbitMQ writes into a stream at once
 # On a busy machine, the first entry of a stream takes a second.
 FIRST_ENTRY_TIMEOUT = timedelta(seconds=2)
@@ -294,6 +295,8 @@ class AmqpFollower(AmqpConsumer):
         self._began: float | None = None
         self._last: StreamEntry | None = None
         self._recognised: asyncio.Future[bool] | None = None
+        self._unacked = 0
+        self._to_ack: tuple[DriverChannel, int] | None = None
 
     async def _until_interrupted(self, interrupted: asyncio.Future[str]) -> bool:
         while True:
@@ -360,8 +363,19 @@ class AmqpFollower(AmqpConsumer):
             self._last = entry
             if not is_mark(entry.message):
                 self._handler(entry.message)
-        with suppress(ChannelInvalidStateError):
-            deliveries.channel.settle(entry.tag)
+        self._to_ack = deliveries.channel, entry.tag
+        self._unacked += 1
+        if self._unacked == 1:
+            deliveries.channel.loop.call_later(ACK_WITHIN_S, self._ack)
+        elif self._unacked > FOLLOW_PREFETCH // 2:
+            self._ack()
+
+    def _ack(self) -> None:
+        """Ack the entries so far together: each ack is a write."""
+        if self._to_ack is not None:
+            (channel, tag), self._to_ack, self._unacked = self._to_ack, None, 0
+            with suppress(ChannelInvalidStateError):
+                channel.settle(tag, multiple=True)
 
     def _is_news(self, entry: StreamEntry) -> bool:
         if self._recognised is None:
