@@ -21,6 +21,7 @@ PAGES = {
     "wall": "/wall",
     "loops": "/loops?sort=state",
     "by-task": "/loops?by=task",
+    "search": "/search?q=oslo",
     "loop": "/loop?name=crawl-tokyo",
     "nightly": "/loop?name=close-books-oslo",
     "schedule": "/loop/schedule?loop=close-books-oslo",
@@ -47,7 +48,8 @@ def main() -> None:
     if program is None:
         sys.exit("There is no browser: install Chromium, or name it in SCHEDULER_TEST_CHROMIUM.")
     PICTURES.mkdir(parents=True, exist_ok=True)
-    with shown("dev", f"{APPS}/store.py:app", "--port", "0") as dashboard, sync_playwright() as it:
+    app, named = f"{APPS}/store.py:app", {"SCHEDULER_ENVIRONMENT": "Production"}
+    with shown("dev", app, "--port", "0", **named) as dashboard, sync_playwright() as it:
         browser = it.chromium.launch(executable_path=program, args=["--no-sandbox"])
         prepare(browser, dashboard, warm)
         for path in pictures(browser, dashboard):
