@@ -26,6 +26,7 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.pacing import backoff
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(seconds=1)
+CLOSING_TIMEOUT_S = 5.0
 ENTERED_WITHIN_S = 5.0
 INTERRUPTIONS = ConnectionLost, Connected, ConsumerInterrupted, ConsumerResumed
 
@@ -75,7 +76,11 @@ class Knowledge:
     async def __aexit__(self, *exception: object) -> None:
         if self._catching_up is not None:
             await cancelled(self._catching_up)
-        await self._opened.aclose()
+        # A broker that an alarm blocks confirms no end; closing the connection has the same effect.
+        closing = asyncio.create_task(self._opened.aclose(), name="end of following")
+        done, _ = await asyncio.wait([closing], timeout=CLOSING_TIMEOUT_S)
+        if done:
+            closing.result()
 
     async def soon_current(self) -> None:
         """Wait until it is current, but not for long: calls do not depend on the roster.

@@ -81,6 +81,24 @@ async def knowing(stage: Stage) -> AsyncGenerator[Knowing]:
             yield Knowing(knowledge, roster.listing, broker, events)
 
 
+async def test_a_broker_that_confirms_no_end_does_not_keep_a_processor(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await due_at_ten(stage)
+    alarm_is_over, leave = asyncio.Event(), RollCall.__aexit__
+
+    async def hang(roll_call: RollCall, *exception: object) -> None:
+        await alarm_is_over.wait()
+        await leave(roll_call, *exception)
+
+    monkeypatch.setattr(RollCall, "__aexit__", hang)
+    async with knowing(stage):
+        began = stage.clock.now()
+    assert stage.clock.now() - began == timedelta(seconds=5)
+    alarm_is_over.set()
+    await asyncio.sleep(1)
+
+
 async def due_at_ten(stage: Stage) -> None:
     """Seed a loop that is due after ten seconds."""
 
