@@ -16,7 +16,7 @@ In JSON it is an object of tasks, each an object of keys.
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
@@ -91,7 +91,8 @@ def loops_in(path: FilePath, tasks: Mapping[str, TaskSpec]) -> Wanted:
 def _read(file: Path) -> Mapping[str, Any]:
     try:
         text = file.read_text(encoding="utf-8")
-        read = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        is_json = file.suffix == ".json"
+        read = json.loads(text, object_pairs_hook=_unique) if is_json else tomllib.loads(text)
     except OSError as error:
         raise _wrong(file, f"it cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:  # invalid TOML, JSON, or UTF-8; or too deep
@@ -99,6 +100,16 @@ def _read(file: Path) -> Mapping[str, Any]:
     if not isinstance(read, dict):
         raise _wrong(file, f"expected an object of tasks, got: {shown(read)}.")
     return cast("dict[str, Any]", read)
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, unless one of its names is there twice: TOML has no such either."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{shown(twice)} is there twice in one object")
+    return members
 
 
 def _loops(

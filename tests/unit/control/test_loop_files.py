@@ -174,6 +174,11 @@ async def test_what_cannot_be_used_is_told_with_its_place_and_nothing_is_done(
         ("loops.json", b"{", "it cannot be read: Expecting property name"),
         ("loops.toml", b"\xff", "it cannot be read: 'utf-8' codec"),
         ("loops.json", b"[" * 100_000, "it cannot be read: maximum recursion depth exceeded"),
+        (
+            "loops.json",
+            b'{"b": {}, "a": {}, "b": {}}',
+            "it cannot be read: 'b' is there twice in one object.",
+        ),
         ("loops.toml", b"a = " + b"[" * 100_000, "it cannot be read: "),
         ("loops.toml", None, "it cannot be read: No such file or directory."),
     ],
