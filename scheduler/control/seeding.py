@@ -5,7 +5,7 @@ operators and pods can seed at the same time: for each loop, one of them is firs
 find it unchanged.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from scheduler.control.beginnings import BEGUN_AT_ONCE, Beginnings, Intent
 from scheduler.control.installation import Installation
 from scheduler.control.loops import (
     Where,
+    as_entered,
     as_listed,
     as_to_be_seeded,
     entry_before,
@@ -99,7 +100,8 @@ class Seeding:
         await self._roster.compact()
         await self._begin_all([self._app.supervision], new)
         await self._keep_pauses_of_old_names()
-        begun = await self._begin_all(self._wanted(listing), new, paused=paused)
+        wanted = self._wanted(listing)
+        begun = await self._begin_all(wanted, new, paused=paused, renew=self._renewed)
         for report in begun:
             self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, report.due_at))
         reports = await self._checked(begun)
@@ -152,7 +154,9 @@ class Seeding:
         loops = [self._app.supervision, *self._app.loops.values()]
         unseeded = [loop for loop in loops if loop.id not in listing]
         is_lost = self._app.names.roster in new and self._app.names.imprint not in new
-        reports = await self._begin_all(unseeded, new)
+        reports = await self._begin_all(
+            unseeded, new, renew=lambda loop, there: None if loop.id in there else loop
+        )
         for report in reports:
             if report.did is Effect.CREATED and not is_lost:
                 event: Event = LoopSeeded(report.loop.id, report.did.value, report.due_at)
@@ -229,18 +233,37 @@ class Seeding:
         loops += keyed_loops_of(self._app, listing)
         return list({loop.id: loop for loop in loops}.values())
 
+    def _renewed(self, loop: Loop, listing: Listing) -> Loop | None:
+        """Return the wanted loop, since another program may have changed it; None: it has ended."""
+        if (of_code := self._app.loops.get(loop.id)) is not None:
+            return as_to_be_seeded(of_code, listing)
+        listed = listing.get(loop.id)
+        if listed is None or listed.is_gone:
+            listed = entry_before(self._app, loop.id, listing)
+        return None if listed is None or listed.is_gone else as_entered(loop, listed)
+
     async def _begin_all(
-        self, loops: Sequence[Loop], new: Collection[str] = (), *, paused: bool = False
+        self,
+        loops: Sequence[Loop],
+        new: Collection[str] = (),
+        *,
+        paused: bool = False,
+        renew: Callable[[Loop, Listing], Loop | None] = lambda loop, _: loop,
     ) -> list[Report]:
         """Begin epochs of the loops to start, change or rename.
 
         Args:
             new: the queues that were just declared.
+            renew: returns the loop that is wanted now; None: none.
         """
         noted = await self._noted_under_old_names(loops)
-        return await self._beginnings.act(
-            loops, lambda loop, listing: self._decide(loop, listing, new, noted, paused=paused)
-        )
+
+        def decide(loop: Loop, listing: Listing) -> Report | Intent:
+            if (wanted := renew(loop, listing)) is None:
+                return Report(loop, Effect.UNCHANGED)
+            return self._decide(wanted, listing, new, noted, paused=paused)
+
+        return await self._beginnings.act(loops, decide)
 
     async def _noted_under_old_names(self, loops: Sequence[Loop]) -> Mapping[LoopId, Checkpoint]:
         """Return the progress of renamed loops under their old names, by the new loop.

@@ -10,8 +10,8 @@ from scheduler.control.keyed import Synced
 from scheduler.errors import BrokerUnavailable, InvalidArguments, UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.sending import CallTask
-from tests.faulty import FaultyBroker
-from tests.stage import Stage, new_app
+from tests.faulty import Call, FaultyBroker
+from tests.stage import Stage, new_app, program_of
 
 
 async def with_digest(stage: Stage) -> tuple[Scheduler, CallTask[Any, Any, Any], list[str]]:
@@ -87,3 +87,21 @@ async def test_what_could_not_be_done_is_done_by_the_next_call(stage: Stage) -> 
     assert set(await listed(digest)) == {"a", "b"}
     stage.expects_none(LoopId("digest", "a"))
     stage.expects_none(LoopId("digest", "b"))
+
+
+async def test_a_seed_keeps_what_others_change_while_it_goes_on(stage: Stage) -> None:
+    app, digest, _ = await with_digest(stage)
+    await digest.sync({"moved": Every("1m"), "stopped": Every("1m")})
+    reads = 0
+
+    async def change(call: Call) -> None:
+        nonlocal reads
+        reads += 1
+        if reads == 4:  # it has chosen the loops, and reads once more to decide
+            await digest.start("moved", every="5m")
+            await digest.stop("stopped")
+
+    async with FaultyBroker(stage.server) as broker:
+        broker.on("publish", where=lambda call: call.routing_key == app.names.roster).first(change)
+        await program_of(app, broker, stage.clock).seeding.seed()
+    assert await listed(digest) == {"moved": (Every("5m"), {})}
