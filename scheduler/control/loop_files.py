@@ -103,7 +103,7 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON, unless one of its names is there twice: TOML has no such either."""
+    """Return an object of JSON; refuse one that has a name twice, as TOML does."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]

@@ -29,7 +29,7 @@ from scheduler.protocol.tokens import LastRun, LoopId, Token
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.history import BEHIND, CallTotals, Summary, totals_of
 from scheduler.queues.journal import with_progress_of
-from scheduler.queues.listing import Listing, OutOfScope, RosterEntry
+from scheduler.queues.listing import Listing, RosterEntry
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import Answers
 from scheduler.tasks.loops import Loop, queues_of, resting, served
@@ -179,17 +179,8 @@ class Survey:
 
     async def status(self, *only: Loop) -> list[Status]:
         """Return the status of each loop of the code and each keyed one, or only of some."""
-        if not only:
-            listing = await self.listing()
-            return await self._statuses(self.loops(listing), listing)
-        try:
-            listing = await self.listing([loop.id for loop in only])
-            return await self._statuses([as_listed(loop, listing) for loop in only], listing)
-        except OutOfScope:
-            listing = await self.listing()
-            return await self._statuses([as_listed(loop, listing) for loop in only], listing)
-
-    async def _statuses(self, loops: Sequence[Loop], listing: Listing) -> list[Status]:
+        listing = await self.listing([loop.id for loop in only] if only else None)
+        loops = [as_listed(loop, listing) for loop in only] if only else self.loops(listing)
         await self._last_tokens([loop.id for loop in loops], listing)
         # The journal did not report later puts.
         now = self._heard_at or self._clock.now()

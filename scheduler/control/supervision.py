@@ -183,7 +183,7 @@ class Supervisor:
         known_at = self._clock.now()  # the census may miss later puts
         await self._read_on(memory.counted_at)
         orphans = self._census.orphans()
-        # Beside a newer release, this code may not know of all shards.
+        # A newer release may have more shards than this code knows.
         shards = await self._installation.shards()
         tasks = self._app.tasks.keys() & self._listing.counts.keys()
         depths = await self._survey.depths(tasks, shards)

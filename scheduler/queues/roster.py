@@ -59,6 +59,9 @@ Question = tuple[ReadFrom, Collection[LoopId] | None]
 class Roster:
     """Read and append to the roster of a namespace; each entry is read once over this connection.
 
+    Args:
+        listing: receives the entries of all loops; None: a new one, perhaps for some loops only.
+
     Attributes:
         listing: the entries so far.
         inherits: whether the listing keeps entries of a stream that was recreated: for those who
@@ -73,6 +76,7 @@ class Roster:
         self._clock = clock
         self._snapshots = Snapshots(broker, names)
         self.listing = Listing() if listing is None else listing
+        self._is_given = listing is not None
         self._followed: list[Following] = []
         self.inherits = False
         self._since_snapshot = 0
@@ -190,7 +194,7 @@ class Roster:
     async def _read(self, asked: Sequence[Question]) -> Listing:
         is_exact = any(read_from == self._read_to_end for read_from, _ in asked)
         read_from = self._read_to_end if is_exact else self._read_what_is_there
-        loops, is_for_all = set[LoopId](), self.inherits
+        loops, is_for_all = set[LoopId](), self._is_given or self.inherits
         for _, only in asked:
             loops.update(only or ())
             is_for_all = is_for_all or only is None
@@ -241,7 +245,7 @@ class Roster:
     async def _read_on_or_anew(self, read_from: ReadFrom, only: Collection[LoopId] | None) -> None:
         """Read on from the last position, or the last snapshot; or all of it."""
         if self.listing.scope is not None and not self.was_read_for(only):
-            self.listing.clear()
+            self.listing = Listing()  # others may be looking at the one before
         listing, start = self.listing, self.listing.reached
         if start is not None and await self._enter_all(read_from(start), start):
             return

@@ -520,8 +520,18 @@ async def test_of_a_long_roster_only_the_shares_of_the_loops_that_are_looked_up_
     for loop in others:  # each time twice as much, and then all
         assert loop in await reader.read([loop])
         assert (await reader.read([loop])).is_for(loop)
-    assert len(listing) == len(loops)
-    assert listing[one] == later
+    assert len(await reader.read([one])) == len(loops)
+    assert (await reader.read([one]))[one] == later
+    assert listing.get(one)  # of one who still looks at what was read first
+    racing = roster_of(NAMES, broker, clock)
+
+    async def ask(turns: int, loop: LoopId) -> RosterEntry | None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await racing.consult([loop], lambda listing: listing.get(loop))
+
+    found = await asyncio.gather(*(ask(7 * n, loop) for n, loop in enumerate(others)))
+    assert found == loops[1:]
 
 
 @pytest.mark.usefixtures("_short")
