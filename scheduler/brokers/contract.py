@@ -67,6 +67,8 @@ from scheduler.protocol.topology import Binding, Topology
 EMBEDDED = "memory"
 MARK_TYPE = "scheduler.barrier"
 DEFAULT_TIMEOUT = timedelta(seconds=30)
+IN_FLIGHT = 192
+"""As many messages as a connection publishes at once without waiting, in any order."""
 LONGEST_SILENCE = timedelta(seconds=10)
 BEFORE_TELLING_AGAIN = timedelta(seconds=0.5)
 AS_LONG_AS_IT_TAKES = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 
+from scheduler.brokers.contract import IN_FLIGHT
 from scheduler.control.first_tokens import first_token, joined
 from scheduler.control.loops import as_listed
 from scheduler.control.reports import Effect, Report, actor
@@ -30,9 +31,6 @@ CALLED_AT_ONCE = 2_000
 """Loops in one question of a roll call: some 100 kB."""
 
 BEGUN_AT_ONCE = 10_000
-PUT_AT_ONCE = 192
-"""As many as a connection has in flight for one timer without waiting."""
-
 REPAIRED = {
     "lost": "its token was put again",
     "doubled": "a node of the broker delivered its token twice: one token replaces both",
@@ -167,7 +165,7 @@ class Beginnings:
         await side_by_side(
             lambda each: self._put(each, entries[each.loop.id], tokens[each.loop.id], past_journal),
             accepted,
-            at_once=PUT_AT_ONCE,
+            at_once=IN_FLIGHT,
         )
         await self._journal.record([tokens[loop] for loop in untold])
         silent = await self._call(accepted, entries)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, IN_FLIGHT, Broker
 from scheduler.brokers.properties import encoded, encoded_key
 from scheduler.errors import (
     AccessRefused,
@@ -57,7 +57,6 @@ FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
 FLOW_CONTROL = Blocked, Rejected, ConfirmationTimeout
 LOOK_EVERY = 5 * SECOND
 CLAIM = 2 * DEFAULT_TIMEOUT  # longer than a process tries one message
-AT_ONCE = 192  # of many calls: as many as a connection has in flight without waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +326,7 @@ class Outbox:
                     if id.stored:
                         deadline = ZERO
 
-        await asyncio.gather(*(send_some() for _ in range(min(AT_ONCE, len(calls)))))
+        await asyncio.gather(*(send_some() for _ in range(min(IN_FLIGHT, len(calls)))))
         sent = [id for id in ids if id is not None]
         if errors and sent:
             detail = f"{len(sent)} of {len(ids)} messages for {task!r} were sent: {errors[0]}"
@@ -350,7 +349,7 @@ class Outbox:
         return total
 
     async def _send_some(self, store: UnsentStore, broker: Broker) -> int:
-        claimed = await asyncio.to_thread(store.read, most=AT_ONCE, claim=CLAIM)
+        claimed = await asyncio.to_thread(store.read, most=IN_FLIGHT, claim=CLAIM)
         confirmed, errors = list[Unsent](), list[SchedulerError]()
 
         async def send_again(unsent: Unsent) -> None:

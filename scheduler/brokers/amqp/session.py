@@ -16,12 +16,13 @@ from scheduler.brokers.amqp.driver import (
     lost_with,
     reason_of,
 )
-from scheduler.brokers.contract import BrokerInfo, cancelled
+from scheduler.brokers.contract import IN_FLIGHT, BrokerInfo, cancelled
 from scheduler.brokers.credentials import user_of
 
 ANSWER_TIMEOUT = timedelta(seconds=20)
 """Shorter than the timeouts of callers, so that a dead connection is closed first."""
-LANES, LANE_HOLDS = 8, 24
+LANE_HOLDS = 24
+LANES = IN_FLIGHT // LANE_HOLDS
 """RabbitMQ blocks a channel with 32 unconfirmed messages to one quorum queue.
 
 A few messages still share one channel: each further one costs broker and worker more.
