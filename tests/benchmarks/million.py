@@ -20,7 +20,11 @@ On a private RabbitMQ, of the root in SCHEDULER_TEST_RABBITMQ_ROOT if that is se
 - kill: the broker is killed and started again. The first run after that, and the time until all
   that came due has run.
 
-A part that fails is told, and the others go on.
+A part that fails is told, and the others go on. One more, which has to be named in `--only`:
+
+- steady: what a run costs when each loop waits in one timer, as it does after its first runs. The
+  loops that come due meanwhile are started at the pace of their runs, the others at once; each
+  comes due one period later. To compare numbers of loops, vary the period with them.
 """
 
 import argparse
@@ -36,6 +40,7 @@ from collections.abc import (
     Callable,
     Coroutine,
     Generator,
+    Iterator,
     Mapping,
     Sequence,
 )
@@ -65,6 +70,10 @@ PROCESSORS = 2
 CALLS, CALLS_OVER = 100_000, 60.0
 FIRST_LOOPS = 10_000, 110_000
 """How many there are after the first parts that start some."""
+
+STEADY = "steady"
+STEP = 0.1
+"""Seconds between the starts of loops at the pace of their runs."""
 
 FIRST_CALL = 10_000_000  # numbers of calls, beside those of loops
 PATIENCE = 1800.0
@@ -119,6 +128,7 @@ class Million:
             "dashboard": self.show,
             "lost": self.lose,
             "kill": self.kill,
+            STEADY: self.run_steady,
         }
 
     async def seed(self) -> None:
@@ -157,11 +167,38 @@ class Million:
         with self._processors(PROCESSORS) as pids:
             await self._caught_up()
             await self._supervised()
-            began, own, brokers = now(), cpu_of(set(pids)), self._broker()
-            await asyncio.sleep(self._seconds)
-            own, brokers = cpu_of(set(pids)) - own, self._broker() - brokers
-            runs = self._runs(began)
-            memory = max(map(memory_of, pids))
+            return await self._counted(pids)
+
+    async def run_steady(self) -> str:
+        rate = self._loops / self._period.total_seconds()
+        paced = min(self._loops, int(rate * (self._seconds + 60)))
+        with self._processors(PROCESSORS) as pids:
+            began = now()
+            async with app:
+                for first in range(0, paced, step := max(round(rate * STEP), 1)):
+                    await asyncio.sleep(began + first / rate - now())
+                    await ping.start_many(self._due_after_period(first, min(first + step, paced)))
+                await ping.start_many(
+                    self._due_after_period(paced, self._loops), progress=self._progress
+                )
+            await asyncio.sleep(began + self._period.total_seconds() + 15 - now())
+            return await self._counted(pids)
+
+    def _due_after_period(self, begin: int, end: int) -> Iterator[tuple[str, Any]]:
+        """Yield the loops with these numbers, on a grid that has just passed."""
+        for number in range(begin, end):
+            passed = int((now() - 0.02) * 1000) % int(self._period.total_seconds() * 1000)
+            offset = timedelta(milliseconds=passed)
+            every = Every(self._period, mode="fixed_rate", offset=offset)
+            yield f"loop-{number}", (every, {"number": number})
+
+    async def _counted(self, pids: Sequence[int]) -> str:
+        """Count the runs of some time, and what they cost."""
+        began, own, brokers = now(), cpu_of(set(pids)), self._broker()
+        await asyncio.sleep(self._seconds)
+        own, brokers = cpu_of(set(pids)) - own, self._broker() - brokers
+        runs = self._runs(began)
+        memory = max(map(memory_of, pids))
         due = self._loops / self._period.total_seconds() * self._seconds
         late = sorted(lateness(runs))
         return (
@@ -325,7 +362,7 @@ async def measure(million: Million, only: Sequence[str]) -> bool:
     failed = False
     await million.seed()
     for name, part in million.parts.items():
-        if only and name not in only:
+        if name not in only if only else name == STEADY:
             continue
         try:
             figures = await part()
