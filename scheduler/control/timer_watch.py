@@ -6,7 +6,7 @@ target queues rejects 32 of them: no message is lost, and the target is named.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ from scheduler.control.installation import Installation
 from scheduler.errors import BrokerError, DeliveryLost, QueueNotFound
 from scheduler.protocol.calls import DUE_AT
 from scheduler.protocol.hatchery import timers
-from scheduler.protocol.messages import Message, moment_in
+from scheduler.protocol.messages import Message, hatched_at, moment_in
 from scheduler.protocol.tokens import claims_of, is_token
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.namespace import Namespace
@@ -51,13 +51,14 @@ class TimerWatch:
 
     async def of_tokens(self) -> Lateness:
         """Check the timers of tokens."""
-        return await self._lateness(map(self._app.names.timer, timers()))
+        return await self._lateness({self._app.names.timer(each): each.wait for each in timers()})
 
     async def of_calls(self) -> Lateness:
         """Check the timers of calls, if the app has them."""
         if not any(task.called for task in self._app.tasks.values()):
             return IN_TIME
-        return await self._lateness(map(self._app.names.later_timer, timers()))
+        names = self._app.names
+        return await self._lateness({names.later_timer(each): each.wait for each in timers()})
 
     async def recreate(self, queue: str) -> None:
         """Delete a timer with its messages, and declare it again.
@@ -68,33 +69,38 @@ class TimerWatch:
         await self._broker.delete(queue)
         await self._installation.declare_missing()
 
-    async def _lateness(self, queues: Iterable[str]) -> Lateness:
-        """Compare the heads twice: a timer that hatches has another one by then."""
-        names = list(queues)
-        depths = await side_by_side(self._broker.depth, names)
-        filled = [name for name, each in zip(names, depths, strict=True) if each and each.ready]
+    async def _lateness(self, waits: Mapping[str, timedelta]) -> Lateness:
+        """Compare the heads twice: a timer that hatches has another one by then.
+
+        Args:
+            waits: the timers, and how long each holds a message.
+        """
+        depths = await side_by_side(self._broker.depth, waits)
+        of_filled = zip(waits.items(), depths, strict=True)
+        filled = {name: wait for (name, wait), each in of_filled if each and each.ready}
         before = await self._late_heads(filled)
         if not before:
             return IN_TIME
         await asyncio.sleep(AGAIN_AFTER_S)
-        after = await self._late_heads(list(before))
+        after = await self._late_heads({name: waits[name] for name in before})
         stuck = {name: cause for name, cause in after.items() if cause == before[name]}
         return Lateness(
             {name: cause.finding for name, cause in stuck.items()},
             is_draining=len(stuck) < len(before),
         )
 
-    async def _late_heads(self, queues: Sequence[str]) -> dict[str, "TimerHead"]:
-        heads = await side_by_side(self._head, queues)
+    async def _late_heads(self, waits: Mapping[str, timedelta]) -> dict[str, "TimerHead"]:
+        heads = await side_by_side(self._head, waits.items())
         now = self._clock.now()
         return {
             name: head
-            for name, head in zip(queues, heads, strict=True)
-            if head is not None and (head.due_at is None or now - head.due_at > LATE_AFTER)
+            for name, head in zip(waits, heads, strict=True)
+            if head is not None and (head.leaves_at is None or now - head.leaves_at > LATE_AFTER)
         }
 
-    async def _head(self, queue: str) -> "TimerHead | None":
+    async def _head(self, timer: tuple[str, timedelta]) -> "TimerHead | None":
         """Return the message at the head of a timer, and requeue it; None: it is empty."""
+        queue, wait = timer
         getting = asyncio.ensure_future(self._broker.get(queue))
         try:
             await asyncio.wait([getting], timeout=SILENT_AFTER_S)
@@ -118,7 +124,10 @@ class TimerWatch:
         finding = (
             f"Its first message, for {_target_of(delivery)}, was due at {due_at:%H:%M:%S} UTC."
         )
-        return TimerHead(delivery.message.message_id, due_at, finding)
+        # Late from the timer before, it waits as long in this one. A sender may write any moment.
+        came_at = hatched_at(delivery.message)
+        leaves_at = max(due_at, min(came_at, self._clock.now()) + wait) if came_at else due_at
+        return TimerHead(delivery.message.message_id, leaves_at, finding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +136,12 @@ class TimerHead:
 
     Attributes:
         id: None: the timer does not respond.
+        leaves_at: the latest moment at which it has to leave the timer.
         finding: its state, in a sentence.
     """
 
     id: str | None
-    due_at: datetime | None
+    leaves_at: datetime | None
     finding: str
 
 

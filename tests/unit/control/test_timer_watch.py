@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -10,7 +10,7 @@ from scheduler import Scheduler
 from scheduler.control.timer_watch import IN_TIME
 from scheduler.events import TimerStuck
 from scheduler.protocol.calls import new_call, task_key
-from scheduler.protocol.hatchery import Timer, header_at, route
+from scheduler.protocol.hatchery import Timer, route
 from scheduler.protocol.routing import token_key
 from scheduler.protocol.tokens import LoopId, encode
 from scheduler.timing.durations import SECOND
@@ -18,7 +18,7 @@ from tests.faulty import FaultyBroker
 from tests.stage import Stage, of, program_of
 from tests.sweep import empty
 
-HOUR = route(timedelta(hours=1)).key
+HOUR = route(timedelta(hours=1))
 TASK = LoopId("task")
 
 
@@ -33,20 +33,25 @@ async def with_both(stage: Stage) -> Scheduler:
     return stage.app
 
 
-async def hold_back(stage: Stage, *, due_in: timedelta, losing: bool = False) -> None:
+async def hold_back(
+    stage: Stage, *, due_in: timedelta, came_at: datetime | None = None, losing: bool = False
+) -> None:
     """Put a token and a call into the timers of an hour, though they are due at another time.
 
     Args:
+        came_at: when they left another timer.
         losing: take away the token that waits in its own timer.
     """
     names, due_at = stage.app.names, stage.clock.now() + due_in
     token = replace(await stage.token(TASK), due_at=due_at, epoch=0)
     if losing:
         await stage.lose(TASK)
-    key = token_key(TASK, HOUR)
-    await stage.publish(encode(token, "test"), key, exchange=names.scheduler)
+    deaths = {} if came_at is None else {"x-death": [{"reason": "expired", "time": came_at}]}
+    put = encode(token, "test")
+    put = replace(put, headers={**put.headers, **deaths})
+    await stage.publish(put, token_key(TASK, HOUR.key), exchange=names.scheduler)
     call = new_call("test", "mail", {}, message_id="m", sent_at=due_at, due_at=due_at)
-    call = replace(call, headers={**call.headers, header_at(0): "1h"})
+    call = replace(call, headers={**call.headers, **HOUR.headers, **deaths})
     await stage.publish(call, task_key("mail"), exchange=names.later)
 
 
@@ -66,6 +71,20 @@ async def test_a_timer_whose_first_message_is_overdue_is_stuck(stage: Stage) -> 
     assert not tokens.is_draining
 
 
+@pytest.mark.parametrize("ago", [timedelta(minutes=59), timedelta(days=-(10**6))])
+async def test_a_message_that_came_late_to_a_timer_waits_there_as_long_as_others(
+    stage: Stage, ago: timedelta
+) -> None:
+    await with_both(stage)
+    watch = stage.program.timer_watch
+    await hold_back(stage, due_in=-10 * SECOND, came_at=stage.clock.now() - ago)
+    assert (await watch.of_tokens(), await watch.of_calls()) == (IN_TIME, IN_TIME)
+    await asyncio.sleep(63)
+    assert len({**(await watch.of_tokens()).stuck, **(await watch.of_calls()).stuck}) == (
+        2 if ago > timedelta(0) else 0
+    )
+
+
 async def test_a_timer_that_hands_on_what_is_overdue_is_draining(stage: Stage) -> None:
     app = await with_both(stage)
     for _ in range(2):
@@ -80,7 +99,7 @@ async def test_a_timer_that_hands_on_what_is_overdue_is_draining(stage: Stage) -
         await taken.ack()
         token = replace(await stage.token(TASK), seq=9, due_at=stage.clock.now() - 9 * SECOND)
         await empty(stage.broker, app.names.timer(Timer(5, 1)))
-        key = token_key(TASK, HOUR)
+        key = token_key(TASK, HOUR.key)
         await stage.publish(encode(token, "test"), key, exchange=app.names.scheduler)
         found = await looking
     assert found.is_draining
