@@ -489,7 +489,7 @@ class Scheduler:
         Raises:
             BrokerUnavailable: the broker has stalled for 30 s, for example because of an alarm.
         """
-        from scheduler.brokers.stalls import unless_stalled
+        from scheduler.brokers.contract import unless_stalled
         from scheduler.program import Program  # few programs start loops
 
         async with self.outbox.connection() as broker:

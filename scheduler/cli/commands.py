@@ -8,7 +8,7 @@ import sys
 from collections.abc import Generator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -19,45 +19,33 @@ MISUSE = 2
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
-class CommandEntry(NamedTuple):
-    """List a command or a group: its module here, and the first sentence of its help."""
-
-    module: str
-    help: str
-
-
-COMMANDS: Mapping[str, CommandEntry] = {
-    "init": CommandEntry(
-        "writing", "Write a first app, its test, and a compose file with RabbitMQ."
-    ),
-    "dev": CommandEntry("processing", "Run everything in this process: no RabbitMQ is needed."),
-    "seed": CommandEntry(
-        "seeding", "Declare the queues, and start loops that have not been started."
-    ),
-    "run": CommandEntry("processing", "Take messages and run tasks."),
-    "dashboard": CommandEntry("processing", "Serve a dashboard of loops, runs and failures."),
-    "status": CommandEntry("status", "Show where each loop is, and the backlog of tasks."),
-    "census": CommandEntry("doctor", "Count loops, and the messages in queues and timers."),
-    "next": CommandEntry(
-        "schedules", "List the next times of each loop, without asking the broker."
-    ),
-    "pause": CommandEntry("loops", "Pause a loop, or a task with all its calls and loops."),
-    "resume": CommandEntry("loops", "Resume a loop at its next nominal time, or a whole task."),
-    "trigger": CommandEntry("loops", "Run a loop now, in addition to its schedule."),
-    "send": CommandEntry("messages", "Send a call to a task, and print its ID."),
-    "remove": CommandEntry("loops", "Remove a loop that is not in the code."),
-    "sync": CommandEntry("loops", "Make keyed loops match a file: start, reschedule, stop."),
-    "ps": CommandEntry("runs", "List the current runs: where, since when and how far."),
-    "cancel": CommandEntry("runs", "Cancel a run."),
-    "history": CommandEntry("runs", "List the history of loops, or of the calls of a task."),
-    "doctor": CommandEntry("doctor", "Check everything that could break the guarantees."),
-    "scheduled": CommandEntry("loops", "List, move and cancel named one-offs."),
-    "schedule": CommandEntry("loops", "Override a loop's schedule without changing code."),
-    "failed": CommandEntry("messages", "List, show, replay, purge and restore parked messages."),
-    "unsent": CommandEntry("messages", "List, send and purge messages that could not be sent."),
-    "topology": CommandEntry("seeding", "Show or export the exchanges and queues the app uses."),
-    "import": CommandEntry("writing", "Convert the jobs of Celery, crontabs and CronJobs to code."),
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "init": ("writing", "Write a first app, its test, and a compose file with RabbitMQ."),
+    "dev": ("processing", "Run everything in this process: no RabbitMQ is needed."),
+    "seed": ("installation", "Declare the queues, and start loops that have not been started."),
+    "run": ("processing", "Take messages and run tasks."),
+    "dashboard": ("processing", "Serve a dashboard of loops, runs and failures."),
+    "status": ("status", "Show where each loop is, and the backlog of tasks."),
+    "census": ("installation", "Count loops, and the messages in queues and timers."),
+    "next": ("schedules", "List the next times of each loop, without asking the broker."),
+    "pause": ("loops", "Pause a loop, or a task with all its calls and loops."),
+    "resume": ("loops", "Resume a loop at its next nominal time, or a whole task."),
+    "trigger": ("loops", "Run a loop now, in addition to its schedule."),
+    "send": ("messages", "Send a call to a task, and print its ID."),
+    "remove": ("loops", "Remove a loop that is not in the code."),
+    "sync": ("loops", "Make keyed loops match a file: start, reschedule, stop."),
+    "ps": ("runs", "List the current runs: where, since when and how far."),
+    "cancel": ("runs", "Cancel a run."),
+    "history": ("runs", "List the history of loops, or of the calls of a task."),
+    "doctor": ("installation", "Check everything that could break the guarantees."),
+    "scheduled": ("loops", "List, move and cancel named one-offs."),
+    "schedule": ("loops", "Override a loop's schedule without changing code."),
+    "failed": ("messages", "List, show, replay, purge and restore parked messages."),
+    "unsent": ("messages", "List, send and purge messages that could not be sent."),
+    "topology": ("installation", "Show or export the exchanges and queues the app uses."),
+    "import": ("writing", "Convert the jobs of Celery, crontabs and CronJobs to code."),
 }
+"""The module of each command or group, and the first sentence of its help."""
 ELSEWHERE = {
     **dict.fromkeys(("beat", "celery", "start", "worker"), "run"),
     **dict.fromkeys(("call", "enqueue", "publish"), "send"),
@@ -74,7 +62,7 @@ ELSEWHERE = {
 def loaded(name: str) -> Any:
     """Return a command or a group, from the module that declares it."""
     # Typer bundles click, or depends on it: no type of either can be named here.
-    module: Any = importlib.import_module(f"scheduler.cli.{COMMANDS[name].module}")
+    module: Any = importlib.import_module(f"scheduler.cli.{COMMANDS[name][0]}")
     group: Any = get_group(module.cli)
     return group.commands.get(name, group)
 
@@ -98,8 +86,8 @@ cli = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for _name, _listed in COMMANDS.items():
-    cli.command(_name, help=_listed.help)(lambda: None)
+for _name, (_, _help) in COMMANDS.items():
+    cli.command(_name, help=_help)(lambda: None)
 
 
 def _print_version(asked: bool) -> None:

@@ -7,10 +7,9 @@ from datetime import timedelta, tzinfo
 from typing import TypeVar
 
 from scheduler.app import Scheduler
-from scheduler.brokers.contract import Broker
+from scheduler.brokers.contract import LOOK_EVERY, Broker, is_stalled
 from scheduler.brokers.credentials import is_embedded
 from scheduler.brokers.opening import broker_of
-from scheduler.brokers.stalls import LOOK_EVERY, is_stalled
 from scheduler.cli.arguments import LIMIT
 from scheduler.control.doctor import explaining_refusals
 from scheduler.errors import BrokerError, BrokerUnavailable, SettingsError

@@ -13,12 +13,13 @@ import typer
 from scheduler.app import NAMESPACE
 from scheduler.cli.arguments import command, new_group
 from scheduler.cli.printing import AS_JSON, Output, print_json
-from scheduler.errors import SchedulerError, UsageError
+from scheduler.errors import ScheduleError, SchedulerError, UsageError
 from scheduler.importing.celery import read_celery
 from scheduler.importing.crontab import read_cronjobs, read_crontab
 from scheduler.importing.writing import Found, code_of
 from scheduler.protocol.messages import printable
 from scheduler.spelling import counted
+from scheduler.timing.schedules import Cron
 
 cli = new_group()
 
@@ -103,7 +104,7 @@ def import_celery(
 
     Example: scheduler import celery shop/celery.py shop/tasks.py --out jobs.py
     """
-    _show(read_celery(dict(_texts(files)), tz=tz), out, force, namespace)
+    _show(read_celery(dict(_texts(files)), tz=_zone(tz)), out, force, namespace)
 
 
 @command(imports, "crontab", asks=False)
@@ -127,7 +128,7 @@ def import_crontab(
 
     Example: crontab -l | scheduler import crontab - --tz Europe/Berlin --out jobs.py
     """
-    found = [read_crontab(text, file, tz=tz, users=users) for file, text in _texts(files)]
+    found = [read_crontab(text, file, tz=_zone(tz), users=users) for file, text in _texts(files)]
     _show(_together(found), out, force, namespace)
 
 
@@ -146,8 +147,16 @@ def import_cronjob(
 
     Example: kubectl get cronjobs -o yaml | scheduler import cronjob - --out jobs.py
     """
-    found = [read_cronjobs(text, file, tz=tz) for file, text in _texts(files)]
+    found = [read_cronjobs(text, file, tz=_zone(tz)) for file, text in _texts(files)]
     _show(_together(found), out, force, namespace)
+
+
+def _zone(name: str | None) -> str | None:
+    """Return the zone of --tz, or raise a UsageError if there is none of this name."""
+    try:
+        return name and Cron("* * * * *", tz=name).tz
+    except ScheduleError as error:
+        raise UsageError(f"--{error}.") from None
 
 
 def _together(found: Sequence[Found]) -> Found:

@@ -15,8 +15,8 @@ from yarl import URL
 
 from scheduler.brokers.amqp import driver, session, streams
 from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.amqp.connection import Endpoint
 from scheduler.brokers.amqp.driver import DriverChannel
-from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.contract import DEFAULT_TIMEOUT
 from scheduler.errors import DeliveryLost, Unconfirmed
 from scheduler.events import (

@@ -19,10 +19,9 @@ from yarl import URL
 
 from scheduler.brokers.amqp import streams
 from scheduler.brokers.amqp.browsing import Browsing
-from scheduler.brokers.amqp.connection import Connection
+from scheduler.brokers.amqp.connection import Connection, Endpoint
 from scheduler.brokers.amqp.consumers import AmqpConsumer, DeliveryChannel
 from scheduler.brokers.amqp.driver import closed
-from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.amqp.tls import Tls
