@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import PurePath
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from scheduler.errors import ScheduleError, UsageError
+from scheduler.errors import UsageError
 from scheduler.importing.celery_beat import (
     QUEUE,
     Beat,
@@ -55,6 +55,7 @@ from scheduler.importing.writing import (
     SourceLine,
     Unknown,
     literal,
+    noting,
 )
 from scheduler.tasks.retries import ErrorTypes, Retry
 from scheduler.timing.pacing import parse_rate
@@ -107,8 +108,8 @@ class Definition:
     job: ImportedJob
 
 
-def definitions_in(evaluator: Evaluator, limits: Limits) -> Iterator[Definition | Note]:
-    """Return the tasks of a module, and notes on lookalikes."""
+def definitions_in(evaluator: Evaluator, limits: Limits, notes: list[Note]) -> Iterator[Definition]:
+    """Return the tasks of a module, and note lookalikes."""
     source = evaluator.source
     for node in ast.walk(source.tree):
         match node:
@@ -118,16 +119,16 @@ def definitions_in(evaluator: Evaluator, limits: Limits) -> Iterator[Definition 
                         found = _Decorated(evaluator, node, decorator, limits).definition()
                         if any(each.name in METHOD for each in found.job.parameters):
                             said = f"left out, {node.name}: it is a method; write a function"
-                            yield Note(source.place(node), said)
-                            continue
-                        yield found
-                        yield from _scheduling(source, node)
+                            notes.append(Note(source.place(node), said))
+                        else:
+                            notes += _scheduling(source, node)
+                            yield found
             case ast.ClassDef(bases=bases) if any(
                 last(dotted(base)) in ("Task", "PeriodicTask") for base in bases
             ):
                 said = f"left out, a task that is a class: write {node.name}.run as a function"
                 if any(isinstance(each, FUNCTION) and each.name == "run" for each in node.body):
-                    yield Note(source.place(node), said)
+                    notes.append(Note(source.place(node), said))
             case _:
                 pass
 
@@ -234,11 +235,10 @@ class _Decorated:
         if most is None:
             self._note(self._function, f"retries without end: here, {FOR_EVER:,} times")
         retries = most if type(most) is int else FOR_EVER if most is None else RETRIES
-        try:
+        place = self._source.place(self._function)
+        with noting(self._options.notes, place, f"retries of {self._function.name}"):
             return self._retry_of(max(retries, 0), kwargs)
-        except ScheduleError as error:
-            self._note(self._function, f"retries of {self._function.name}: {error}")
-            return Retry(max(retries, 0))
+        return Retry(max(retries, 0))
 
     def _retry_of(self, retries: int, kwargs: Mapping[str, Any]) -> Retry:
         types: dict[str, Any] = {"retry_on": self._errors("autoretry_for", (Exception,))}
@@ -280,11 +280,9 @@ class _Decorated:
         positional = [*given.posonlyargs, *given.args][1 if self._options.value("bind") else 0 :]
         for each in (*positional, *given.kwonlyargs):
             default, by_name = defaults.get(each.arg), each in given.kwonlyargs
-            try:
+            said = f"the parameter {each.arg} of {self._function.name} keeps its default"
+            with noting(self._options.notes, self._source.place(each), said):
                 yield _parameter(each, default, by_name=by_name)
-            except Unreadable as error:
-                said = f"the parameter {each.arg} of {self._function.name} keeps its default"
-                self._note(each, f"{said}: {error}")
         for star, each in (("*", given.vararg), ("**", given.kwarg)):
             if each is not None:
                 said = "arguments travel by name: write out those that there are"
@@ -331,7 +329,6 @@ def rate_of(value: Any) -> str | None:
 
 
 DJANGO = "tasks of Django need django.setup() at the top, with DJANGO_SETTINGS_MODULE"
-T = TypeVar("T")
 
 
 def read_celery(texts: Mapping[str, str], *, tz: str | None = None) -> Found:
@@ -375,22 +372,13 @@ class _App:
         self._definitions = [
             each
             for source in sources
-            for each in self._noted(
-                definitions_in(project.evaluator(source), self._settings.limits)
-            )
+            for each in definitions_in(project.evaluator(source), self._settings.limits, self.notes)
         ]
-
-    def _noted(self, found: Iterable[T | Note]) -> Iterator[T]:
-        for each in found:
-            if isinstance(each, Note):
-                self.notes.append(each)
-            else:
-                yield each
 
     def jobs(self) -> list[ImportedJob]:
         tasks = [each.job for each in self._definitions if each.run_every is None]
-        periodic = self._noted(map(self._periodic, self._definitions))
-        loops = [*self._noted(map(self._loop, self._noted(self._entries())))]
+        periodic = filter(None, map(self._periodic, self._definitions))
+        loops = [*filter(None, map(self._loop, self._entries()))]
         undefined: dict[str, SourceLine] = {}
         for job in loops:
             if isinstance(call := job.action, CeleryCall) and self._definition(call.path) is None:
@@ -399,9 +387,9 @@ class _App:
             said = "retries and limits are not in these files, so it has none: give the modules of"
             place = next(iter(undefined.values()))
             self.notes.append(Note(place, f"{said} {', '.join(undefined)}, too"))
-        return [*tasks, *(each for each in periodic if each is not None), *loops]
+        return [*tasks, *periodic, *loops]
 
-    def _entries(self) -> Iterator[BeatEntry | Note]:
+    def _entries(self) -> Iterator[BeatEntry]:
         seen: dict[Any, Bound] = {}
         for table in {id(each.value): each for each in self._settings.tables}.values():
             if isinstance(table.value, TableValue):
@@ -411,35 +399,37 @@ class _App:
                         del own[key]
                     else:
                         detail = f"{key!r} is in two tables: {seen[key].place} has it, too"
-                        yield Note(own[key].place, detail)
+                        self.notes.append(Note(own[key].place, detail))
                 apart = own.keys() - seen.keys()
                 if seen and len(apart) == len(table.value.entries) and apart:
                     first = next(iter(seen.values())).place
                     detail = f"beat_schedule: {first} is in another table: Celery reads one of them"
-                    yield Note(table.place, detail)
+                    self.notes.append(Note(table.place, detail))
                 if seen and not table.value.entries and table.value.is_whole:
                     detail = (
                         "beat_schedule: it is empty here, and entries of other tables are taken"
                     )
-                    yield Note(table.place, detail)
+                    self.notes.append(Note(table.place, detail))
                 seen |= own
                 table = Bound(TableValue(own, table.value.missing), table.place, table.notes)
-            yield from entries_of(table)
-        yield from map(entry_added, self._added)
+            yield from entries_of(table, self.notes)
+        for added in self._added:
+            with noting(self.notes, added.place, "left out, a call of add_periodic_task"):
+                yield entry_added(added)
         for file, text in self._dumps.items():
-            yield from entries_in_dump(text, file)
+            yield from entries_in_dump(text, file, self.notes)
 
-    def _loop(self, entry: BeatEntry) -> ImportedJob | Note:
+    def _loop(self, entry: BeatEntry) -> ImportedJob | None:
         place, spans = entry.place, entry.spans
         name, about = entry.key or entry.task, entry.about and f": {entry.about}"
         said = f"{name!r} runs {entry.task}{about}" if entry.key else f"beat runs {entry.task}"
         notes, schedule, weekdays = [*entry.notes], None, None
-        try:
+        with noting(self.notes, place, f"left out, {name!r}"):
             if not entry.once:
                 beat = Beat(entry.tz) if entry.tz else self._settings.beat
                 schedule, weekdays = beat.schedule(entry.schedule, spans.get("expires"))
-        except (ScheduleError, Unreadable) as error:
-            return Note(place, f"left out, {name!r}: {error}")
+        if not entry.once and schedule is None:
+            return None
         action: Action = CeleryCall(entry.task, entry.args, entry.kwargs)
         if entry.unread:
             action = Unknown(f"Call {entry.task} here, with {entry.unread}.")
@@ -458,15 +448,13 @@ class _App:
         )
         return job if entry.unread else self._with_definition(job, entry.task)
 
-    def _periodic(self, definition: Definition) -> ImportedJob | Note | None:
+    def _periodic(self, definition: Definition) -> ImportedJob | None:
         """Return a task whose decorator has a schedule, as in releases before 5."""
-        if definition.run_every is None:
-            return None
-        try:
-            schedule, weekdays = self._settings.beat.schedule(definition.run_every.value)
-        except (ScheduleError, Unreadable) as error:
-            return Note(definition.job.place, f"left out, {definition.name}: {error}")
-        return replace(definition.job, schedule=schedule, weekdays=weekdays, rate=None)
+        if (every := definition.run_every) is not None:
+            with noting(self.notes, definition.job.place, f"left out, {definition.name}"):
+                schedule, weekdays = self._settings.beat.schedule(every.value)
+                return replace(definition.job, schedule=schedule, weekdays=weekdays, rate=None)
+        return None
 
     def _with_definition(self, job: ImportedJob, path: str) -> ImportedJob:
         """Add the options of its task's decorator to a loop."""

@@ -23,7 +23,7 @@ from scheduler.importing.values import (
     shown_value,
     unread_of,
 )
-from scheduler.importing.writing import Note, SourceLine
+from scheduler.importing.writing import Note, SourceLine, noting
 from scheduler.timing.durations import shown
 from scheduler.timing.schedules import Cron, Every, Recurring
 
@@ -143,11 +143,9 @@ class Options:
             return default
         bound = self.given[name]
         self.notes += [each for each in bound.notes if each not in self.notes]
-        try:
+        with noting(self.notes, bound.place, f"{name} of {self.of}"):
             return plain(bound.value, bound.place, self.notes)
-        except Unreadable as error:
-            self.note(bound.place, f"{name} of {self.of}: {error}")
-            return default
+        return default
 
     def span(self, name: str) -> timedelta | None:
         return span_of(self.value(name))
@@ -204,19 +202,14 @@ class BeatEntry:
     tz: str | None = None
 
 
-def entries_of(table: Bound) -> Iterator[BeatEntry | Note]:
-    try:
+def entries_of(table: Bound, notes: list[Note]) -> Iterator[BeatEntry]:
+    place = table.value.place if isinstance(table.value, Unread) else table.place
+    with noting(notes, place, "beat_schedule"):
         given = _table(table)
-    except (ScheduleError, Unreadable) as error:
-        place = error.unread.place if isinstance(error, Unreadable) else table.place
-        yield Note(place, f"beat_schedule: {error}")
-        return
-    yield from (Note(each.place, f"beat_schedule: {each.text}") for each in given.missing)
-    for key, bound in given.entries.items():
-        try:
-            yield _entry(key, bound.under(*table.notes))
-        except (ScheduleError, Unreadable) as error:
-            yield Note(bound.place, f"left out, {key!r} of beat_schedule: {error}")
+        notes += (Note(each.place, f"beat_schedule: {each.text}") for each in given.missing)
+        for key, bound in given.entries.items():
+            with noting(notes, bound.place, f"left out, {key!r} of beat_schedule"):
+                yield _entry(key, bound.under(*table.notes))
 
 
 def _entry(key: Any, bound: Bound) -> BeatEntry:
@@ -246,15 +239,9 @@ def _entry(key: Any, bound: Bound) -> BeatEntry:
     )
 
 
-def entry_added(added: Bound) -> BeatEntry | Note:
-    try:
-        return _added(added, added.value)
-    except Unreadable as error:
-        return Note(added.place, f"left out, a call of add_periodic_task: {error}")
-
-
-def _added(added: Bound, made: Made) -> BeatEntry:
-    place = added.place
+def entry_added(added: Bound) -> BeatEntry:
+    """Return the entry that a call of add_periodic_task makes, or raise Unreadable."""
+    made, place = cast("Made", added.value), added.place
     given = dict(zip(OF_ADDING, made.args, strict=False)) | dict(made.kwargs)
     if "schedule" not in given or "sig" not in given:
         raise Unreadable(made)
@@ -356,7 +343,7 @@ class _Reading(Options):
     def options(self, bound: Bound | None) -> Mapping[str, timedelta]:
         try:
             table = TableValue({}, []) if bound is None or bound.value is None else _table(bound)
-        except (ScheduleError, Unreadable) as error:
+        except ScheduleError as error:
             self.note(self._place, f"options of {self.of}: {error}")
             return {}
         self.add(table.missing, "options of ")
@@ -397,7 +384,7 @@ def is_dump(file: str, text: str) -> bool:
     return file.endswith(".json") or text.lstrip()[:1] in ("[", "{")
 
 
-def entries_in_dump(text: str, file: str) -> Iterator[BeatEntry | Note]:
+def entries_in_dump(text: str, file: str, notes: list[Note]) -> Iterator[BeatEntry]:
     """Return beat's entries in a dump, or raise a UsageError that says why it is none."""
     rows = [row for row in _rows(text, file) if row.model.startswith(APP)]
     schedules = {(row.model.removeprefix(APP), repr(row.key)): row for row in rows}
@@ -405,10 +392,8 @@ def entries_in_dump(text: str, file: str) -> Iterator[BeatEntry | Note]:
     if not tasks:
         raise UsageError(f"{file} has no {APP}periodictask: dump it with manage.py dumpdata.")
     for row in tasks:
-        try:
+        with noting(notes, row.place, f"left out, {row.fields.get('name')!r}"):
             yield _entry_of(row, schedules)
-        except ScheduleError as error:
-            yield Note(row.place, f"left out, {row.fields.get('name')!r}: {error}")
 
 
 def _rows(text: str, file: str) -> Iterator[BeatRow]:

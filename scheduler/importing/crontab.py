@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.calendars import COLUMNS, Dialect, NeverFires
@@ -18,16 +18,13 @@ from scheduler.importing.writing import (
     Note,
     SourceLine,
     Unknown,
+    noting,
     relative_path,
 )
 from scheduler.tasks.retries import Retry
 from scheduler.timing.crontab import NICKNAMES
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.schedules import Cron, Every, Recurring
-
-if TYPE_CHECKING:
-    import yaml
-
 
 CRON = Dialect(seven=True)
 OF_CRON = {**NICKNAMES, "@every_minute": "* * * * *"}
@@ -103,10 +100,8 @@ def read_crontab(
         if match := _SETTING.fullmatch(line.text):
             notes += _set(setting, line, match["name"], match["value"])
         else:
-            try:
+            with noting(notes, line.place, f"left out, {line.text!r}"):
                 jobs.append(_job(line, setting, with_user))
-            except ScheduleError as error:
-                notes.append(Note(line.place, f"left out, {line.text!r}: {error}"))
     if jobs and tz is None and not any(line.text.startswith("CRON_TZ") for line in lines):
         said = "cron goes by the zone of its machine, which is not in the file: UTC is taken (--tz)"
         notes.append(Note(SourceLine(file, 1), said))
@@ -293,53 +288,35 @@ def documents_in(text: str, file: str) -> list[Value]:
             "pip install 'rabbit-scheduler[import]'."
         ) from None
 
+    loader, made = yaml.SafeLoader(""), dict[int, Value]()
+
+    def value(node: yaml.Node, line: int) -> Value:
+        if id(node) not in made:  # a repeated reference is converted once
+            made[id(node)] = converted(node)
+        return replace(made[id(node)], line=line)
+
+    def converted(node: yaml.Node) -> Value:
+        if isinstance(node, yaml.MappingNode):
+            loader.flatten_mapping(node)  # the effect of `<<`
+            if any(not isinstance(key, yaml.ScalarNode) for key, _ in node.value):
+                raise yaml.MarkedYAMLError(problem="a key is no text", problem_mark=node.start_mark)
+            pairs = ((key, value(each, key.start_mark.line + 1)) for key, each in node.value)
+            return Value(0, keys={str(key.value): each for key, each in pairs})
+        if isinstance(node, yaml.SequenceNode):
+            return Value(0, items=[value(each, each.start_mark.line + 1) for each in node.value])
+        return Value(0, cast("Any", loader).construct_object(node))
+
     try:
-        loader = yaml.SafeLoader(text)
-        reader = _Reader(loader)
-        nodes = list(_nodes(loader))
-        return [reader.value(node, node.start_mark.line + 1) for node in nodes]
+        nodes: list[yaml.Node] = [
+            *filter(None, cast("Any", yaml).compose_all(text, yaml.SafeLoader))
+        ]
+        return [value(node, node.start_mark.line + 1) for node in nodes]
     except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: 2026-13-01
         detail, line = str(error), ""
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
             detail, line = error.problem or "", f", line {error.problem_mark.line + 1},"
         hint = " A template is rendered first: helm template." if "{{" in text else ""
         raise UsageError(f"{file}{line} is not YAML: {detail}.{hint}") from None
-
-
-def _nodes(loader: "yaml.SafeLoader") -> Iterator["yaml.Node"]:
-    while loader.check_node():
-        if (node := loader.get_node()) is not None:
-            yield node
-
-
-class _Reader:
-    """Convert nodes to values; a repeated reference, once."""
-
-    def __init__(self, loader: "yaml.SafeLoader") -> None:
-        self._loader = loader
-        self._made: dict[int, Value] = {}
-
-    def value(self, node: "yaml.Node", line: int) -> Value:
-        if id(node) not in self._made:
-            self._made[id(node)] = self._value(node)
-        return replace(self._made[id(node)], line=line)
-
-    def _value(self, node: "yaml.Node") -> Value:
-        import yaml
-
-        if isinstance(node, yaml.MappingNode):
-            self._loader.flatten_mapping(node)  # the effect of `<<`
-            if any(not isinstance(key, yaml.ScalarNode) for key, _ in node.value):
-                raise yaml.MarkedYAMLError(problem="a key is no text", problem_mark=node.start_mark)
-            keys = {
-                str(key.value): self.value(value, key.start_mark.line + 1)
-                for key, value in node.value
-            }
-            return Value(0, keys=keys)
-        if isinstance(node, yaml.SequenceNode):
-            items = [self.value(each, each.start_mark.line + 1) for each in node.value]
-            return Value(0, items=items)
-        return Value(0, cast("Any", self._loader).construct_object(node))
 
 
 ROBFIG = Dialect(open_steps=True, question=True)  # the library that Kubernetes reads schedules with
@@ -392,16 +369,13 @@ def read_cronjobs(text: str, file: str, *, tz: str | None = None) -> Found:
     """
     jobs, notes = list[ImportedJob](), list[Note]()
     for manifest in _manifests(documents_in(text, file)):
-        place = SourceLine(file, manifest.line)
-        if (kind := manifest["kind"].text) != "CronJob":
-            named = f"{kind or 'a document'} {manifest['metadata']['name'].text}".strip()
+        place, name = SourceLine(file, manifest.line), manifest["metadata"]["name"].text
+        if (kind := manifest["kind"].text) == "CronJob":
+            with noting(notes, place, f"left out, CronJob {name}"):
+                jobs.append(_CronJob(manifest, file, tz).job())
+        else:
+            named = f"{kind or 'a document'} {name}".strip()
             notes.append(Note(place, f"left out, as it is no CronJob: {named}"))
-            continue
-        try:
-            jobs.append(_CronJob(manifest, file, tz).job())
-        except ScheduleError as error:
-            name = manifest["metadata"]["name"].text
-            notes.append(Note(place, f"left out, CronJob {name}: {error}"))
     if not jobs and all("as it is no CronJob" in note.text for note in notes):
         raise UsageError(f"{file} has no CronJob.")
     return Found("cronjob", PurePath(file).stem or "cronjobs", jobs, notes)

@@ -3,6 +3,7 @@
 import ast
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +19,6 @@ from scheduler.importing.values import (
     Function,
     Made,
     Member,
-    Module,
     Ref,
     Scope,
     Source,
@@ -30,6 +30,7 @@ from scheduler.importing.values import (
     defaults_of,
     dotted,
     formatted,
+    hint_of,
     holds_entries,
     is_of_celery,
     is_read,
@@ -112,10 +113,11 @@ class Evaluator:
         detail = f"the default is taken of `{shown_source(node)}`"
         self.touched.append(Note(self.source.place(node), detail))
 
-    def unfollowed(self, node: ast.AST) -> None:
-        self.note(
-            node, f"`{shown_source(node)}` may change settings of Celery's, and is not followed"
-        )
+    def unfollowed(self, node: ast.AST) -> Unread:
+        """Note that code may change settings; return its value."""
+        detail = f"`{shown_source(node)}` may change settings of Celery's, and is not followed"
+        self.state.notes.append(Note(self.source.place(node), detail))
+        return self.unread(node)
 
     def put(self, table: TableValue, key: ast.expr, bound: Bound) -> None:
         try:
@@ -146,19 +148,17 @@ class Evaluator:
                 self.project.outer(self.scopes[-1]).get(name, self.scopes[-1])[name] = bound
             case ast.Tuple(targets) | ast.List(targets):
                 parts = items_of(bound.value) or ()
-                known = len(parts) == len(targets)
-                for number, each in enumerate(targets):
-                    part = parts[number] if known else self.unread(each)
-                    self.assign(each, Bound(part, bound.place, bound.notes))
+                if len(parts) != len(targets):
+                    parts = [*map(self.unread, targets)]
+                for each, part in zip(targets, parts, strict=True):
+                    self.assign(each, replace(bound, value=part))
             case ast.Starred(inner):
                 self.assign(inner, Bound(self.unread(inner), bound.place))
             case ast.Attribute(owner, name):
-                match changed := self.value(owner):
-                    case Made("crontab" | "from_string" | "schedule"):
-                        self.unfollowed(target)
+                match self.value(owner):
                     case Made("Celery") if name == "conf":
                         self.configure(bound, target)
-                    case _:
+                    case changed:
                         self.store(changed, name, bound, target)
             case ast.Subscript(owner, key):
                 match changed := self.value(owner):
@@ -167,8 +167,7 @@ class Evaluator:
                     case list():
                         changed[:] = [self.unread(target)]
                     case _ if (
-                        is_relevant(key)
-                        or is_relevant(owner)
+                        is_relevant(target)
                         or holds_entries(bound.value)
                         or is_of_celery(changed)
                         or is_of_celery(self.value(target))
@@ -185,8 +184,10 @@ class Evaluator:
                 entries[owner.key(name)] = bound
             case Class(attributes=scope):
                 scope[name] = bound
-            case Module(source):
-                self.project.names(source)[name] = bound
+            case Source():
+                self.project.names(owner)[name] = bound
+            case Made("crontab" | "from_string" | "schedule"):
+                self.unfollowed(node)
             case _ if named(name) == "beat_schedule":
                 self.state.conf.entries["beat_schedule"] = bound
             case _ if (
@@ -260,7 +261,11 @@ class Evaluator:
             case ast.IfExp(test, first, second):
                 return self._either(test, first, second)
             case ast.JoinedStr(parts):
-                return "".join(map(self._part, parts))
+                return "".join(str(self.plain(each)) for each in parts)
+            case ast.FormattedValue(value, conversion, spec):
+                return formatted(self.plain(value), conversion, self.plain(spec) if spec else "")
+            case ast.Slice(lower, upper, step):
+                return slice(*(each and self.plain(each) for each in (lower, upper, step)))
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 return self._comprehension(node)
             case ast.NamedExpr(target, value):
@@ -282,13 +287,13 @@ class Evaluator:
         self.project.functions.append(made)
         return made
 
-    def hidden(self, table: TableValue, node: ast.AST) -> None:
-        """Note that unfollowed code may change a table."""
+    def hidden(self, table: TableValue, node: ast.AST) -> Unread:
+        """Note that unfollowed code may change a table; return its value."""
         if table.settings:
             return self.unfollowed(node)
         detail = f"`{shown_source(node)}` may change it, and is not followed"
         table.missing.append(Note(self.source.place(node), detail))
-        return None
+        return self.unread(node)
 
     def _named(self, name: str, node: ast.expr) -> Any:
         for scope in reversed(self.scopes):
@@ -317,10 +322,10 @@ class Evaluator:
                 return self.hidden(value, node)
             case TableValue():
                 return self._entry(value, name, node)
-            case Module(source) if name == "__dict__":
-                return self.state.names(self.project.names(source))
-            case Module(source):
-                scope = self.project.names(source)
+            case Source() if name == "__dict__":
+                return self.state.names(self.project.names(value))
+            case Source():
+                scope = self.project.names(value)
                 return self._read(name, scope[name]) if name in scope else self.unread(node)
             case Class() if (bound := value.find(name)) is not None:
                 return value.member(name) if value.is_enum else self._read(name, bound)
@@ -328,19 +333,16 @@ class Evaluator:
                 return last(path)
             case Function(path=path) | Class(name=path):
                 return self.ref(f"{path}.{name}", node)
-            case _ if name == "add_periodic_task":  # as above
-                self.unfollowed(node)
-                return self.unread(node)
+            case _ if name == "add_periodic_task":  # a method that is called elsewhere
+                return self.unfollowed(node)
             case _ if name == "conf":
                 return self.state.conf
             case _ if name == "config":
                 hidden = Note(self.source.place(node), str(self.unread(node)))
                 return TableValue(self.state.config, [hidden], name)
-            case Member(member, of) if name in ("name", "value"):
-                return of if name == "value" else member
             case Ref(path):
                 return self._of_ref(f"{path}.{name}", name, node, value.hint)
-            case timedelta() if name in ("days", "seconds"):
+            case timedelta() | Member() if name in ("days", "seconds", "name", "value"):
                 return getattr(value, name)
             case Made("Celery"):
                 return self.ref(f"{self.source.module}.{name}", node)
@@ -373,24 +375,19 @@ class Evaluator:
             case TableValue():
                 return self._entry(value, self.plain(key), node)
             case Ref("sys.modules") if isinstance(key, ast.Name) and key.id == "__name__":
-                return Module(self.source)
+                return self.source
             case Ref(path) if path == "sys.modules" or path.endswith(".tasks"):
                 return self.ref(str(self.plain(key)), node)
             case Class() if value.is_enum:
                 return value.member(self.plain(key))
             case list() | tuple() | str():
-                index = self._slice(key) if isinstance(key, ast.Slice) else self.plain(key)
-                return self.kept(cast("Any", value)[index])
+                return self.kept(cast("Any", value)[self.plain(key)])
             case _:
                 return self.unread(node)
 
     def kept(self, value: Any) -> Any:
         """Return a computed value: a list may be changed, so it is a part of the state."""
         return self.state.listed(cast("list[Any]", value)) if isinstance(value, list) else value
-
-    def _slice(self, node: ast.Slice) -> slice:
-        bounds = (node.lower, node.upper, node.step)
-        return slice(*(None if each is None else self.plain(each) for each in bounds))
 
     def _table(self, node: ast.Dict) -> TableValue:
         table = self.state.table()
@@ -407,14 +404,6 @@ class Evaluator:
         if isinstance(operation, ast.In | ast.NotIn) and not isinstance(value, str):
             return self.items(value, node)
         return plain(value, self.source.place(node), self.touched)
-
-    def _part(self, node: ast.expr) -> str:
-        match node:
-            case ast.FormattedValue(value, conversion, spec):
-                text = "" if spec is None else self.plain(spec)
-                return formatted(self.plain(value), conversion, text)
-            case _:
-                return str(self.plain(node))
 
     def _first_of(self, wanted: bool, nodes: Sequence[ast.expr]) -> Any:
         """Return the value of `or`, or of `and`."""
@@ -485,8 +474,7 @@ class Evaluator:
             case ast.Attribute(receiver, attribute):
                 match owner := self.value(receiver):
                     case Made("crontab" | "from_string" | "schedule"):
-                        self.unfollowed(node)
-                        return self.unread(node)
+                        return self.unfollowed(node)
                     case TableValue():
                         return self._of_table(owner, attribute, node)
                     case str() | timedelta():
@@ -523,8 +511,7 @@ class Evaluator:
     def _of_ref_called(self, path: str, name: str, node: ast.Call, hint: str) -> Any:
         match name, node.args:
             case "exec" | "eval" | "include", _ if path in (name, "split_settings.tools.include"):
-                self.unfollowed(node)
-                return self.unread(node)
+                return self.unfollowed(node)
             case "globals" | "locals" | "vars", [] if path == name:
                 return self.state.names(self.scopes[0 if name == "globals" else -1])
             case "vars", [owner] if path == name:
@@ -534,9 +521,7 @@ class Evaluator:
             case "copy" | "deepcopy", [copied]:
                 return self._copied(self.value(copied), deep=name == "deepcopy")
             case "dict" | "OrderedDict" | "MappingProxyType", _:
-                args, kwargs = self.arguments(node)
-                given = (Bound(each, self.source.place(node)) for each in (*args, kwargs))
-                return self.update(self.state.table(), *given)
+                return self.update(self.state.table(), *self._tables(node))
             case "setattr", [owner, attribute, value] if path == name:
                 try:
                     name = str(self.plain(attribute))
@@ -575,12 +560,13 @@ class Evaluator:
                 self.state.configured.append(path)
                 if not self.project.has_object(path):
                     place = self.source.place(node)
-                    detail = f"the settings of {path} are not known{self.project.hint(path)}"
+                    hint = hint_of(path.partition(":")[0])
+                    detail = f"the settings of {path} are not known{hint}"
                     self.state.notes.append(Note(place, detail))
             case TableValue():
                 self.update(self.state.conf, bound)
-            case Module(source):
-                self.state.configured.append(source.module)
+            case Source(module=module):
+                self.state.configured.append(module)
             case Made(of="") | Class():
                 self.state.configured.append("")
             case _:
@@ -588,11 +574,8 @@ class Evaluator:
 
     def _named_by(self, given: Scope) -> None:
         """Note the prefix that names of settings have."""
-        match given.get("namespace"):
-            case Bound(str(namespace)) if namespace:
-                self.state.namespaces.append(f"{namespace.upper()}_")
-            case _:
-                pass
+        if (bound := given.get("namespace")) and isinstance(bound.value, str) and bound.value:
+            self.state.namespaces.append(f"{bound.value.upper()}_")
 
     def _unknown(self, kind: str, node: ast.Call, of: Any, hint: str = "") -> Made:
         """Return the result of a call that is not followed, which may change its arguments."""
@@ -640,6 +623,11 @@ class Evaluator:
             else:
                 table.entries[each.arg] = bound
         return args, table
+
+    def _tables(self, node: ast.Call) -> list[Bound]:
+        """Return the arguments of a call that updates a table."""
+        args, kwargs = self.arguments(node)
+        return [Bound(each, self.source.place(node)) for each in (*args, kwargs)]
 
     def _constants(self, node: ast.Call) -> tuple[list[Any], Mapping[str, Any]]:
         """Return the arguments of a builtin: items may be tables."""
@@ -696,10 +684,10 @@ class Evaluator:
     def _copied(self, value: Any, *, deep: bool) -> Any:
         if not isinstance(value, TableValue):
             return self.kept(value)
-        entries = dict(value.entries)
-        if deep:
-            for key, each in value.entries.items():
-                entries[key] = Bound(self._copied(each.value, deep=True), each.place, each.notes)
+        entries = {
+            key: replace(each, value=self._copied(each.value, deep=True)) if deep else each
+            for key, each in value.entries.items()
+        }
         return self.state.table(entries, value.missing)
 
     def _of_items(self, owner: list[Any] | set[Any], name: str, node: ast.Call) -> Any:
@@ -715,9 +703,7 @@ class Evaluator:
         """Call a method of a table; note possible changes."""
         match name, node.args:
             case "update" | "from_mapping", _:
-                args, kwargs = self.arguments(node)
-                given = (Bound(each, self.source.place(node)) for each in (*args, kwargs))
-                self.update(table, *given)
+                self.update(table, *self._tables(node))
             case (("setdefault" | "get" | "pop"), [key, *default]):
                 try:
                     return self._of_key(table, name, key, default, node)
@@ -732,12 +718,10 @@ class Evaluator:
                 return self._copied(table, deep=False)
             case (("items" | "keys" | "values"), []) if table.is_whole:
                 pairs = [(key, self.take(each)) for key, each in table.entries.items()]
-                parts = {"items": pairs, "keys": [*table.entries], "values": [b for _, b in pairs]}
-                return self.state.listed(parts[name])
+                at = {"keys": 0, "values": 1}.get(name)
+                return self.state.listed(pairs if at is None else (pair[at] for pair in pairs))
             case _:
-                if table.settings != "config":
-                    self.hidden(table, node)
-                return self.unread(node)
+                return self.unread(node) if table.settings == "config" else self.hidden(table, node)
         return None
 
     def _of_key(
@@ -777,11 +761,3 @@ def conditions(test: ast.expr) -> tuple[str, str]:
         case _:
             other = ast.UnaryOp(ast.Not(), test)
     return f"if {shown_source(test)}", f"if {shown_source(other)}"
-
-
-def hint_of(path: str) -> str:
-    """Return the file to add, for a module, or a name of one."""
-    parts = path.split(".")
-    while len(parts) > 1 and not parts[-1].islower():
-        parts.pop()
-    return f": add {'/'.join(parts)}.py"

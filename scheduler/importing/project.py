@@ -2,23 +2,22 @@
 
 import ast
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeVar, cast
 
-from scheduler.importing.expressions import Evaluator, conditions, hint_of
+from scheduler.importing.expressions import Evaluator, conditions
 from scheduler.importing.values import (
     CONTAINERS,
     DECORATORS,
     ERRORS,
+    KNOWN,
     LONGEST,
     Bound,
     Class,
     Function,
     Made,
-    Module,
     Ref,
     Scope,
     Source,
@@ -26,6 +25,7 @@ from scheduler.importing.values import (
     Unread,
     Unreadable,
     dotted,
+    hint_of,
     is_read,
     is_relevant,
     is_same,
@@ -203,13 +203,10 @@ class ModuleState:
         return one.under(Note(other.place, detail))
 
 
-def _restore(contents: list[tuple[Any, Any]]) -> None:
+def _restore(contents: Iterable[tuple[Any, Any]]) -> None:
     for container, copied in contents:
         container.clear()
-        if isinstance(container, dict):
-            cast("Scope", container).update(copied)
-        else:
-            container.extend(copied)
+        (container.update if hasattr(container, "update") else container.extend)(copied)
 
 
 def _only(place: SourceLine, condition: str) -> list[Note]:
@@ -264,7 +261,7 @@ class Follower(Evaluator):
             case ast.Break() | ast.Continue() | ast.Raise():
                 return Left(type(statement).__name__.lower())
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                self._define(statement)
+                self._decorate(statement, self.function(statement))
             case ast.ClassDef():
                 self._class(statement)
             case ast.Assign(targets, value):
@@ -374,9 +371,6 @@ class Follower(Evaluator):
             found = next((each for each in reversed(scopes) if name in each), self.scopes[0])
             self.project.outer(self.scopes[-1])[name] = found
 
-    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self._decorate(node, self.function(node))
-
     def _class(self, node: ast.ClassDef) -> None:
         made = Class(node.name, self.state.scope(), [self.value(each) for each in node.bases])
         Follower(self.project, self.source, [*self.scopes, made.attributes]).block(node.body)
@@ -448,7 +442,6 @@ def _may_leave(statement: ast.stmt) -> bool:
     )
 
 
-KNOWN = {*sys.stdlib_module_names, "celery", "django", "kombu", "django_celery_beat"}
 OF_TIME = ("datetime.timezone", "django.utils.timezone", "pytz.timezone")  # no settings
 DEEPEST = 20
 BLOCKS = (ast.stmt, ast.match_case, ast.ExceptHandler)
@@ -534,7 +527,7 @@ class Project:
         node = function.node
         scope = self.state.scope()
         follower = Follower(self, function.source, [*function.scopes, scope])
-        scope.update(_parameters(follower, function, args, kwargs, place))
+        scope.update(self._parameters(function, args, kwargs, place))
         self._called.add(node)
         self._depth += 1
         try:
@@ -543,10 +536,26 @@ class Project:
             self._depth -= 1
         return Bound(None, place) if left is None or left.bound is None else left.bound
 
-    def hint(self, path: str) -> str:
-        return hint_of_origin(path.partition(":")[0])
+    def _parameters(
+        self, function: Function, args: Sequence[Any], kwargs: TableValue, place: SourceLine
+    ) -> Scope:
+        """Return the names that a call binds; for an unknown one, none has its default."""
+        given = function.node.args
+        positional = [each.arg for each in (*given.posonlyargs, *given.args)]
+        names = [*positional, *(each.arg for each in given.kwonlyargs)]
+        scope = {name: Bound(Unread(place, name), place) for name in names}
+        if not kwargs.missing:
+            scope |= function.defaults
+        scope |= {name: Bound(each, place) for name, each in zip(positional, args, strict=False)}
+        rest = {name: each for name, each in kwargs.entries.items() if name not in scope}
+        scope |= {name: each for name, each in kwargs.entries.items() if name in scope}
+        if given.vararg:
+            scope[given.vararg.arg] = Bound(tuple(args[len(positional) :]), place)
+        if given.kwarg:
+            scope[given.kwarg.arg] = Bound(self.state.table(rest, kwargs.missing), place)
+        return scope
 
-    def module_at(self, path: str, *, relative: bool = False) -> Module | None:
+    def module_at(self, path: str, *, relative: bool = False) -> Source | None:
         """Return the module of a path, if its file is given."""
         if not relative and path.partition(".")[0] in KNOWN:
             return None
@@ -555,14 +564,18 @@ class Project:
             for each in self.sources
             if path.endswith(f".{each.module}") or each.module.endswith(f".{path}")
         ]
-        return Module(found[0]) if len(found) == 1 else None
+        return found[0] if len(found) == 1 else None
 
     def has_object(self, path: str) -> bool:
         """Return whether a file has the object of this path, from which settings are read."""
         if path.startswith("django.conf"):
             return any(self.has_settings(source.file) for source in self.sources)
+        return any(self._modules_of(path))
+
+    def _modules_of(self, path: str) -> list[Source | None]:
+        """Return the modules that may have an object."""
         module = path.partition(":")[0]
-        return any(self.module_at(each) for each in (module, module.rpartition(".")[0]) if each)
+        return [self.module_at(each) for each in (module, module.rpartition(".")[0]) if each]
 
     def setting(self, name: str) -> Bound | None:
         found = [self.names(source).get(name) for source in self.sources]
@@ -573,28 +586,27 @@ class Project:
         if isinstance(node, ast.Import):
             for each in node.names:
                 path = each.name if each.asname else each.name.partition(".")[0]
-                self._run_module(self.module_at(each.name))
-                value = self.module_at(path) or Ref(place, path, hint_of_origin(path), path)
+                if (found := self.module_at(each.name)) is not None:
+                    self.names(found)
+                value = self.module_at(path) or Ref(place, path, hint_of(path), path)
                 scope[each.asname or path] = Bound(value, place)
             return
         origin = into.source.origin(node)
         module = self.module_at(origin, relative=node.level > 0)
-        names = {} if module is None or module.source is into.source else self.names(module.source)
-        for each in node.names:
-            if each.name != "*":
-                bound = names.get(each.name) or self._imported(each, origin, place)
-                scope[each.asname or each.name] = self._taken(bound, each.name)
-            elif names:
-                for name in self._exported(names, origin, place):
-                    bound = names.get(name) or self._imported(ast.alias(name), origin, place)
-                    scope[name] = self._taken(bound, name)
-            elif origin.partition(".")[0] not in KNOWN:
-                detail = f"the names of {origin} are not known{hint_of(origin)}"
-                self.state.notes.append(Note(place, detail))
+        names = {} if module is None or module is into.source else self.names(module)
+        wanted = node.names
+        if wanted[0].name == "*":
+            wanted = [ast.alias(name) for name in self._exported(names, origin, place)]
+        for each in wanted:
+            bound = names.get(each.name) or self._imported(each, origin, place)
+            scope[each.asname or each.name] = self._taken(bound, each.name)
 
     def _exported(self, names: Scope, origin: str, place: SourceLine) -> list[str]:
         """Return the names that `import *` brings, and note the settings that it does not."""
         public = [name for name in names if not name.startswith("_")]
+        if not names and origin.partition(".")[0] not in KNOWN:
+            detail = f"the names of {origin} are not known{hint_of(origin)}"
+            self.state.notes.append(Note(place, detail))
         if "__all__" not in names:
             return public
         try:
@@ -617,17 +629,13 @@ class Project:
 
     def _imported(self, name: ast.alias, origin: str, place: SourceLine) -> Bound:
         path = f"{origin}.{name.name}" if origin else name.name
-        ref = Ref(place, name.asname or name.name, hint_of_origin(origin), path)
+        ref = Ref(place, name.asname or name.name, hint_of(origin), path)
         is_table = name.name.isupper() or name.name == "beat_schedule"
         if is_table and named(name.name) == "beat_schedule":
             return Bound(self.state.table(missing=[Note(place, str(ref))]), place)
-        found = self.module_at(path, relative=True)
-        self._run_module(found)
+        if (found := self.module_at(path, relative=True)) is not None:
+            self.names(found)
         return Bound(found or ref, place)
-
-    def _run_module(self, module: Module | None) -> None:
-        if module is not None:
-            self.names(module.source)
 
     def settings(self) -> Iterator[tuple[str, Bound]]:
         """Return the settings of modules, of classes, and of apps: those of apps come last."""
@@ -654,12 +662,10 @@ class Project:
 
     def _configures(self, source: Source) -> bool:
         """Return whether an app may take its settings from the names of a module."""
-        paths = self.state.configured
-        modules = [path.partition(":")[0] for path in paths]
-        modules += [each.rpartition(".")[0] for each in modules]
-        found = [self.module_at(each) for each in modules if each]
-        is_django = any(path.startswith("django") for path in paths)
-        return is_django or any(each and each.source is source for each in found)
+        return any(
+            path.startswith("django") or source in self._modules_of(path)
+            for path in self.state.configured
+        )
 
     def _own(self, scope: Scope) -> Iterator[tuple[str, Bound]]:
         for name, bound in [*scope.items()]:
@@ -680,7 +686,7 @@ class Project:
                 case Function(node) if name == "__getattr__" and is_relevant(node):
                     detail = "`__getattr__` may return settings of Celery's, and is not followed"
                     self.state.notes.append(Note(bound.place, detail))
-                case Function() | Class() | Module():
+                case Function() | Class() | Source():
                     pass
                 case Ref(path) if path in OF_TIME:
                     pass
@@ -708,34 +714,3 @@ def _is_at_start(decorator: ast.expr) -> bool:
 def _unused(bound: Bound, of: str) -> Bound:
     detail = f"it is taken, and no app in these files is configured by its {of}"
     return bound.under(Note(bound.place, detail))
-
-
-def hint_of_origin(origin: str) -> str:
-    root = origin.partition(".")[0]
-    if root == "django":
-        return ": add the module of Django's settings"
-    return "" if root in KNOWN or not root else hint_of(origin)
-
-
-def _parameters(
-    follower: Follower,
-    function: Function,
-    args: Sequence[Any],
-    kwargs: TableValue,
-    place: SourceLine,
-) -> Scope:
-    """Return the names that a call binds; for an unknown one, none has its default."""
-    given = function.node.args
-    positional = [each.arg for each in (*given.posonlyargs, *given.args)]
-    names = [*positional, *(each.arg for each in given.kwonlyargs)]
-    scope = {name: Bound(Unread(place, name), place) for name in names}
-    if not kwargs.missing:
-        scope |= function.defaults
-    scope |= {name: Bound(each, place) for name, each in zip(positional, args, strict=False)}
-    rest = {name: each for name, each in kwargs.entries.items() if name not in scope}
-    scope |= {name: each for name, each in kwargs.entries.items() if name in scope}
-    if given.vararg:
-        scope[given.vararg.arg] = Bound(tuple(args[len(positional) :]), place)
-    if given.kwarg:
-        scope[given.kwarg.arg] = Bound(follower.state.table(rest, kwargs.missing), place)
-    return scope

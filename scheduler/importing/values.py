@@ -4,18 +4,21 @@ import ast
 import builtins
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import PurePath
 from typing import Any, cast
 
-from scheduler.errors import UsageError
+from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.writing import Note, SourceLine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
+    """Hold a module that is followed; as a value, the module itself."""
+
     file: str
     tree: ast.Module
 
@@ -55,6 +58,20 @@ def last(path: str) -> str:
     return path.rpartition(".")[2]
 
 
+KNOWN = {*sys.stdlib_module_names, "celery", "django", "kombu", "django_celery_beat"}
+
+
+def hint_of(path: str) -> str:
+    """Return the file to add, for a module, or a name of one."""
+    root = path.partition(".")[0]
+    if root in KNOWN or not root:
+        return ": add the module of Django's settings" if root == "django" else ""
+    parts = path.split(".")
+    while len(parts) > 1 and not parts[-1].islower():
+        parts.pop()
+    return f": add {'/'.join(parts)}.py"
+
+
 def defaults_of(given: ast.arguments) -> dict[str, ast.expr]:
     """Return the defaults of parameters, by their names."""
     positional = [*given.posonlyargs, *given.args]
@@ -76,7 +93,7 @@ def source_of(text: str, file: str) -> Source:
         raise UsageError(f"{file}{line} is not Python: {detail.rstrip('.?')}.") from None
 
 
-PLAIN = (str, bytes, int, float, bool, timedelta, range, type(None))
+PLAIN = (str, bytes, int, float, bool, timedelta, range, slice, type(None))
 
 
 @dataclass(frozen=True, slots=True, match_args=False)
@@ -91,7 +108,9 @@ class Unread:
         return f"what `{self.text}` is cannot be known without running it{self.hint}"
 
 
-class Unreadable(Exception):
+class Unreadable(ScheduleError):
+    """The value of an expression is not in the source."""
+
     def __init__(self, unread: Unread) -> None:
         super().__init__(str(unread))
         self.unread = Unread(unread.place, unread.text, unread.hint)
@@ -209,11 +228,6 @@ class Function:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
-    source: Source
-
-
 def shown_source(node: ast.AST) -> str:
     return _short(" ".join(ast.unparse(node).split()))
 
@@ -238,8 +252,8 @@ def _text(value: Any) -> str:
             return f"[{inner}]" if isinstance(value, list) else f"({inner})"
         case Class(name) | Function(path=name):
             return last(name)
-        case Module(source):
-            return source.module
+        case Source(module=module):
+            return module
         case _:
             return repr(value)
 
@@ -288,7 +302,7 @@ def plain(value: Any, place: SourceLine, notes: list[Note] | None = None) -> Any
             made = cast("Callable[[Iterable[Any]], Any]", type(cast("Any", value)))
             return made(plain(each, place, notes) for each in cast("Iterable[Any]", value))
         case _ if isinstance(value, PLAIN):
-            return value
+            return cast("Any", value)
         case _:
             raise Unreadable(unread_of(value, place))
 

@@ -5,12 +5,14 @@ import keyword
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, cast
 
+from scheduler.errors import ScheduleError
 from scheduler.protocol.messages import printable
 from scheduler.tasks.retries import Retry
 from scheduler.timing.durations import format_duration
@@ -47,6 +49,15 @@ class Note:
 
     def __str__(self) -> str:
         return f"{self.place}: {self.text}"
+
+
+@contextmanager
+def noting(notes: list[Note], place: SourceLine, what: str) -> Generator[None]:
+    """Note why the block has no result, instead of raising a ScheduleError."""
+    try:
+        yield
+    except ScheduleError as error:
+        notes.append(Note(place, f"{what}: {error}"))
 
 
 @dataclass(frozen=True, slots=True)
