@@ -413,10 +413,8 @@ def is_stalled(broker: Broker) -> bool:
 
 
 @asynccontextmanager
-async def unless_stalled(
-    broker: Broker, limit: timedelta = DEFAULT_TIMEOUT
-) -> AsyncGenerator[None]:
-    """Interrupt the block once the broker has stalled for so long.
+async def unless_stalled(broker: Broker) -> AsyncGenerator[None]:
+    """Interrupt the block once the broker has stalled for 30 s.
 
     RabbitMQ reads nothing from a connection that an alarm blocks: without a limit, a question
     would wait as long as the alarm lasts.
@@ -424,7 +422,7 @@ async def unless_stalled(
     Raises:
         BrokerUnavailable: the broker has stalled; the message says why.
     """
-    loop, seconds = asyncio.get_running_loop(), limit.total_seconds()
+    loop, seconds = asyncio.get_running_loop(), DEFAULT_TIMEOUT.total_seconds()
     deadline = asyncio.timeout(seconds)
 
     def look() -> None:

@@ -21,7 +21,6 @@ from scheduler.brokers.amqp import streams
 from scheduler.brokers.amqp.browsing import Browsing
 from scheduler.brokers.amqp.connection import Connection, Endpoint
 from scheduler.brokers.amqp.consumers import AmqpConsumer, DeliveryChannel
-from scheduler.brokers.amqp.driver import closed
 from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.amqp.tls import Tls
@@ -110,17 +109,7 @@ class AmqpBroker(Connection):
         await self._over_channels(_bind, topology.bindings)
 
     async def unbind(self, bindings: Iterable[Binding]) -> None:
-        async with self.lease(at_once=False) as lease:
-            channel = await lease.channel()
-            for each in bindings:
-                is_to_queue = each.to == "queue"
-                unbind = channel.queue_unbind if is_to_queue else channel.exchange_unbind
-                await unbind(
-                    each.destination,
-                    each.source,
-                    each.routing_key,
-                    arguments=dict(each.arguments),
-                )
+        await self._over_channels(_unbind, tuple(bindings))
 
     async def publish(
         self,
@@ -216,11 +205,8 @@ class AmqpBroker(Connection):
     async def delete(self, queue: str) -> None:
         session = await self.ready()
         with session.awaiting_answer(), self.translated:
-            channel = await session.open_channel()
-            try:
+            async with session.lone_channel() as channel:
                 await channel.queue_delete(queue)
-            finally:
-                await closed(channel)
         session = await self.ready()
         with self.translated:
             await session.renew_getters()
@@ -248,8 +234,8 @@ class AmqpBroker(Connection):
         try:
             with self.translated, session.awaiting_answer():
                 if len(body) > SURELY_ACCEPTED and session.largest_body is None:
-                    async with session.lone_publisher() as channel:
-                        await channel.publish(*sent)
+                    async with session.large, session.lone_channel(publisher_confirms=True) as own:
+                        await own.publish(*sent)
                 else:
                     lane = session.publisher(exchange, in_order=in_order)
                     lane.in_flight += 1
@@ -293,6 +279,12 @@ async def _bind(channel: AbstractChannel, binding: Binding) -> None:
     bind = channel.queue_bind if binding.to == "queue" else channel.exchange_bind
     arguments = dict(binding.arguments)
     await bind(binding.destination, binding.source, binding.routing_key, arguments=arguments)
+
+
+async def _unbind(channel: AbstractChannel, binding: Binding) -> None:
+    unbind = channel.queue_unbind if binding.to == "queue" else channel.exchange_unbind
+    arguments = dict(binding.arguments)
+    await unbind(binding.destination, binding.source, binding.routing_key, arguments=arguments)
 
 
 async def _declare_exchange(channel: AbstractChannel, exchange: Exchange) -> None:

@@ -338,14 +338,11 @@ class Connection:
         """Check that all missed streams that exist can be read over a session."""
         for stream in tuple(self._missed_streams):
             with suppress(QueueNotFound), self._noting_whether_read(stream), self.translated:
-                channel = await session.open_channel()
-                try:
+                async with session.lone_channel() as channel:
                     with session.awaiting_answer():
                         await channel.consume(
                             stream, lambda _: None, prefetch=1, arguments={OFFSET: "next"}
                         )
-                finally:
-                    await closed(channel)
 
     @contextmanager
     def _noting_whether_read(self, stream: str) -> Generator[None]:

@@ -35,6 +35,7 @@ class Session:
     """Manage one live connection, with a channel to publish on and channels to get with.
 
     Attributes:
+        large: limits the large messages in flight.
         unanswered: pending requests, and when they were made; the oldest first.
         largest_body: the broker's max_message_size, once it has refused a message for that; None:
             unknown, as the broker does not report it earlier.
@@ -55,7 +56,7 @@ class Session:
         # that its old channel is closed.
         self._numbers = itertools.cycle(range(1, connection.connection_tune.channel_max or 2047))
         self.largest_body: int | None = None
-        self._alone = asyncio.Semaphore(MOST_ALONE)
+        self.large = asyncio.Semaphore(MOST_ALONE)
         self._publishers: dict[str, list[Lease]] = {}
         self.idle_getters: list[Lease] = []
         self.unanswered: dict[RequestTimer, float] = {}
@@ -94,14 +95,15 @@ class Session:
         return min(lanes, key=attrgetter("in_flight"))
 
     @asynccontextmanager
-    async def lone_publisher(self) -> AsyncGenerator[DriverChannel]:
-        """Open a channel inside the block for one message that may make the broker close it."""
-        async with self._alone:
-            channel = await self.open_channel(publisher_confirms=True)
-            try:
-                yield channel
-            finally:
-                await closed(channel)
+    async def lone_channel(
+        self, *, publisher_confirms: bool = False
+    ) -> AsyncGenerator[DriverChannel]:
+        """Open a channel inside the block for one operation that may make the broker close it."""
+        channel = await self.open_channel(publisher_confirms=publisher_confirms)
+        try:
+            yield channel
+        finally:
+            await closed(channel)
 
     def borrow_getter(self) -> "Lease":
         if self.idle_getters:

@@ -17,13 +17,16 @@ from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from itertools import count
 from operator import itemgetter
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from scheduler.brokers.contract import Depth, Since, is_mark
 from scheduler.errors import IncompatibleBroker
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Queue
 from scheduler.timing.moments import Clock
+
+if TYPE_CHECKING:
+    from scheduler.brokers.memory.server import MemoryConsumer
 
 DeathCause = Literal["expired", "maxlen", "delivery_limit"]
 STRANDED_RETRY = timedelta(minutes=3)  # RabbitMQ waits as long for a dead letter's confirmation
@@ -143,15 +146,6 @@ class Lanes:
         return entry
 
 
-class Receiver(Protocol):
-    """Receive the messages of a queue."""
-
-    @property
-    def has_credit(self) -> bool: ...
-
-    def receive(self, queue: "MemoryQueue", entry: QueueEntry) -> None: ...
-
-
 class MemoryQueue:
     """Hold the messages of one queue, in order, with one timer for the one at the head.
 
@@ -167,7 +161,7 @@ class MemoryQueue:
         stuck: "dict[MemoryQueue, None]",
     ) -> None:
         self.spec, self.name, arguments = spec, spec.name, spec.arguments
-        self.consumers: deque[Receiver] = deque()
+        self.consumers: deque[MemoryConsumer] = deque()
         self.getters = 0
         self.deleted = False
         self._route = route
@@ -270,7 +264,7 @@ class MemoryQueue:
         while self._ready and self.consumers and (consumer := self._next_consumer()):
             consumer.receive(self, self._ready.pop())
 
-    def _next_consumer(self) -> Receiver | None:
+    def _next_consumer(self) -> "MemoryConsumer | None":
         if self._single_active:
             return self.consumers[0] if self.consumers[0].has_credit else None
         for _ in range(len(self.consumers)):
