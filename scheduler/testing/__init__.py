@@ -25,13 +25,16 @@ The fixture `scheduler_kit` comes with the package: it makes a kit of the app th
 from scheduler.testing.kit import (
     DEFAULT_START,
     Kit,
+    Parked,
+    Ran,
+    Records,
+    Sent,
     VirtualTimeLoop,
     eager,
     recording,
     run_virtually,
     simulate,
 )
-from scheduler.testing.records import Parked, Ran, Records, Sent
 
 __all__ = [
     "DEFAULT_START",
