@@ -43,7 +43,7 @@ class StrictCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for each in args:
-            if not _is_utf8(each) and not Path(each).exists():
+            if any("\ud800" <= char <= "\udfff" for char in each) and not Path(each).exists():
                 ctx.fail(f"{each!r} is neither UTF-8 text nor an existing file.")
         rest = super().parse_args(ctx, args)
         if rest and not (ctx.ignore_unknown_options or ctx.resilient_parsing):
@@ -54,14 +54,6 @@ class StrictCommand(TyperCommand):
                 f"{' '.join(rest)} as well."
             )
         return rest
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def new_group(help: str | None = None) -> typer.Typer:
@@ -260,9 +252,9 @@ def require_confirmation(question: str, *, yes: bool) -> None:
     typer.confirm(question, abort=True, err=True)
 
 
-def json_object(option: str, text: str) -> dict[str, Any]:
-    """Parse the JSON object of an option."""
-    expected = f"{option}: expected a JSON object such as '{{\"n\": 1}}', got {shown(text)}"
+def json_arguments(text: str) -> dict[str, Any]:
+    """Parse the JSON object of --args."""
+    expected = f"--args: expected a JSON object such as '{{\"n\": 1}}', got {shown(text)}"
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

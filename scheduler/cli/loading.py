@@ -206,13 +206,11 @@ def importing(place: str) -> Generator[None]:
     """Add the place in the imported code to errors inside the block."""
     try:
         yield
-    except AppNotFound:
+    except (AppNotFound, KeyboardInterrupt):
         raise
     except UsageError as error:
         where = "".join(f" ({each.filename}, line {each.lineno})" for each in _theirs(error)[-1:])
         raise type(error)(f"{error}{where}") from None
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # a module that calls sys.exit() would choose the exit code
         problem = f"{place} cannot be imported: {summary_of(error)}"
         if isinstance(error, ImportError) and "no known parent package" in str(error):

@@ -15,7 +15,7 @@ from scheduler.cli.arguments import (
     OneLoopOrTask,
     OneTask,
     command,
-    json_object,
+    json_arguments,
     moment_of,
     new_group,
 )
@@ -131,7 +131,7 @@ def trigger(
 
     Example: scheduler trigger jobs:app report --args '{"day": "2026-06-01"}'
     """
-    edited = None if args is None else json_object("--args", args)
+    edited = None if args is None else json_arguments(args)
 
     def operation(program: Program, found: Loop) -> Awaitable[Report]:
         if edited is None:
@@ -309,10 +309,9 @@ def schedule_set(
 
     Example: scheduler schedule set shop:app report --every 5m
     """
-    mode = "fixed_rate" if fixed_rate else None
-    options = {"every": every, "mode": mode, "offset": offset, "cron": cron, "tz": tz}
-    wanted = _schedule(options | {"jitter": jitter, "catch_up": catch_up, "grace": grace})
-    by = operator_here()
+    options = {"every": every, "offset": offset, "cron": cron, "tz": tz, "jitter": jitter}
+    options |= {"mode": "fixed_rate" if fixed_rate else None, "catch_up": catch_up, "grace": grace}
+    wanted, by = _schedule(options), operator_here()
     return _rescheduled(app, loop, lambda it, found: it.verbs.set_schedule(found, wanted, by=by))
 
 

@@ -20,7 +20,7 @@ from scheduler.cli.arguments import (
     Yes,
     app_and_next,
     command,
-    json_object,
+    json_arguments,
     moment_of,
     new_group,
     require_confirmation,
@@ -103,7 +103,7 @@ def send(
     if delay is not None and at is not None:
         raise UsageError("A call has one time: give --in or --at, not both.")
     called = _sender_of(app, name)
-    arguments = called.spec.arguments.load(json_object("--args", args))
+    arguments = called.spec.arguments.load(json_arguments(args))
     moment = None if at is None else moment_of("--at", at)
     span = None if delay is None else parse_duration(delay, "--in")
 
@@ -329,7 +329,7 @@ def failed_replay(
     """
     reference, which = _selection(reference, messages, everything, task, reason)
     app, pace = ready_app(reference), parse_rate(rate) if rate else None
-    edited = json_object("--args", args) if args else None
+    edited = json_arguments(args) if args else None
     if to is not None and to not in app.senders:
         raise UsageError(no_such("task", to, app.senders))
 

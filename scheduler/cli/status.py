@@ -282,23 +282,18 @@ def _fields(status: Status, now: datetime) -> Iterator[tuple[str, str]]:
     if schedule.has_grid and status.where not in (Where.PAUSED, Where.UNSEEDED, Where.REMOVED):
         for tick in islice(ticks_after(schedule, max(now, status.due_at or now)), TICKS):
             yield "next", _moment(tick, zone, now)
-    yield from _of_last_run(status, zone, now)
+    if (run := status.last) is not None:
+        yield "last run", run.ending.value
+        yield "  planned", _moment(run.scheduled_at, zone, now)
+        yield "  started", f"{_moment(run.started_at, zone, now)}, {seconds(run.late)} late"
+        yield "  took", seconds(run.duration)
     yield "processors", str(status.processors)
     if status.by:
         yield "epoch", str(status.epoch)
         yield "  begun", "" if status.since is None else _moment(status.since, zone, now)
         yield "  by", status.by
-    if status.last is not None and status.last.error:
-        yield "error", status.last.error
-
-
-def _of_last_run(status: Status, zone: tzinfo | None, now: datetime) -> Iterator[tuple[str, str]]:
-    if (run := status.last) is None:
-        return
-    yield "last run", run.ending.value
-    yield "  planned", _moment(run.scheduled_at, zone, now)
-    yield "  started", f"{_moment(run.started_at, zone, now)}, {seconds(run.late)} late"
-    yield "  took", seconds(run.duration)
+    if run is not None and run.error:
+        yield "error", run.error
 
 
 def _moment(moment: datetime, zone: tzinfo | None, now: datetime) -> str:
