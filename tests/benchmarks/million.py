@@ -2,7 +2,8 @@
 
     python tests/benchmarks/million.py [--loops 1000000] [--period 3600] [--seconds 120]
 
-On a private RabbitMQ, of the root in SCHEDULER_TEST_RABBITMQ_ROOT if that is set:
+On a private RabbitMQ, of the root in SCHEDULER_TEST_RABBITMQ_ROOT if that is set, whose timers of
+calls pass on more messages at once than by default, as docs/how-to/scale.md says:
 
 - calls: 100,000 with a time each, over a minute, sent by `send_many`
 - 10,000 loops, 100,000 loops: started by one `start_many` each, spread over their period. What
@@ -75,6 +76,7 @@ STEADY = "steady"
 STEP = 0.1
 """Seconds between the starts of loops at the pace of their runs."""
 
+BROKER = "[{rabbit, [{dead_letter_worker_consumer_prefetch, 512}]}]."
 FIRST_CALL = 10_000_000  # numbers of calls, beside those of loops
 PATIENCE = 1800.0
 LOST_FOR = 90.0
@@ -381,7 +383,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120, help="to count runs for")
     parser.add_argument("--only", nargs="*", default=(), help="parts, such as loops running")
     options = parser.parse_args()
-    with PrivateNode() as node, tempfile.TemporaryDirectory() as records:
+    with PrivateNode(advanced=BROKER) as node, tempfile.TemporaryDirectory() as records:
         # Of this process too: the app reads its settings when it is first used.
         os.environ |= SETTINGS | {"SCHEDULER_BROKER_URL": node.url, "FLEET_RECORDS": records}
         million = Million(node, Path(records), options)
