@@ -16,7 +16,8 @@ calls pass on more messages at once than by default, as docs/how-to/scale.md say
 - one more, 10,000 more: are started by another program each
 - status: of one loop, and of all
 - census: of all loops and timers
-- dashboard: from its command to the first page; then the slowest page of a minute, and its memory
+- dashboard: from its command to the first page; then the slowest page of a minute, a search for one
+  loop, and its memory
 - lost: the tokens of one timer are purged, and the loops are repaired
 - kill: the broker is killed and started again. The first run after that, and the time until all
   that came due has run.
@@ -244,10 +245,11 @@ class Million:
             while time.perf_counter() - began < 60:
                 took.append((await dashboard.get("/")).ms)
                 await asyncio.sleep(0.2)
+            search = await dashboard.get(f"/search?q=loop-{self._loops - 1}")
             memory = dashboard.memory
         return (
             f"first page after {first:.1f} s; then p50 {statistics.median(took):.0f} ms, at most "
-            f"{max(took):.0f} ms; {memory:.0f} MB"
+            f"{max(took):.0f} ms; a search of one loop {search.ms:.0f} ms; {memory:.0f} MB"
         )
 
     async def lose(self) -> str:
