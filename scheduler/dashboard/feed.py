@@ -17,7 +17,6 @@ from scheduler.dashboard.picture import MOST_LOOPS, Picture
 from scheduler.errors import BrokerError, QueueNotFound
 from scheduler.protocol.messages import Message
 from scheduler.queues.concurrency import side_by_side
-from scheduler.queues.listing import RosterEntry
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roster import Following, Roster
 from scheduler.timing.pacing import backoff
@@ -88,12 +87,10 @@ class Feed:
         await self._broker.follow(self._names.journal, self._hear_now)
 
     async def _follow_roster(self) -> None:
-        picture = self._picture
-
-        def note(listed: RosterEntry, _: timedelta) -> None:
-            picture.enter(listed)
-
-        self._following = await self._roster.follow(note)
+        hear = self._picture.hear_of_entry
+        self._following = await self._roster.follow(
+            lambda loop, epoch, lag: hear(loop), notes=False
+        )
 
     async def _follow_calls(self) -> None:
         if not any(task.called for task in self._app.tasks.values()):

@@ -317,6 +317,11 @@ class Picture:
         self.is_listed = True
         self.version += 1
 
+    def hear_of_entry(self, loop: LoopId) -> None:
+        """Note that the listing has a new entry of a loop; ignore loops beyond the limit."""
+        if loop.is_whole or loop in self.loops or not self.is_full:
+            self.enter(self.listing[loop])
+
     def enter(self, listed: RosterEntry) -> None:
         """Show the latest entry of a loop."""
         if listed.loop == SUPERVISION:

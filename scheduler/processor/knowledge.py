@@ -17,7 +17,7 @@ from scheduler.events import (
     Event,
 )
 from scheduler.protocol.epochs import Entry
-from scheduler.protocol.tokens import Token
+from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.listing import RosterEntry
 from scheduler.queues.roll_call import RollCall
@@ -145,9 +145,9 @@ class Knowledge:
             case _:
                 pass
 
-    def _report(self, listed: RosterEntry, lag: timedelta) -> None:
-        self._emit(EpochHeard(listed.loop, listed.epoch, lag))
-        if listed.is_of_task:
+    def _report(self, loop: LoopId, epoch: int, lag: timedelta) -> None:
+        self._emit(EpochHeard(loop, epoch, lag))
+        if loop.is_whole:
             self._report_pauses()
 
     def _report_pauses(self) -> None:

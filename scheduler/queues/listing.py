@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Annotated, Any, ClassVar, TypeVar, overload
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, overload
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -345,11 +345,14 @@ def _row_of(members: Mapping[str, Any], entry: str) -> Row:
     )
 
 
-def _is_storable(row: Row) -> bool:
+def _is_storable(row: Row, at_ms: object) -> bool:
     """Return whether the table can store a row that was not decoded, and a snapshot can hold it."""
     numbers = row.epoch, row.forget_ms or 0, row.due_ms or 0
-    return all(type(each) is str and each.isprintable() for each in row.loop) and all(
-        type(each) is int and 0 <= each <= MOST_COUNTED for each in numbers
+    return (
+        all(type(each) is str and each.isprintable() for each in row.loop)
+        and all(type(each) is int and 0 <= each <= MOST_COUNTED for each in numbers)
+        and type(at_ms) is int
+        and 0 <= at_ms <= LATEST_MS
     )
 
 
@@ -382,6 +385,15 @@ class Recent(dict[LoopId, V]):
             for oldest in list(islice(self, self._most // 2)):
                 del self[oldest]
         super().__setitem__(loop, value)
+
+
+class FirstEntry(NamedTuple):
+    """Name the first entry of a loop, which was not decoded."""
+
+    loop: LoopId
+    epoch: int
+    by: str
+    at: datetime
 
 
 class OutOfScope(LookupError):
@@ -464,6 +476,14 @@ class Listing(Mapping[LoopId, RosterEntry]):
         except (KeyError, TypeError, ValueError, AttributeError):
             return True
 
+    def is_later(self, part: Any) -> bool:
+        """Return whether an entry may begin an epoch: it is no note, and not too late."""
+        try:
+            loop, is_renamed = LoopId(part["task"], part["key"]), "renames" in part
+            return is_renamed or part["epoch"] > self.known(loop)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return True
+
     def known(self, loop: LoopId) -> int:
         """Return the greatest known epoch of a loop: from an entry, a roll call, or a token.
 
@@ -496,7 +516,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
             self._begin(replace(latest, checkpoint=listed.checkpoint))
         return False
 
-    def enter_first(self, part: Any, offset: int) -> LoopId | None:
+    def enter_first(self, part: Any, offset: int) -> FirstEntry | None:
         """Enter the first entry of an unknown loop, without decoding it.
 
         That takes a tenth of the time, and most of a long roster is of this kind.
@@ -505,15 +525,17 @@ class Listing(Mapping[LoopId, RosterEntry]):
             offset: of its message in the stream.
 
         Returns:
-            The loop; None: it is no such entry, or unreadable.
+            None: it is no such entry, or unreadable.
         """
         try:
             row = _row_of(part, _json(part))
-            state = LoopState(row.state)
+            state, at_ms, by = LoopState(row.state), part["at_ms"], part.get("by", "")
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
         loop = row.loop
-        if not _is_storable(row) or loop.is_whole or "renames" in part:
+        if not _is_storable(row, at_ms) or type(by) is not str:
+            return None
+        if loop.is_whole or "renames" in part:
             return None
         if self.is_told(loop, offset) or self.table.known(loop) is not None:
             return None
@@ -521,7 +543,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self._epochs.pop(loop, None)
         self._count += 1
         self.counts[loop.task][state] += 1
-        return loop
+        return FirstEntry(loop, row.epoch, by, moment_of(at_ms))
 
     def enter_note(self, part: Any) -> bool:
         """Enter a note on a loop's latest entry, decoding nothing but the checkpoint.

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -218,16 +218,22 @@ class Roster:
         await self._snapshots.append(Shares(self.listing))
 
     async def follow(
-        self, hear: Callable[[RosterEntry, timedelta], None] = lambda listed, lag: None
+        self,
+        hear: Callable[[LoopId, int, timedelta], None] = lambda loop, epoch, lag: None,
+        *,
+        notes: bool = True,
     ) -> "Following":
         """Enter new entries, until cancelled.
 
         Args:
-            hear: called with each accepted entry, and the time since it was appended.
+            hear: called for each accepted entry, with its loop, its epoch, and the time since it
+                was appended. The listing has it.
+            notes: whether to enter notes too: those who follow the journal know what they say.
         """
         assert self.listing.scope is None, "It was read for some loops only."
         self.inherits = True
-        following = Following(self._enter, hear, start=self.listing.reached)
+        enter = partial(self._enter, notes=notes)
+        following = Following(enter, hear, start=self.listing.reached)
         since = "first" if following.start is None else following.start.offset
         following.consumer = await self._broker.follow(
             self._names.roster, following.hear, since=since
@@ -342,19 +348,19 @@ class Roster:
         self._times_read += 1
         return scope if len(scope.numbers) * FEW_SHARES <= shares else None
 
-    def _enter(self, message: Message) -> None:
-        """Judge the entries of a message, unless it was judged."""
+    def _enter(self, message: Message, *, notes: bool = True) -> None:
+        """Judge the entries of a message, with or without notes, unless it was judged."""
         assert message.offset is not None
         listing = self.listing
         if listing.reached is not None and message.offset <= listing.reached.offset:
             return
         for part in parts_of(message):
             self._since_snapshot += 1
-            if listing.leaves_out(part):
+            if listing.leaves_out(part) or not (notes or listing.is_later(part)):
                 continue
-            loop = None if self._followed else listing.enter_first(part, message.offset)
-            if loop is not None:
-                self._note_accepted((loop, part["epoch"], part.get("by", "")))
+            if (first := listing.enter_first(part, message.offset)) is not None:
+                self._note_accepted((first.loop, first.epoch, first.by))
+                self._tell(first.loop, first.epoch, first.at)
                 continue
             if listing.enter_note(part):
                 continue
@@ -365,18 +371,20 @@ class Roster:
                 self._note_accepted(listed.identity)
                 # The former loop of a renamed one has ended.
                 for loop in dict.fromkeys((listed.before, listed.loop)):
-                    self._tell(listing[loop])
+                    self._tell(loop, listing[loop].epoch, listed.at)
         listing.reached = Bookmark.at(message)
 
     def _note_accepted(self, identity: Identity) -> None:
         if identity in self._awaited:
             self._awaited[identity] = True
 
-    def _tell(self, listed: RosterEntry) -> None:
-        lag = self._clock.now() - listed.at
+    def _tell(self, loop: LoopId, epoch: int, at: datetime) -> None:
+        if not self._followed:
+            return
+        lag = self._clock.now() - at
         self._followed = [each for each in self._followed if each.is_on]
         for following in self._followed:
-            following.tell(listed, lag)
+            following.tell(loop, epoch, lag)
 
 
 class Following:
@@ -384,7 +392,7 @@ class Following:
 
     Args:
         enter: enters a message.
-        tell: called with each accepted entry.
+        tell: called for each accepted entry.
         start: the first message; None: the first of the stream.
     """
 
@@ -393,7 +401,7 @@ class Following:
     def __init__(
         self,
         enter: Callable[[Message], None],
-        tell: Callable[[RosterEntry, timedelta], None],
+        tell: Callable[[LoopId, int, timedelta], None],
         *,
         start: Bookmark | None,
     ) -> None:

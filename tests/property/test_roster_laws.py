@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -71,6 +71,7 @@ class Comparison:
     def __post_init__(self) -> None:
         self.writer = self.roster()
         self.followed: list[tuple[Roster, Following]] = []
+        self.without_notes: list[tuple[Roster, Following]] = []
         self.cut_off_at_times: list[Roster] = []
         self.taken: list[tuple[list[Share], Iterator[Share]]] = []
         self.told: list[tuple[LoopId, RosterEntry | None]] = []
@@ -88,6 +89,9 @@ class Comparison:
                 self.followed.append((reader, following))
             else:
                 self.cut_off_at_times.append(reader)
+        reader = self.roster()
+        await reader.read()
+        self.without_notes.append((reader, await reader.follow(notes=False)))
         self.take(1)
         if listing.reached is not None:
             self.taken.append((shares := list[Share](), coming := iter(Shares(listing, 1))))
@@ -140,6 +144,10 @@ def state_of(listing: Listing) -> dict[LoopId, RosterEntry]:
     return {loop: each for loop, each in listing.items() if not listing.is_inherited(loop)}
 
 
+def without_notes(listing: Mapping[LoopId, RosterEntry]) -> dict[LoopId, RosterEntry]:
+    return {loop: replace(each, checkpoint=None) for loop, each in listing.items()}
+
+
 def states_of(listing: Listing) -> Counter[LoopState]:
     """How many loops are in each state, without entries of a whole task."""
     return Counter(each.entry.state for each in listing.values() if not each.is_of_task)
@@ -179,6 +187,9 @@ async def judged(stream: list[list[RosterEntry]], merging: set[int], recreated: 
     for listing in found:
         assert state_of(listing) == expected
         assert +listing.counts[LOOPS[0].task] == states_of(listing)
+    for reader, following in comparison.without_notes:
+        if following.is_on:
+            assert without_notes(state_of(reader.listing)) == without_notes(expected)
 
 
 def listed(epoch: int, state: LoopState, base: int) -> RosterEntry:

@@ -365,7 +365,8 @@ async def read_with(broker: FaultyBroker, roster: Roster, *bodies: bytes) -> Lis
     + [entry(key=wrong) for wrong in ("a\tb", "a\nb", 5)]
     + [entry(key=wrong, checkpoint=NOTED) for wrong in ("\ud800", 5, None, NOTED)]
     + [note_on_a(wrong) for wrong in (None, {}, NOTED | {"until_ms": -1}, NOTED | {"body": 1})]
-    + [entry(epoch=2**70), entry(at_ms=2**70), entry(schedule={"every_ms": 2**70})],
+    + [entry(epoch=2**70), entry(at_ms=2**70), entry(schedule={"every_ms": 2**70})]
+    + [entry(state="paused", at_ms=1.5), entry(by=["x"])],
 )
 async def test_an_entry_that_cannot_be_read_is_left_out_and_told(
     broker: FaultyBroker, roster: Roster, body: bytes, caplog: pytest.LogCaptureFixture
