@@ -1,16 +1,15 @@
 """Send calls, and manage messages that could not be sent, or run: `send`, `unsent`, `failed`."""
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from functools import partial
-from tempfile import TemporaryFile
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import (
@@ -28,19 +27,10 @@ from scheduler.cli.arguments import (
 )
 from scheduler.cli.connecting import Zones, ask, require_remote, zones_of_loops
 from scheduler.cli.loading import names_app, ready_app
-from scheduler.cli.printing import (
-    AS_JSON,
-    Output,
-    local,
-    plain,
-    print_error,
-    print_json_list,
-    print_line,
-    print_lines,
-)
+from scheduler.cli.printing import AS_JSON, Output, local, print_error, print_line
 from scheduler.cli.tables import CellForms, Table, Work, shortened
 from scheduler.control.reports import Effect
-from scheduler.control.rows import Row, whole_row_of_parked
+from scheduler.control.rows import Row, row_of_parked, whole_row_of_parked
 from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
 from scheduler.program import Program
 from scheduler.protocol.routing import LOOP_KEY
@@ -237,33 +227,29 @@ def failed_list(
     trash: Annotated[
         bool, typer.Option("--trash", help="List deleted messages, which can be restored.")
     ] = False,
-) -> None:
+) -> Output:
     """List the parked messages.
 
     On a terminal, IDs are cut to the prefix that the other commands need.
 
     Example: scheduler failed list jobs:app --task send_mail
     """
-    which, as_json = Selection(reason=reason, task=task), AS_JSON.get()
-    with TemporaryFile("w+", encoding="ascii") as file:
-        rows = Spool(file)
+    which = Selection(reason=reason, task=task)
 
-        async def listed(program: Program) -> tuple[int, NotAllSeen | None, Zones]:
-            tasks = None if trash else await _tasks(app, program, task)
-            seen = await _laid_out(program.failed, tasks, which, limit, rows)
-            has_ticks = not as_json and any(map(_is_tick, rows))
-            return *seen, await zones_of_loops(app, program) if has_ticks else {}
+    async def listed(program: Program) -> tuple[list[Row], int, NotAllSeen | None, Zones]:
+        tasks = None if trash else await _tasks(app, program, task)
+        rows, more, interrupted = await _listed(program.failed, tasks, which, limit)
+        has_ticks = not AS_JSON.get() and any(map(_is_tick, rows))
+        zones = await zones_of_loops(app, program) if has_ticks else {}
+        return rows, more, interrupted, zones
 
-        more, interrupted, zones = ask(app, listed, is_long=True)
-        if as_json:
-            print_json_list(rows)
-        else:
-            print_lines(_table_of_parked(rows, zones).shown(rows))
-    if more and not as_json:
-        print_line(f"{more} more: raise --limit to see them")
+    rows, more, interrupted, zones = ask(app, listed, is_long=True)
+    lines: list[str | Text] = [*_table_of_parked(rows, zones).shown(rows)]
+    if more:
+        lines.append(f"{more} more: raise --limit to see them")
     if interrupted is not None:
         print_error(interrupted, as_json=False)
-        raise typer.Exit(1)
+    return Output(rows, lines, is_fine=interrupted is None)
 
 
 @command(failures, "show")
@@ -388,28 +374,6 @@ def failed_restore(
     return _do("restored", app, which, restore, in_trash=True)
 
 
-class Spool:
-    """Spool rows to disk, so that a slow reader does not hold messages unacked.
-
-    They are in a file, in their order, as JSON.
-    """
-
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, row: Any) -> None:
-        self._file.write(json.dumps(row, default=plain) + "\n")
-        self._count += 1
-
-    def __iter__(self) -> Iterator[Any]:
-        self._file.seek(0)
-        return map(json.loads, self._file)
-
-
 def _selection(
     reference: str | None,
     messages: list[str] | None,
@@ -432,26 +396,24 @@ def _selection(
     return reference, Selection(ids=frozenset(ids))
 
 
-async def _laid_out(
-    failed: FailedQueues,
-    tasks: list[str] | None,
-    which: Selection,
-    limit: int,
-    rows: Spool,
-) -> tuple[int, NotAllSeen | None]:
-    there, more = await failed.count(tasks), 0
+async def _listed(
+    failed: FailedQueues, tasks: list[str] | None, which: Selection, limit: int
+) -> tuple[list[Row], int, NotAllSeen | None]:
+    """Return the rows of messages, and how many more there are."""
+    row_of = whole_row_of_parked if AS_JSON.get() else row_of_parked
+    there, rows, more = await failed.count(tasks), list[Row](), 0
     try:
         async with aclosing(failed.look(tasks, which)) as looked_at:
             async for parked in looked_at:
                 if len(rows) < limit:
-                    rows.add(whole_row_of_parked(parked))
+                    rows.append(row_of(parked))
                 elif which == EVERYTHING:
-                    return there - limit, None  # without reading each
+                    return rows, there - limit, None  # without reading each
                 else:
                     more += 1
     except NotAllSeen as error:
-        return more, error
-    return more, None
+        return rows, more, error
+    return rows, more, None
 
 
 async def _whole(failed: FailedQueues, tasks: list[str] | None, which: Selection) -> Selection:
@@ -515,7 +477,7 @@ def _is_tick(row: Row) -> bool:
     return row["routing_key"].startswith(LOOP_KEY)
 
 
-def _table_of_parked(rows: Spool, zones: Zones) -> Table[Row]:
+def _table_of_parked(rows: Sequence[Row], zones: Zones) -> Table[Row]:
     short = shortened(row["id"] for row in rows)
     return Table(
         {
@@ -523,10 +485,7 @@ def _table_of_parked(rows: Spool, zones: Zones) -> Table[Row]:
             "TASK": lambda row: row["task"],
             "LOOP": lambda row: row["loop"] if _is_tick(row) else "-",
             "REASON": lambda row: row["reason"],
-            "PARKED": lambda row: (
-                row["parked_at"]
-                and local(datetime.fromisoformat(row["parked_at"]), zones.get(row["loop"]))
-            ),
+            "PARKED": lambda row: local(row["parked_at"], zones.get(row["loop"])),
             "ERROR": lambda row: row["error"],
         },
         brief=("ID", "TASK", "REASON", "PARKED", "ERROR"),

@@ -40,15 +40,6 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json_of(value) + "\n")
 
 
-def print_json_list(values: Iterable[Any]) -> None:
-    """Print a JSON list that need not fit into memory."""
-    separator = "[\n  "
-    for value in values:
-        sys.stdout.write(separator + json_of(value).replace("\n", "\n  "))
-        separator = ",\n  "
-    sys.stdout.write("[]\n" if separator.startswith("[") else "\n]\n")
-
-
 def json_of(value: Any) -> str:
     """Format a value as JSON that does not control a terminal."""
     text = json.dumps(value, default=plain, indent=2, ensure_ascii=False)

@@ -11,16 +11,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TimeElapsedColumn,
-)
-from rich.progress import (
-    TextColumn as Words,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
+from rich.progress import TextColumn as Words
 from rich.text import Text
 
 from scheduler.cli.printing import AS_JSON, console, relative, seconds

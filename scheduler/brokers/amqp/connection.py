@@ -17,11 +17,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext, suppres
 from copy import copy
 from datetime import timedelta
 
-from aiormq.exceptions import (
-    ConnectionNotAllowed,
-    InvalidFrameError,
-    ProbableAuthenticationError,
-)
+from aiormq.exceptions import ConnectionNotAllowed, InvalidFrameError, ProbableAuthenticationError
 from yarl import URL
 
 from scheduler.brokers.amqp import driver

@@ -14,14 +14,7 @@ from scheduler.brokers.amqp.connection import OFFSET, Connection
 from scheduler.brokers.amqp.consumers import AmqpConsumer, DeliveryChannel
 from scheduler.brokers.amqp.driver import DriverChannel, closed, closing_of
 from scheduler.brokers.amqp.frames import RawMessage
-from scheduler.brokers.contract import (
-    LONGEST_SILENCE,
-    Since,
-    is_mark,
-    new_mark,
-    silent,
-    too_long,
-)
+from scheduler.brokers.contract import LONGEST_SILENCE, Since, is_mark, new_mark, silent, too_long
 from scheduler.brokers.properties import decoded
 from scheduler.errors import BrokerError, BrokerUnavailable, QueueNotFound
 from scheduler.protocol.messages import Message

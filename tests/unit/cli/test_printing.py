@@ -4,22 +4,12 @@ import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from operator import itemgetter
-from tempfile import TemporaryFile
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from scheduler.brokers.tables import Opaque
-from scheduler.cli.messages import Spool
-from scheduler.cli.printing import (
-    print_error,
-    print_json,
-    print_json_list,
-    print_line,
-    print_lines,
-    relative,
-)
+from scheduler.cli.printing import print_error, print_json, print_line, print_lines, relative
 from scheduler.cli.tables import Table, shortened
 from scheduler.control.rows import whole_row_of_parked
 from scheduler.errors import SchedulerError
@@ -75,34 +65,6 @@ def test_durations_are_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert json.loads(out) == {"took": 1.5, "name": "grüße"}
     assert "grüße" in out
-
-
-LISTS: list[list[Any]] = [[], [1], [{"a": "x\ny\u2028z", "b": []}, {}, [[]]]]
-
-
-@pytest.mark.parametrize("values", LISTS)
-def test_a_list_looks_alike_if_it_is_printed_bit_by_bit(
-    capsys: pytest.CaptureFixture[str], values: list[Any]
-) -> None:
-    print_json(values)
-    whole = capsys.readouterr().out
-    print_json_list(iter(values))
-    assert capsys.readouterr().out == whole
-
-
-def test_rows_that_waited_on_disk_are_printed_as_they_were(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    row = whole_row_of_parked(read_parked(STRANGE, "failed", "task.\udce9"))
-    print_json([row, row])
-    whole = capsys.readouterr().out
-    with TemporaryFile("w+", encoding="ascii") as file:
-        rows = Spool(file)
-        rows.add(row)
-        rows.add(row)
-        print_json_list(rows)
-        assert len(rows) == 2
-    assert capsys.readouterr().out == whole
 
 
 def test_the_columns_of_a_table_are_as_wide_as_their_cells(
