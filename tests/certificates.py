@@ -6,7 +6,7 @@ from typing import Any
 
 import trustme
 
-from scheduler.brokers.amqp.tls import Tls
+from scheduler.brokers.credentials import Tls
 from tests.rabbitmq import as_nodes_see
 
 HOST = "127.0.0.1"

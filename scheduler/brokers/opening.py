@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from scheduler.brokers.contract import Broker
-from scheduler.brokers.credentials import broker_urls, is_embedded, parsed
+from scheduler.brokers.credentials import Tls, broker_urls, is_embedded, parsed
 from scheduler.errors import AccessRefused, BrokerUnavailable, SettingsError
 from scheduler.events import Emit
 from scheduler.protocol.administration import BrokerPolicy
@@ -24,7 +24,6 @@ from scheduler.settings import Settings
 if TYPE_CHECKING:
     from yarl import URL
 
-    from scheduler.brokers.amqp.tls import Tls
     from scheduler.brokers.memory.server import MemoryServer
 
 
@@ -141,10 +140,8 @@ def nodes_of(settings: Settings) -> Sequence[Broker]:
     ]
 
 
-def tls_of(settings: Settings) -> "Tls":
+def tls_of(settings: Settings) -> Tls:
     """Return the TLS configuration of the settings."""
-    from scheduler.brokers.amqp.tls import Tls
-
     return Tls(
         settings.tls_ca_file,
         settings.tls_cert_file,

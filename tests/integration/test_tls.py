@@ -9,7 +9,7 @@ import pytest
 
 from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.brokers.amqp.tls import Tls
+from scheduler.brokers.credentials import Tls
 from scheduler.brokers.opening import broker_of
 from scheduler.errors import AccessRefused, BrokerUnavailable
 from scheduler.events import Connected, ConnectionRetried

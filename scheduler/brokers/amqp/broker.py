@@ -23,7 +23,6 @@ from scheduler.brokers.amqp.connection import Connection, Endpoint
 from scheduler.brokers.amqp.consumers import AmqpConsumer, DeliveryChannel
 from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.amqp.session import Session
-from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.contract import (
     DEFAULT_TIMEOUT,
     Browsed,
@@ -33,7 +32,7 @@ from scheduler.brokers.contract import (
     missing_exchange,
     written_into,
 )
-from scheduler.brokers.credentials import parse_urls
+from scheduler.brokers.credentials import Tls, parse_urls
 from scheduler.brokers.properties import check_body, check_size, encoded, encoded_key
 from scheduler.brokers.tables import short_string
 from scheduler.errors import (

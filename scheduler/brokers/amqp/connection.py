@@ -23,9 +23,8 @@ from yarl import URL
 from scheduler.brokers.amqp import driver
 from scheduler.brokers.amqp.driver import DriverChannel, Translation, closed, reply
 from scheduler.brokers.amqp.session import Lease, Session
-from scheduler.brokers.amqp.tls import Tls, refusal
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, BrokerInfo, cancelled
-from scheduler.brokers.credentials import user_of
+from scheduler.brokers.credentials import Tls, refusal, user_of
 from scheduler.errors import (
     AccessRefused,
     BrokerError,

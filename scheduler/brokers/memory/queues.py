@@ -319,14 +319,7 @@ class MemoryQueue:
 
 
 _AGE = re.compile(r"([0-9]+)([YMDhms])")
-_AGES = {
-    "Y": timedelta(days=365),
-    "M": timedelta(days=30),
-    "D": timedelta(days=1),
-    "h": timedelta(hours=1),
-    "m": timedelta(minutes=1),
-    "s": timedelta(seconds=1),
-}
+_SECONDS = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
 
 
 class Stream:
@@ -419,4 +412,4 @@ def _max_age(spec: Queue) -> timedelta | None:
             f"The x-max-age of the stream {spec.name!r} cannot be read: expected a number and "
             f"a unit of Y, M, D, h, m, s, such as '7D', got: {age!r}. Nothing was declared."
         )
-    return int(read[1]) * _AGES[read[2]]
+    return timedelta(seconds=int(read[1]) * _SECONDS[read[2]])

@@ -12,8 +12,7 @@ from yarl import URL
 from scheduler import Settings
 from scheduler.brokers.amqp import driver
 from scheduler.brokers.amqp.connection import CONNECT_TIMEOUT, Endpoint
-from scheduler.brokers.amqp.tls import Tls
-from scheduler.brokers.credentials import parse_urls
+from scheduler.brokers.credentials import Tls, parse_urls
 from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable
 from tests.contract.wire import eventually
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from yarl import URL
 
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.brokers.amqp.tls import Tls, refusal
+from scheduler.brokers.credentials import Tls, refusal
 from scheduler.errors import AccessRefused, BrokerUnavailable, SettingsError, UntrustedBroker
 from tests.certificates import FUTURE, HOST, PAST, Authority, Pair
 
