@@ -65,36 +65,30 @@ class Table(Generic[E]):
 
     def lines(self, things: Iterable[E], width: int | None) -> Iterator[Text]:
         """Format things, which are iterated twice, for a terminal of a width; None: completely."""
-        names, now = tuple(self.columns), None
-        widths = self._widths(things, names, now)
+        names = tuple(self.columns)
+        rows = self._rows(things, names, None)
+        widths = _widths(names, rows)
         if width is not None:
             widths = _fitted(names, widths, width, LEAST)
             if sum(widths) + len(GAP) * (len(widths) - 1) > width:
-                names, now = tuple(self.brief or self.columns), SystemClock().now()
-                widths = self._widths(things, names, now)
-                widths = _fitted(names, widths, width, len(names[-1]))
+                names = tuple(self.brief or self.columns)
+                rows = self._rows(things, names, SystemClock().now())
+                widths = _fitted(names, _widths(names, rows), width, len(names[-1]))
         yield _line(names, widths, ["bold"] * len(widths))
-        coloured = [name in COLOURED for name in names]
-        for row in self._rows(things, names, now):
-            styles = [
-                STYLES.get(cell, "") if is_state else ""
-                for is_state, cell in zip(coloured, row, strict=True)
-            ]
+        for row in rows:
+            cells = zip(names, row, strict=True)
+            styles = [STYLES.get(cell, "") if name in COLOURED else "" for name, cell in cells]
             yield _line(row, widths, styles)
-
-    def _widths(
-        self, things: Iterable[E], names: Sequence[str], now: datetime | None
-    ) -> Sequence[int]:
-        widths = [cell_len(name) for name in names]
-        for row in self._rows(things, names, now):
-            widths = [max(width, cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
-        return widths
 
     def _rows(
         self, things: Iterable[E], names: Sequence[str], now: datetime | None
-    ) -> Iterator[list[str]]:
+    ) -> list[list[str]]:
         columns = [self.columns[name] for name in names]
-        return ([flat(_text(of(thing), now)) for of in columns] for thing in things)
+        return [[flat(_text(of(thing), now)) for of in columns] for thing in things]
+
+
+def _widths(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Sequence[int]:
+    return [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
 
 
 def _text(value: object, now: datetime | None) -> str:

@@ -164,21 +164,20 @@ class _Decorated:
         table = TableValue({}, [])
         if isinstance(decorator, ast.Call):
             _, table = evaluator.arguments(decorator)
-        detail = f"options of {function.name}: "
-        notes = [Note(each.place, detail + each.text) for each in table.missing]
         maker = decorator.func if isinstance(decorator, ast.Call) else decorator
         if isinstance(evaluator.value(maker), Made):
             unknown = f"those that `{shown_source(maker)}` gives it are not read"
-            notes.append(Note(self._source.place(maker), detail + unknown))
+            table.missing.append(Note(self._source.place(maker), unknown))
         self._given = table.entries
-        self._options = Options(function.name, self._given, notes)
+        self._options = Options(function.name, self._given, self._source.place(function))
+        self._options.add(table.missing, "options of ")
 
     def definition(self) -> Definition:
         function = self._function
         path = f"{self._source.module}.{function.name}"
         name = self._options.value("name", path)
         parameters = list(self._parameters())
-        self._options.report(TAKEN, WHY)
+        self._options.report(self._given, TAKEN, WHY)
         awaited = isinstance(function, ast.AsyncFunctionDef)
         action: Action = CeleryCall(path, awaited=awaited)
         if not self._source.module:

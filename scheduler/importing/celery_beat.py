@@ -127,15 +127,26 @@ QUEUE = "each task has a queue of its own"
 
 
 class Options:
-    """Hold options by their names, and their notes, which name what they are `of`."""
+    """Read the options of a task, or an entry of beat, and note problems.
 
-    def __init__(self, of: str, given: Scope, notes: list[Note]) -> None:
+    Attributes:
+        of: its name, in notes.
+    """
+
+    def __init__(
+        self, of: str, given: Scope, place: SourceLine, notes: Iterable[Note] = ()
+    ) -> None:
         self.of = of
         self.given = given
-        self.notes = notes
+        self.notes: list[Note] = []
+        self._place = place
+        self.add(notes)
 
     def note(self, place: SourceLine, text: str) -> None:
         self.notes.append(Note(place, text))
+
+    def add(self, notes: Iterable[Note], what: str = "") -> None:
+        self.notes += [Note(each.place, f"{what}{self.of}: {each.text}") for each in notes]
 
     def value(self, name: str, default: Any = None) -> Any:
         """Return the value of an option; its default, with a note, if it is unknown."""
@@ -150,13 +161,52 @@ class Options:
     def span(self, name: str) -> timedelta | None:
         return span_of(self.value(name))
 
-    def report(self, taken: Collection[str], why: Mapping[str, str]) -> None:
-        for name, bound in self.given.items():
+    def report(self, given: Scope, taken: Collection[str], why: Mapping[str, str]) -> None:
+        """Note the options that are not taken."""
+        for name, bound in given.items():
             if name not in taken:
                 is_made = isinstance(bound.value, Made) or not isinstance(bound.value, Unread)
                 detail = why.get(name, "" if is_made else str(bound.value))
                 value = shown_value(bound.value)
                 self.note(bound.place, f"{name}={value} of {self.of}{detail and f': {detail}'}")
+
+    def is_off(self) -> bool:
+        """Return whether `enabled` is not true, and note similar options."""
+        if "relative" in self.given and self.given["relative"].value is not False:
+            self.note(self.given["relative"].place, f"relative of {self.of}: {RELATIVE}")
+        if is_off := not self.value("enabled", True):
+            self.note(self.given["enabled"].place, f"enabled=False of {self.of}: pause its loop")
+        return is_off
+
+    def arguments(self, *given: tuple[Any, Any]) -> tuple[Sequence[Any], Mapping[str, Any], str]:
+        """Return the arguments of a task, or which of them are unknown."""
+        notes: list[Note] = []
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        try:
+            for positional, named in given:
+                args += plain(positional, self._place, notes) or ()
+                kwargs |= plain(named, self._place, notes) or {}
+        except Unreadable as error:
+            return (), {}, error.unread.text
+        self.add(notes)
+        return tuple(args), kwargs, ""
+
+    def options(self, bound: Bound | None) -> Mapping[str, timedelta]:
+        if bound is not None and bound.value is not None:
+            with noting(self.notes, self._place, f"options of {self.of}"):
+                table = _table(bound)
+                self.add(table.missing, "options of ")
+                return self.spans(table.entries)
+        return {}
+
+    def spans(self, options: Scope) -> Mapping[str, timedelta]:
+        """Return the options that are carried over; note the others."""
+        self.add(note for each in options.values() for note in each.notes)
+        spans = {name: span_of(options[name].value) for name in SPANS if name in options}
+        read = {name: span for name, span in spans.items() if span is not None}
+        self.report(options, read, WHY)
+        return read
 
 
 ENTRY = ("task", "schedule", "args", "kwargs", "options", "relative", "enabled")
@@ -221,7 +271,7 @@ def _entry(key: Any, bound: Bound) -> BeatEntry:
             raise ScheduleError(lost[0] if lost else f"it has no {name!r}")
     notes = (*bound.notes, *(note for each in given.values() for note in each.notes))
     own = {name: Bound(each.value, each.place) for name, each in given.items()}
-    reading = _Reading(repr(str(key)), own, bound.place, notes)
+    reading = Options(repr(str(key)), own, bound.place, notes)
     reading.add(table.missing, "a part of ")
     for name, each in given.items():
         if name not in ENTRY:
@@ -247,7 +297,7 @@ def entry_added(added: Bound) -> BeatEntry:
         raise Unreadable(made)
     task, args, kwargs, options = _signature(given["sig"], place)
     name = "" if given.get("name") is None else str(plain(given["name"], place))
-    reading = _Reading(repr(name or task), {}, place, added.notes)
+    reading = Options(repr(name or task), {}, place, added.notes)
     options |= {key: each for key, each in given.items() if key not in OF_ADDING}
     if (missing := options.pop("**", None)) is not None:
         reading.add([Note(place, missing)], "options of ")
@@ -304,58 +354,6 @@ def _signature(value: Any, place: SourceLine) -> tuple[str, Any, Any, dict[str, 
             return path, None, None, {}
         case _:
             raise Unreadable(unread_of(value, place))
-
-
-class _Reading(Options):
-    """Read one entry, and note problems."""
-
-    def __init__(self, of: str, given: Scope, place: SourceLine, notes: Iterable[Note]) -> None:
-        super().__init__(of, given, [])
-        self._place = place
-        self.add(notes)
-
-    def add(self, notes: Iterable[Note], what: str = "") -> None:
-        detail = (Note(each.place, f"{what}{self.of}: {each.text}") for each in notes)
-        self.notes.extend(detail)
-
-    def is_off(self) -> bool:
-        """Return whether `enabled` is not true, and note similar options."""
-        if "relative" in self.given and self.given["relative"].value is not False:
-            self.note(self.given["relative"].place, f"relative of {self.of}: {RELATIVE}")
-        if is_off := not self.value("enabled", True):
-            self.note(self.given["enabled"].place, f"enabled=False of {self.of}: pause its loop")
-        return is_off
-
-    def arguments(self, *given: tuple[Any, Any]) -> tuple[Sequence[Any], Mapping[str, Any], str]:
-        """Return the arguments of a task, or which of them are unknown."""
-        notes: list[Note] = []
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        try:
-            for positional, named in given:
-                args += plain(positional, self._place, notes) or ()
-                kwargs |= plain(named, self._place, notes) or {}
-        except Unreadable as error:
-            return (), {}, error.unread.text
-        self.add(notes)
-        return tuple(args), kwargs, ""
-
-    def options(self, bound: Bound | None) -> Mapping[str, timedelta]:
-        try:
-            table = TableValue({}, []) if bound is None or bound.value is None else _table(bound)
-        except ScheduleError as error:
-            self.note(self._place, f"options of {self.of}: {error}")
-            return {}
-        self.add(table.missing, "options of ")
-        return self.spans(table.entries)
-
-    def spans(self, options: Scope) -> Mapping[str, timedelta]:
-        """Return the options that are carried over; note the others."""
-        self.add(note for each in options.values() for note in each.notes)
-        spans = {name: span_of(options[name].value) for name in SPANS if name in options}
-        read = {name: span for name, span in spans.items() if span is not None}
-        Options(self.of, options, self.notes).report(read, WHY)
-        return read
 
 
 APP = "django_celery_beat."

@@ -252,7 +252,7 @@ def code_of(found: Found) -> str:
     for job in found.jobs:
         body += ["", "", *_function(job, names[id(job)], shared)]
     body += _one_offs(found.jobs, names)
-    head = [*_head(found, names), *_imports("\n".join(body), found.jobs)]
+    head = [*_head(found, names), *_imports("\n".join(body))]
     return "\n".join([*head, *body]) + "\n"
 
 
@@ -314,7 +314,7 @@ def comment(text: str, bullet: str = "") -> list[str]:
     return [f"# {line}" for line in lines]
 
 
-def _imports(body: str, jobs: Sequence[ImportedJob]) -> Iterator[str]:
+def _imports(body: str) -> Iterator[str]:
     body = "\n".join(line for line in body.splitlines() if not line.startswith("#"))
     modules = ("asyncio", "contextlib", "os", "pkgutil", "signal")
     yield from (f"import {name}" for name in modules if re.search(rf"\b{name}\.", body))

@@ -119,7 +119,8 @@ class MemoryConsumer:
         self.cancelled = True
         self._connection.subscriptions.pop(self, None)
         self.detach()
-        self.wake_queue()
+        if queue := self._queue:
+            queue.advance()  # the next consumer is active, if only one may be
 
     async def leave(self) -> None:
         self.detach()
@@ -136,11 +137,6 @@ class MemoryConsumer:
     def detach(self) -> None:
         if (queue := self._queue) and self in queue.consumers:
             queue.consumers.remove(self)
-
-    def wake_queue(self) -> None:
-        """Activate the next consumer, if only one may be active."""
-        if queue := self._queue:
-            queue.advance()
 
     def receive(self, queue: MemoryQueue, entry: QueueEntry) -> None:
         self.unacked += 1
@@ -184,8 +180,6 @@ class MemoryFollower:
 
     def detach(self) -> None:
         self._stream.followers.pop(self._advance, None)
-
-    def wake_queue(self) -> None: ...
 
     def _advance(self) -> None:
         """Call the handler with new entries."""
@@ -327,9 +321,9 @@ class MemoryServer:
         self.connections.remove(connection)
         connection.detach()
         connection.lose()
-        for each in connection.subscriptions:
-            each.wake_queue()
         connection.subscriptions.clear()
+        for queue in tuple(self.queues.values()):
+            queue.advance()
 
     def declare(self, topology: Topology) -> None:
         self._refuse_other_arguments(topology)
