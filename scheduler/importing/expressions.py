@@ -300,8 +300,6 @@ class Evaluator:
             if name in scope:
                 is_shared = scope is self.scopes[0]
                 return self._read(name, scope[name]) if is_shared else self.take(scope[name])
-        if name == "__name__":
-            return self.unread(node)
         if named(name) == "beat_schedule" and is_setting(name) and name.isupper():
             return self.state.beat_schedule(self.source.place(node))
         is_builtin = hasattr(builtins, name)
