@@ -240,7 +240,7 @@ def failed_list(
         tasks = None if trash else await _tasks(app, program, task)
         rows, more, interrupted = await _listed(program.failed, tasks, which, limit)
         has_ticks = not AS_JSON.get() and any(map(_is_tick, rows))
-        zones = await zones_of_loops(app, program) if has_ticks else {}
+        zones: Zones = await zones_of_loops(app, program) if has_ticks else {}
         return rows, more, interrupted, zones
 
     rows, more, interrupted, zones = ask(app, listed, is_long=True)
