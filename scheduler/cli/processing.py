@@ -336,7 +336,7 @@ def show(
         str,
         typer.Option(
             help="The address to listen on. If other machines can reach it, --access, "
-            "--basic-auth, --user-header or --read-only is required."
+            "--basic-auth-file, --user-header or --read-only is required."
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -353,7 +353,7 @@ def show(
             help="A function of the request that returns a scheduler.dashboard.Visitor, or None.",
         ),
     ] = None,
-    basic_auth: Annotated[
+    basic_auth_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
@@ -396,13 +396,13 @@ def show(
     dashboard.require()
     app = ready_app(reference, log_format=log_format)
     remote_broker(app)  # rejects the embedded one
-    if sum(each is not None for each in (access, basic_auth, user_header)) > 1:
-        raise UsageError("Give one of --access, --basic-auth and --user-header.")
+    if sum(each is not None for each in (access, basic_auth_file, user_header)) > 1:
+        raise UsageError("Give one of --access, --basic-auth-file and --user-header.")
     if (user_header is None) != (not trust):
         raise UsageError("--user-header and --trust belong together: give both, or none.")
     pages = dashboard.dashboard(
         app,
-        access=_access(access, basic_auth, user_header, trust or (), host, read_only),
+        access=_access(access, basic_auth_file, user_header, trust or (), host, read_only),
         read_only=read_only,
         redact=None
         if redact is None
@@ -431,7 +431,7 @@ def _access(
             return basic_access(users.read_text().splitlines())
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise UsageError(f"--basic-auth: {users} cannot be read: {why}.") from None
+            raise UsageError(f"--basic-auth-file: {users} cannot be read: {why}.") from None
     if reference is not None:
         found: Any = object_named(reference, "--access")
         if not callable(found) or inspect.isclass(found):
@@ -442,7 +442,7 @@ def _access(
     if not read_only:
         raise UsageError(
             f"Other machines can reach {host!r}, and would have all rights. Nothing was started: "
-            "give --access, --basic-auth, --user-header or --read-only, or omit --host."
+            "give --access, --basic-auth-file, --user-header or --read-only, or omit --host."
         )
     return lambda _: Visitor("anybody", "read-only")
 

@@ -66,7 +66,7 @@ def test_the_dashboard_is_reached_by_users_alone() -> None:
     chosen = options(only["args"])
     assert (chosen["command"], chosen["host"]) == ("dashboard", "0.0.0.0")
     mounts = {each["name"]: each["mountPath"] for each in only["volumeMounts"]}
-    assert str(chosen["basic_auth"]).startswith(mounts["users"])
+    assert str(chosen["basic_auth_file"]).startswith(mounts["users"])
     assert [port["containerPort"] for port in only["ports"]] == [chosen["port"]]
     labels = spec["metadata"]["labels"]
     service = one("dashboard", "Service", "scheduler-dashboard")["spec"]
