@@ -15,11 +15,10 @@ from scheduler.control.rows import Row, row_of_cancelled, row_of_running, whole_
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import right_of
 from scheduler.dashboard.acknowledgements import Acknowledgement
-from scheduler.dashboard.answers import ShownMessages, description_of, words_of
-from scheduler.dashboard.forms import Form
+from scheduler.dashboard.forms import Form, ShownMessages, description_of, words_of
 from scheduler.dashboard.operations import Operation, OperationRecord, Work
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import Standing
+from scheduler.dashboard.standings import Standing
 from scheduler.errors import (
     BrokerError,
     InvalidArguments,
@@ -39,7 +38,6 @@ from scheduler.timing.schedules import Once, Schedule, options_of
 
 IN_BULK = 250
 MOST_TOLD = 100
-MOST_PAUSES = 5
 TICKS = 3
 BY_DEFAULT = "paused from the dashboard"
 
@@ -278,9 +276,10 @@ def _pauses_of(site: Site, names: Sequence[str]) -> str:
         if found is not None and found.loop.is_paused:
             listed_as = found.loop.listed
             pauses[listed_as.by if listed_as else "", found.loop.reason] += 1
-    most = pauses.most_common(MOST_PAUSES)
-    texts = [f"{n} by {by or 'unknown'} ({why or 'no reason'})" for (by, why), n in most]
-    return listed([*texts, *(["others"] if len(pauses) > len(most) else [])])
+    most = pauses.most_common()
+    return wording.few(
+        [f"{n} by {by or 'unknown'} ({why or 'no reason'})" for (by, why), n in most]
+    )
 
 
 def _standing(site: Site, name: str) -> Standing:

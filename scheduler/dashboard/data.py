@@ -5,7 +5,7 @@ moments in ISO 8601, durations in seconds. Tokens and messages are left out: the
 shown by the pages that show them, redacted.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -28,7 +28,7 @@ from scheduler.dashboard.forms import Form
 from scheduler.dashboard.operations import Operation, OperationRecord
 from scheduler.dashboard.picture import LoopPicture
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import Standing
+from scheduler.dashboard.standings import Standing
 from scheduler.errors import UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LastRun, LoopId
@@ -46,6 +46,26 @@ NAMES = {
     "/running": {"going_on": "runs"},
 }
 """The names that commands give to lists of pages, by page."""
+
+
+def _row_of_picture(loop: LoopPicture) -> Row:
+    return {
+        "due_at": loop.due_at,
+        "is_paused": loop.is_paused,
+        "succeeded_at": loop.succeeded_at,
+        "runs": loop.runs,
+        "acts": loop.acts,
+    }
+
+
+ROWS: Mapping[type[Any], Callable[[Any], Any]] = {
+    LoopPicture: _row_of_picture,
+    LastRun: row_of_last,
+    RunningRun: row_of_run,
+    JournalEntry: row_of_entry,
+    ParkedMessage: row_of_parked,
+}
+"""Returns what a command prints of a value, by its type."""
 
 
 class PageData:
@@ -82,6 +102,7 @@ class PageData:
 
     def plain(self, value: Any) -> Any:
         """Return a value as JSON can hold it."""
+        row_of = ROWS.get(cast("type[Any]", type(value)))
         match value:
             case None | bool() | int() | float():
                 return value
@@ -113,8 +134,10 @@ class PageData:
             case Mapping():
                 items = cast("Mapping[Any, Any]", value).items()
                 return {str(name): self.plain(each) for name, each in items if name not in LEFT_OUT}
-            case _ if (row := self._row(value)) is not None:
-                return self.plain(row)
+            case Standing():
+                return self.plain(self._row_of_standing(value))
+            case _ if row_of is not None:
+                return self.plain(row_of(value))
             case tuple() if (named := getattr(cast("Any", value), "_asdict", None)) is not None:
                 return self.plain(named())
             case (RunningRun() as run, timedelta() | None as usual):
@@ -126,24 +149,6 @@ class PageData:
                 return {name: self.plain(getattr(value, name)) for name in names}
             case _:
                 return str(value)
-
-    def _row(self, value: Any) -> Row | None:
-        """Return what a command prints of a value; None: none does."""
-        match value:
-            case Standing():
-                return self._row_of_standing(value)
-            case LoopPicture():
-                return _row_of_picture(value)
-            case LastRun():
-                return row_of_last(value)
-            case RunningRun():
-                return row_of_run(value)
-            case JournalEntry():
-                return row_of_entry(value)
-            case ParkedMessage():
-                return row_of_parked(value)
-            case _:
-                return None
 
     def _row_of_standing(self, standing: Standing) -> Row:
         status = self._status(standing)
@@ -176,13 +181,3 @@ class PageData:
 def failure(error: str, message: str) -> Row:
     """Return an error as a command prints it."""
     return {"error": error, "message": message}
-
-
-def _row_of_picture(loop: LoopPicture) -> Row:
-    return {
-        "due_at": loop.due_at,
-        "is_paused": loop.is_paused,
-        "succeeded_at": loop.succeeded_at,
-        "runs": loop.runs,
-        "acts": loop.acts,
-    }

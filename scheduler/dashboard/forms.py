@@ -13,12 +13,11 @@ from starlette.datastructures import FormData
 
 from scheduler.control.keyed import checked_key
 from scheduler.control.loops import Where
+from scheduler.dashboard import wording
 from scheduler.dashboard.access import SEE, Visitor
-from scheduler.dashboard.answers import ShownMessages, words_of
-from scheduler.dashboard.standing import Standing
-from scheduler.dashboard.workloads import Workload
+from scheduler.dashboard.standings import Standing, Workload
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.queues.failed import ParkedMessage
+from scheduler.queues.failed import ParkedMessage, Selection
 from scheduler.queues.outbox import Posting
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import App, Loop, loop_of
@@ -195,6 +194,29 @@ def _page(text: str) -> int:
     return max(int(text), 1) if text.isdecimal() and len(text) < 7 else 1
 
 
+@dataclass(frozen=True)
+class ShownMessages(Selection):
+    """Select parked messages as they were shown: none that was parked since, unless it is named."""
+
+    until: datetime | None = None
+
+    def has(self, parked: ParkedMessage) -> bool:
+        is_later = self.until and parked.parked_at and parked.parked_at > self.until
+        return not is_later and Selection.has(self, parked)
+
+
+def description_of(which: Selection) -> str:
+    if which.ids is not None:
+        return next(iter(which.ids)) if len(which.ids) == 1 else f"{len(which.ids)} messages"
+    return "all that is parked" + "".join(f", {each}" for each in words_of(which))
+
+
+def words_of(which: Selection) -> list[str]:
+    """Describe the selection of messages."""
+    filters = {"task": which.task, "reason": which.reason, "error": which.kind}
+    return [f"{name}: {value}" for name, value in filters.items() if value is not None]
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """Parse a requested action, and its subject; invalid input raises `UsageError`."""
@@ -262,8 +284,8 @@ class Form:
         more = [each for each in self._chosen(standings) if each not in {*names}]
         if not more:
             return []
-        few = ", ".join(more[:3]) + (", …" if len(more) > 3 else "")
-        return [f"{len(more)} more match the filter since, and were left alone: {few}"]
+        found = wording.few(more)
+        return [f"{len(more)} more match the filter since, and were left alone: {found}"]
 
     def _chosen(self, standings: Sequence[Standing]) -> list[str]:
         chosen = Filter.of(dict(parse_qsl(self.text("filter"))))

@@ -3,18 +3,18 @@
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from inspect import isawaitable
-from itertools import dropwhile
+from itertools import dropwhile, islice
 from typing import Any
 from zoneinfo import available_timezones
 
+from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where
 from scheduler.dashboard import wording
-from scheduler.dashboard.answers import AnswerGroup
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
 from scheduler.dashboard.forms import (
     FIELDS,
@@ -28,19 +28,19 @@ from scheduler.dashboard.forms import (
     pages_of,
 )
 from scheduler.dashboard.picture import LoopPicture, Minute, Picture
-from scheduler.dashboard.search import search as found_by
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import delayed
+from scheduler.dashboard.standings import Standing, Workload
 from scheduler.dashboard.ticks import Agenda, past_ticks
-from scheduler.dashboard.watch import FAILED, Rollout
-from scheduler.dashboard.workloads import Workload
+from scheduler.dashboard.watch import FAILED, AnswerGroup, Rollout
 from scheduler.errors import NotAllSeen
 from scheduler.protocol.epochs import Verb
+from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import Ending, LoopId
+from scheduler.protocol.topology import Names
 from scheduler.queues.failed import REASONS, ParkedMessage, Selection, kind_of
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.running import RunningRun
-from scheduler.spelling import counted
+from scheduler.spelling import counted, nearest
 from scheduler.tasks.loops import queues_of, resting
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
@@ -51,6 +51,12 @@ HOUR = 60
 A_DAY = 24, HOUR // 3  # spans, and slots of three minutes in each
 SPANS = {"1h": (60, 1), "24h": (96, 15), "7d": (84, 120)}
 """The numbers of columns, and the minutes of each, in a chart."""
+TIMERS = (
+    ("seconds", timedelta(minutes=1)),
+    ("minutes", timedelta(hours=1)),
+    ("hours", timedelta(days=1)),
+    ("days", timedelta.max),
+)
 STACK = (
     *(Ending.ESCALATED, Ending.STOPPED, Ending.RETRIED),
     *(Ending.CANCELLED, Ending.SUCCEEDED),
@@ -61,6 +67,8 @@ TAIL = 100
 LATELY = 10
 MOST_DUE = 50
 MOST_SEARCHED = 200  # characters
+MOST_FOUND = 10
+MOST_COMPARED = 1_000  # names
 PAUSES_S = (0.3, 1.0)
 WORST, MOST_TROUBLES = 5, 7
 MOST_ON_WALL, MOST_PODS = 5, 12
@@ -267,8 +275,8 @@ def _values(site: Site, loop: LoopPicture) -> Context:
     }
 
 
-def _events(loop: LoopPicture) -> list[tuple[datetime, str, str, str]]:
-    """Return the history of a loop, the latest first: when, what, and why."""
+def _events(loop: LoopPicture) -> list[tuple[datetime, str, str, str, bool]]:
+    """Return the history of a loop, the latest first: when, what, how, and why or its error."""
     runs = [
         (
             run.started_at,
@@ -277,10 +285,13 @@ def _events(loop: LoopPicture) -> list[tuple[datetime, str, str, str]]:
             + (f", attempt {run.attempt}" if run.attempt > 1 else "")
             + f": {wording.span(run.last.late)} late, took {wording.span(run.last.duration)}",
             run.last.error or "",
+            True,
         )
         for run in loop.runs
     ]
-    acts = [(act.at, act.what, act.by, act.note) for act in loop.acts if act.at is not None]
+    acts = [
+        (act.at, act.what, act.by, act.note, not act.by) for act in loop.acts if act.at is not None
+    ]
     return sorted([*runs, *acts], key=lambda each: each[0], reverse=True)
 
 
@@ -383,6 +394,19 @@ def tasks(site: Site, query: Query) -> Context:
         "delayed": delayed(names, depths),
         "has_calls": any(task.called for task in site.app.tasks.values()),
     }
+
+
+def delayed(names: Names, depths: Mapping[str, Depth | None]) -> dict[str, int] | None:
+    """Count calls that wait for their time, by the unit of their timers; None: unknown yet."""
+    named = {timer: names.later_timer(timer) for timer in timers()}
+    known = {timer: depths[name] for timer, name in named.items() if name in depths}
+    if not known:
+        return None
+    counts = dict.fromkeys([name for name, _ in TIMERS], 0)
+    for timer, depth in known.items():
+        span = next(name for name, limit in TIMERS if timer.wait < limit)
+        counts[span] += depth.ready if depth else 0
+    return {name: count for name, count in counts.items() if count}
 
 
 def failed(site: Site, query: Query) -> Context:
@@ -548,7 +572,70 @@ def journal(site: Site, query: Query) -> Context:
 
 
 def search(site: Site, query: Query) -> Context:
-    return found_by(site, query.get("q", "").strip()[:MOST_SEARCHED])
+    """Return the best matches.
+
+    Loops beyond those that the dashboard shows are found by their name or key, in an index.
+    """
+    words = query.get("q", "").strip()[:MOST_SEARCHED]
+    parts = words.lower().split()
+    loops = _found_loops(site, words, parts)
+    others = _found_others(site, words) if len(loops) < MOST_FOUND else []
+    named = [name for name in sorted(site.app.tasks) if _has(name, parts)]
+    tasks = [name for name in named if name not in site.judged.by_name]  # of one loop: it is that
+    found: Context = {
+        "loops": loops[:MOST_FOUND],
+        "count": len(loops),
+        "others": others,
+        "tasks": tasks[:MOST_FOUND],
+        "errors": _found_errors(site, parts)[:MOST_FOUND],
+        "messages": [*islice(_found_messages(site, words), MOST_FOUND)] if words else [],
+    }
+    is_found = any(found.values())
+    names = [*site.app.tasks, *islice(site.judged.by_name, MOST_COMPARED)]
+    near = nearest(words, names) if words and not is_found else None
+    return {"q": words, **found, "is_found": is_found, "nearest": near}
+
+
+def _has(text: str, parts: Sequence[str]) -> bool:
+    text = text.lower()
+    return bool(parts) and all(part in text for part in parts)
+
+
+def _found_loops(site: Site, words: str, parts: Sequence[str]) -> list[Standing]:
+    """Return the loops whose names have the words, by name; those that begin so come first."""
+    found = [each for each in site.judged.standings if _has(each.name, parts)]
+    return sorted(found, key=lambda each: not each.name.startswith(words))
+
+
+def _found_others(site: Site, words: str) -> list[str]:
+    listing, known = site.picture.listing, site.picture.loops
+    named = [each.loop for each in site.entries_of(words)]
+    found = dict.fromkeys([*named, *listing.table.of_key(words, most=MOST_FOUND)])
+    return [str(loop) for loop in found if loop not in known][:MOST_FOUND]
+
+
+def _found_errors(site: Site, parts: Sequence[str]) -> list[Context]:
+    """Return the last error of each kind of a task, and whether loops of it fail with it."""
+    errors = {key: (each.error, False) for key, each in site.picture.parked.items()}
+    errors |= {
+        (each.task, each.kind): (each.error, bool(each.loops))
+        for each in site.judged.verdict.failures
+    }
+    return [
+        {"task": task, "error": error, "has_loops": has_loops}
+        for (task, _), (error, has_loops) in errors.items()
+        if _has(f"{task} {error}", parts)
+    ]
+
+
+def _found_messages(site: Site, words: str) -> Iterator[ParkedMessage]:
+    known = {
+        parked.id: parked
+        for look in site.watch.looks.values()
+        for group in look.groups
+        for parked in group.messages
+    }
+    return (parked for id, parked in known.items() if id.startswith(words))
 
 
 async def doctor(site: Site, _: Query) -> Context:

@@ -28,7 +28,7 @@ from scheduler.dashboard.actions import LOOP_VERBS
 from scheduler.dashboard.charts import amount, elapsed, element, shares, sparkline, strip
 from scheduler.dashboard.pages import PAGES, Context
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import MARKS, MEANINGS
+from scheduler.dashboard.standings import MARKS, MEANINGS
 from scheduler.settings import Settings
 from scheduler.timing.moments import milliseconds_since_epoch
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from functools import partial
 from inspect import isawaitable
+from typing import TypeVar
 
 from markupsafe import escape
 from starlette.applications import Starlette
@@ -37,20 +39,63 @@ from scheduler.dashboard.forms import Form, Query
 from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
 from scheduler.dashboard.rendering import HEADERS, Documents, Rendered, answer_asset, base_of
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.streams import POLL_S, Streams, Turns
 from scheduler.errors import BrokerError, SettingsError, UsageError
 from scheduler.timing.moments import SystemClock
+
+T = TypeVar("T")
 
 PACE_S = 1.0
 STILL_S = 15.0
 RECONNECT_MS = 2000
 LONGEST_VISIT_S = 600.0  # then access is checked again
+MOST_STREAMS = 30
+"""The most live pages of one client; further ones ask again every `POLL_S`."""
+POLL_S = 10.0
 UNBUFFERED = {**HEADERS, "X-Accel-Buffering": "no"}  # nginx would buffer updates
 NO_ACCESS = "You have no access to this dashboard. "
 LOCAL_ONLY = (
     "Without access=, only this machine has access, directly and under its own name. Give "
     "scheduler.dashboard.dashboard(app, access=...) a function that returns visitors."
 )
+
+
+class Turns:
+    """Let live pages be rendered one after the other, in half of the time at most.
+
+    So a page that a visitor asks for waits for one of them, however many are open: these come less
+    often.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def take(self, render: Callable[[], Awaitable[T]]) -> T:
+        """Render one, when it is its turn; then leave as much time to others."""
+        async with self._lock:
+            time = asyncio.get_running_loop().time
+            began = time()
+            result = await render()
+            await asyncio.sleep(time() - began)
+            return result
+
+
+class Streams:
+    """Count the live pages of each client."""
+
+    def __init__(self) -> None:
+        self._open = Counter[tuple[str, str]]()
+
+    @contextlib.contextmanager
+    def opened(self, client: tuple[str, str]) -> Generator[bool]:
+        """Count a live page inside the block; yield whether its client has too many others."""
+        has_too_many = self._open[client] >= MOST_STREAMS
+        self._open[client] += 1
+        try:
+            yield has_too_many
+        finally:
+            self._open[client] -= 1
+            if not self._open[client]:
+                del self._open[client]
 
 
 class Routes:

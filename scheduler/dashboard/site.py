@@ -20,28 +20,30 @@ from scheduler.dashboard.charts import Chart
 from scheduler.dashboard.feed import Feed
 from scheduler.dashboard.operations import RECORD_KEY, DashboardOperations
 from scheduler.dashboard.picture import Picture
-from scheduler.dashboard.standing import (
+from scheduler.dashboard.standings import (
     AT_REST,
+    Standing,
+    Standings,
+    Workload,
+    count_unjudged,
+    workloads,
+)
+from scheduler.dashboard.ticks import Agenda, planned
+from scheduler.dashboard.verdict import (
     Failure,
     HealthVerdict,
-    Standing,
+    Vital,
     delays_in_words,
     failures_of,
     leftovers_in_words,
     pauses_in_words,
     verdict_of,
-)
-from scheduler.dashboard.standings import Standings
-from scheduler.dashboard.ticks import Agenda, planned
-from scheduler.dashboard.vitals import (
-    Vital,
     vital_of_broker,
     vital_of_calls,
     vital_of_loops,
     vital_of_processors,
 )
 from scheduler.dashboard.watch import Watch, parked_in_each
-from scheduler.dashboard.workloads import Workload, count_unjudged, workloads
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
@@ -107,7 +109,7 @@ class Judgement:
     def _around(self) -> list[Vital]:
         app, picture, watch = self._app, self._picture, self._watch
         return [
-            vital_of_processors(app, picture, watch),
+            vital_of_processors(app, picture, watch.roll, watch.silent),
             vital_of_broker(app, picture, watch.alarm),
         ]
 

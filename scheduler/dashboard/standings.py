@@ -1,24 +1,94 @@
-"""Judge all loops again and again: only those that may have changed since."""
+"""Judge all loops again and again, only those that may have changed since; and count those of each
+task, also those that are too many to be judged.
+"""
 
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
+from math import ceil
 
 from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where, due_at_of, put_of, where
-from scheduler.dashboard.picture import DAY, LoopPicture, Picture
-from scheduler.dashboard.standing import FAILING, Standing
+from scheduler.dashboard.picture import DAY, FAILED, MINUTE, RUNS_KEPT, LoopPicture, Picture
 from scheduler.protocol.epochs import Entry, LoopState
-from scheduler.protocol.tokens import LoopId
-from scheduler.queues.listing import RosterEntry
+from scheduler.protocol.tokens import Ending, LoopId
+from scheduler.queues.listing import Listing, RosterEntry
 from scheduler.tasks.loops import App, queues_of
 from scheduler.tasks.tasks import DEFAULT_TASK_TIMEOUT, SUPERVISION
 from scheduler.timing.durations import SECOND
+from scheduler.timing.schedules import Schedule
 
+MARKS = {
+    "failing": "bad",
+    Where.LOST: "bad",
+    Where.UNATTENDED: "warn",
+    Where.LATE: "late",
+    Where.UNSEEDED: "miss",
+    Where.REMOVED: "skip",
+    Where.UNHEARD: "help",
+    Where.READY: "queue",
+    Where.RUNNING: "run",
+    Where.PAUSED: "hold",
+    Where.WAITING: "ok",
+}
+"""The shape of each state."""
+MEANINGS = {where: f"{where.meaning[0].upper()}{where.meaning[1:]}." for where in Where}
+AT_REST = (Where.WAITING, Where.PAUSED, Where.UNSEEDED, Where.REMOVED)
 VERY_LATE = timedelta(minutes=1)
 SETTLED = (Where.WAITING, Where.PAUSED, Where.UNSEEDED, Where.REMOVED, Where.UNHEARD)
 """The states that last until a message, or the next time of the loop."""
 AT_ONCE = 1_000  # other loops, that are judged each time
+MANY = 3
+TROUBLES = (Where.LOST, Where.UNATTENDED, Where.LATE, Where.UNSEEDED)
+ATTENTION = "failing", *(state.value for state in TROUBLES)
+"""The words of loops that need attention, the worst first."""
+WINDOW = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Judge one loop at a moment.
+
+    Attributes:
+        schedule: as it was seeded.
+        failures: how many of its last attempts have failed, in a row.
+        was_late: how late a run of the last day began, if seriously so.
+        task_pause: the entry that pauses its task, if the loop is not paused itself.
+        is_failing: whether a tick has failed for the last time, or one is failing again and again.
+    """
+
+    name: str
+    state: Where
+    loop: LoopPicture
+    schedule: Schedule
+    in_code: bool
+    failures: int
+    was_late: timedelta | None = None
+    task_pause: RosterEntry | None = None
+    is_failing: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        last = self.loop.last
+        is_over = last is not None and last.ending is Ending.ESCALATED
+        object.__setattr__(self, "is_failing", self.failures >= MANY or is_over)
+
+    @property
+    def failed_attempts(self) -> str:
+        """Return how many attempts have failed in a row: "30+" if no more are stored."""
+        return capped(self.failures, self.failures >= RUNS_KEPT)
+
+    @property
+    def word(self) -> str:
+        """Return its state; "failing" outranks the states of timing."""
+        is_timing = self.state in (Where.WAITING, Where.RUNNING, Where.READY, Where.LATE)
+        return "failing" if self.is_failing and is_timing else self.state.value
+
+    @property
+    def meaning(self) -> str:
+        return MEANINGS[self.state]
 
 
 class Standings:
@@ -132,7 +202,7 @@ def state_of(
 def _failures(loop: LoopPicture) -> int:
     count = 0
     for run in reversed(loop.runs):
-        if run.last.ending not in FAILING:
+        if run.last.ending not in FAILED:
             break
         count += 1
     return count
@@ -143,3 +213,103 @@ def _lateness(loop: LoopPicture, now: datetime) -> timedelta | None:
     if latest is None or latest.last.late <= VERY_LATE or now - latest.started_at > DAY:
         return None
     return latest.last.late
+
+
+@dataclass(slots=True)
+class Workload:
+    """Count the loops of one task, and their recent runs.
+
+    Attributes:
+        loops: all of them.
+        judged: those whose state is known: too many loops are only counted.
+        states: how many are in each state; of those that are not judged, the paused ones.
+        failing: how many fail, paused ones included.
+        waiting: how many wait for their time; of these, `retrying` for a retry.
+        took: the median of the durations of their last runs.
+        late: the 99th percentile of the lateness of these.
+    """
+
+    task: str
+    loops: int = 0
+    judged: int = 0
+    states: Counter[str] = field(default_factory=Counter[str])
+    failing: int = 0
+    waiting: int = 0
+    retrying: int = 0
+    per_minute: float = 0.0
+    took: timedelta | None = None
+    late: timedelta | None = None
+
+    @property
+    def shares(self) -> dict[str, int]:
+        """Return its states, the worst first."""
+        paused, rest = Where.PAUSED.value, (Where.RUNNING, Where.READY, Where.WAITING)
+        words = (*ATTENTION, paused, *(state.value for state in rest))
+        return {word: self.states[word] for word in words}
+
+    @property
+    def urgency(self) -> tuple[object, ...]:
+        """Return its place among tasks, the worst trouble first."""
+        return (*(-self.states[word] for word in ATTENTION), -self.loops, self.task)
+
+
+def workloads(
+    standings: Iterable[Standing], listing: Listing, now: datetime, heard_back_to: datetime | None
+) -> dict[str, Workload]:
+    """Return the workload of each task that has loops, if the journal was read back to a moment."""
+    since = max(now - WINDOW, heard_back_to or now - WINDOW)
+    found: dict[str, Workload] = {}
+    judged, lasts = Counter[tuple[str, LoopState]](), defaultdict[str, list[LoopPicture]](list)
+    for standing in standings:
+        loop, task = standing.loop, standing.loop.id.task
+        work = found.setdefault(task, Workload(task))
+        work.judged += 1
+        work.states[standing.word] += 1
+        work.failing += standing.is_failing
+        work.waiting += standing.state is Where.WAITING
+        work.retrying += standing.state is Where.WAITING and bool(loop.token and loop.token.attempt)
+        work.per_minute += _per_minute(loop, since, now)
+        if loop.listed is not None:
+            judged[task, loop.listed.entry.state] += 1
+        lasts[task].append(loop)
+    for task, of_task in listing.counts.items():
+        active, paused = (
+            max(of_task[state] - judged[task, state], 0)
+            for state in (LoopState.ACTIVE, LoopState.PAUSED)
+        )
+        if task != SUPERVISION.task and active + paused:
+            work = found.setdefault(task, Workload(task))
+            work.loops = active + paused
+            is_paused = listing.pause_of(task) is not None
+            work.states[Where.PAUSED.value] += paused + (active if is_paused else 0)
+    for task, work in found.items():
+        work.loops += work.judged
+        last = [each.last for each in lasts[task] if each.last is not None]
+        work.took = _percentile(sorted(each.duration for each in last), 50)
+        work.late = _percentile(sorted(each.late for each in last), 99)
+    return found
+
+
+def count_unjudged(standings: Iterable[Standing], listing: Listing) -> int:
+    """Count the loops of the roster that are not judged: there are too many."""
+    listed = (each.loop.listed for each in standings)
+    judged = sum(each is not None and not each.is_gone for each in listed)
+    tasks = [task for task in listing.counts if task != SUPERVISION.task]
+    there = sum(map(listing.count_of, tasks))
+    return max(there - judged, 0)
+
+
+def _percentile(values: Sequence[timedelta], share: int) -> timedelta | None:
+    return values[ceil(len(values) * share / 100) - 1] if values else None
+
+
+def _per_minute(loop: LoopPicture, since: datetime, now: datetime) -> float:
+    runs = loop.runs
+    if len(runs) >= RUNS_KEPT:  # earlier ones are unknown
+        since = max(since, runs[0].started_at)
+    count = len(runs) - bisect_right(runs, since, key=lambda run: run.started_at)
+    return count * (MINUTE / max(now - since, MINUTE / 60))
+
+
+def capped(count: int, is_capped: bool) -> str:
+    return f"{count:,}+" if is_capped else f"{count:,}"

@@ -9,7 +9,7 @@ from itertools import islice, takewhile
 from scheduler.control.loops import TOLERANCE, Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.picture import LoopPicture, PastRun
-from scheduler.dashboard.standing import Standing
+from scheduler.dashboard.standings import Standing
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending
 from scheduler.timing.durations import MILLISECOND

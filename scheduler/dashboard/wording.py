@@ -1,6 +1,7 @@
 """Format values for pages: spans, moments and schedules in words."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -9,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic_core import to_jsonable_python
 
+from scheduler.spelling import listed
 from scheduler.timing.crontab import in_words, seconds_first
 from scheduler.timing.schedules import Cron, Every, Schedule, describe, ticks_after, zone_of
 
@@ -111,6 +113,12 @@ def first_line(text: str) -> str:
     """Return as much of a text as fits into a row."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
+
+
+def few(texts: Sequence[str], most: int = 3) -> str:
+    """List the first of some texts, and count the rest."""
+    rest = len(texts) - most
+    return listed([*texts[:most], *([f"{rest} more"] if rest > 0 else [])])
 
 
 def rate(value: float) -> str:

@@ -23,12 +23,12 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.cli.printing import json_of
 from scheduler.control.loops import Where
 from scheduler.control.rows import Row, row_of_entry, row_of_status
-from scheduler.dashboard import feed, forms, picture, streams
+from scheduler.dashboard import feed, forms, pages, picture, routes
 from scheduler.dashboard.access import Access, Redact, Visitor, basic_access
 from scheduler.dashboard.acknowledgements import Acknowledgement, acknowledgement_in
 from scheduler.dashboard.actions import ACTS
 from scheduler.dashboard.pages import PAGES, Page
-from scheduler.dashboard.routes import Routes
+from scheduler.dashboard.routes import Routes, Turns
 from scheduler.dashboard.serving import prefixed
 from scheduler.dashboard.site import Site
 from scheduler.errors import AccessRefused
@@ -1190,21 +1190,21 @@ async def test_only_what_has_changed_is_told(shop: Stage) -> None:
 async def test_a_client_with_too_many_live_pages_asks_again(
     shop: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "MOST_STREAMS", 2)
+    monkeypatch.setattr(routes, "MOST_STREAMS", 2)
     async with browsing(shop) as browser, AsyncExitStack() as stack:
         routes = Routes(browser.site)
         for _ in range(2):
-            live = await stack.enter_async_context(aclosing(routes.news(*follower("/loops"))))
-            assert [await anext(live), (await anext(live))[:6]] == ["retry: 2000\n\n", "event:"]
-        polled = [each async for each in routes.news(*follower("/loops"))]
+            news = await stack.enter_async_context(aclosing(live.news(*follower("/loops"))))
+            assert [await anext(news), (await anext(news))[:6]] == ["retry: 2000\n\n", "event:"]
+        polled = [each async for each in live.news(*follower("/loops"))]
         assert polled[0] == "retry: 10000\n\n"
         (seen,) = re.findall(r"\nid: (\w+)\n", polled[1])
-        again = [each async for each in routes.news(*follower("/loops", seen))]
+        again = [each async for each in live.news(*follower("/loops", seen))]
         assert again == polled[:1]  # nothing has changed
 
 
 async def test_live_pages_leave_half_of_the_time_to_others() -> None:
-    turns, loop = streams.Turns(), asyncio.get_running_loop()
+    turns, loop = Turns(), asyncio.get_running_loop()
     begun = list[float]()
 
     async def render() -> None:

@@ -9,8 +9,15 @@ import pytest
 
 from scheduler import Every
 from scheduler.dashboard import picture as pictures
-from scheduler.dashboard.entries import FAILURES_KEPT, ROUTINE_KEPT, Entries
-from scheduler.dashboard.picture import ACTS_KEPT, RUNS_KEPT, Picture
+from scheduler.dashboard.acknowledgements import Acknowledgement
+from scheduler.dashboard.picture import (
+    ACTS_KEPT,
+    FAILURES_KEPT,
+    ROUTINE_KEPT,
+    RUNS_KEPT,
+    Entries,
+    Picture,
+)
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.hatchery import NO_WAIT
@@ -172,6 +179,18 @@ def test_a_loop_beyond_the_limit_is_shown_once_somebody_asks_for_it(
     picture.hear(message(ran(0, loop=loops[2])))
     assert [*picture.loops] == [POLL, *loops[1:]]
     assert picture.loops[loops[2]].due_at == at(10)
+
+
+def test_acknowledgements_are_noted_once_and_only_so_many_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pictures, "GROUPS_KEPT", 2)
+    picture = Picture("test")
+    for task, second in (("a", 1), ("b", 2), ("b", 2), ("c", 3)):
+        told = Acknowledgement(task, "E", "mia", at(second), at(60 + len(picture.entries.all)))
+        picture.hear(told.record)
+    assert [each.loop for each in picture.entries.all] == ["a", "b", "c"]
+    assert [task for task, _ in picture.acknowledged] == ["b", "c"]
 
 
 def test_supervision_other_apps_replays_and_what_is_no_token_leave_no_trace() -> None:

@@ -12,19 +12,21 @@ from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where
 from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.forms import PAGE, Filter
+from scheduler.dashboard.pages import delayed
 from scheduler.dashboard.picture import RUNS_KEPT, LoopPicture, ParkedGroup, PastRun, Picture
-from scheduler.dashboard.standing import (
+from scheduler.dashboard.standings import (
     Standing,
-    delayed,
-    failures_of,
-    verdict_of,
+    Standings,
+    count_unjudged,
+    state_of,
+    workloads,
 )
-from scheduler.dashboard.standings import Standings, state_of
-from scheduler.dashboard.workloads import count_unjudged, workloads
+from scheduler.dashboard.verdict import failures_of, verdict_of
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import WHOLE, Ending, LastRun, LoopId, Token
 from scheduler.protocol.topology import Names
+from scheduler.queues.history import CallTotals
 from scheduler.queues.listing import Listing, RosterEntry, messages_of, parts_of
 from scheduler.tasks.tasks import SUPERVISION
 from tests.stage import START, new_app
@@ -129,10 +131,10 @@ def test_the_verdict_is_as_bad_as_the_worst_of_loops_processors_and_the_broker()
     assert verdict_of(late).level == "warn"
 
 
-def failing(picture: Picture, *keys: str) -> list[Standing]:
-    """Loops whose last run has failed, at second 10."""
+def failing(picture: Picture, *keys: str, second: int = 10) -> list[Standing]:
+    """Loops whose last run has failed, those of these keys at this second."""
     for key in keys:
-        token = ran(10, loop=LoopId("poll", key), ending=Ending.ESCALATED)
+        token = ran(second, loop=LoopId("poll", key), ending=Ending.ESCALATED)
         picture.hear(message(replace(token, last=replace(token.last or LAST, error="E 7"))))
     standings = [
         Standing(str(name), Where.WAITING, loop, Every("10s"), True, 1)
@@ -159,10 +161,11 @@ def test_an_acknowledged_failure_is_held_until_the_next_success() -> None:
     assert (verdict.level, verdict.sentence[-17:]) == ("bad", "(3 acknowledged).")
     late = verdict_of([*standings, standing("z", Where.LATE)], failures=[group])
     assert late.level == "warn"
-    picture.hear(message(ran(40, loop=LoopId("poll", "a"))))
-    picture.hear(message(ran(50, loop=LoopId("poll", "a"), ending=Ending.ESCALATED)))
-    (group, *_) = failures_of(failing(picture), picture, NAMES, at(60))
-    assert group.acknowledged is None
+    for key, holds in (("well", True), ("a", False)):  # one that does not fail, and one that does
+        picture.hear(message(ran(40, loop=LoopId("poll", key))))
+        standings = [each for each in failing(picture, "a", second=50) if each.name != "poll.well"]
+        (group,) = failures_of(standings, picture, NAMES, at(60))
+        assert (group.acknowledged is not None) is holds
 
 
 def test_failures_that_are_not_acknowledged_come_first() -> None:
@@ -180,7 +183,24 @@ def test_failures_that_are_not_acknowledged_come_first() -> None:
     withdrawn = picture.acknowledged["a", "X"].withdrawn(at(3))
     picture.hear(withdrawn.record)
     picture.hear(Acknowledgement("a", "X", "mia", at(2), at(4)).record)  # of another process
-    assert failures_of([], picture, NAMES, at(5))[0].acknowledged is None
+    assert not any(each.acknowledged for each in failures_of([], picture, NAMES, at(5)))
+    picture.hear(Acknowledgement("b", "Y", "mia", at(2), at(2)).record)
+    picture.parked["b", "Z"] = ParkedGroup("Z", 1, at(0), at(1))
+    verdict = verdict_of([], failures=failures_of([], picture, NAMES, at(5)))
+    # One of its errors is not acknowledged.
+    assert "4 messages of b are parked, and no run has succeeded since." in verdict.sentence
+    picture.succeeded_at["b"] = at(3)
+    picture.parked["b", "Y"].last_at = at(4)
+    found = {each.kind: each.acknowledged for each in failures_of([], picture, NAMES, at(5))}
+    assert found == {"X": None, "Y": None}
+
+
+def test_calls_that_fail_without_a_known_error_are_not_acknowledged() -> None:
+    verdict = verdict_of([], {"a": CallTotals(started=3, failed=3)})
+    assert (verdict.level, verdict.sentence) == (
+        "bad",
+        "3 calls of a failed in the last 15 minutes.",
+    )
 
 
 def test_loops_of_the_code_and_of_the_broker_are_told_apart() -> None:
@@ -309,7 +329,7 @@ def test_loops_are_counted_by_task_as_they_wait() -> None:
     ("apart", "runs", "heard", "per_minute"),
     [
         (60, 20, None, 1),  # of five minutes
-        (60, 20, 2 * MINUTE, 1),
+        (60, 2, 2 * MINUTE, 1),
         (1, RUNS_KEPT, None, 60),  # no more are kept
         (60, 0, None, 0),
     ],
@@ -321,6 +341,15 @@ def test_runs_are_counted_as_far_as_they_are_known(
     loops = [polling(apart=apart, runs=runs)]
     (work,) = workloads(loops, Listing(), START, heard_back_to).values()
     assert work.per_minute == pytest.approx(per_minute, rel=0.05)
+
+
+def test_runs_took_the_median_and_began_as_late_as_all_but_a_hundredth() -> None:
+    loops = [polling(str(number)) for number in range(3)]
+    for number, each in enumerate(loops):
+        late, took = at(number * number), (1 + number * number) * SECOND
+        each.loop.add(PastRun(START, 0, LastRun(Ending.SUCCEEDED, at(0), late, took)))
+    (work,) = workloads(loops, Listing(), START, None).values()
+    assert (work.took, work.late) == (2 * SECOND, 4 * SECOND)
 
 
 def roster(*entries: RosterEntry) -> Listing:
@@ -341,27 +370,30 @@ def test_more_loops_than_are_judged_are_counted_and_not_decoded(
         *(keyed("poll", number) for number in range(500)),
         *(keyed("poll", number, LoopState.PAUSED) for number in range(500, 600)),
         *(keyed("poll", number, LoopState.GONE) for number in range(600, 700)),
-        *(keyed("crawl", number) for number in range(50)),
+        *(keyed("crawl", number) for number in range(650)),
+        *(keyed("mail", number) for number in range(9)),
+        keyed("mail", 9, LoopState.PAUSED),
         RosterEntry(SUPERVISION, Every("10s"), {}, Entry(5, LoopState.ACTIVE, 5)),
     )
+    listing.enter(listed(LoopState.PAUSED, LoopId("mail", WHOLE)))
     judged = failing(Picture("test"), "k1", "k2")
     for each in judged:
         each.loop.listed = keyed("poll", 1)
+    removed = standing("poll", Where.REMOVED)
+    removed.loop.listed = listed(LoopState.GONE)
     monkeypatch.setattr(listing, "get", None)
     found = workloads(judged, listing, START, None)
-    poll, crawl = found["poll"], found["crawl"]
-    assert [*found] == ["poll", "crawl"]
+    poll, crawl, mail = found["poll"], found["crawl"], found["mail"]
+    assert [*found] == ["poll", "crawl", "mail"]
     assert (poll.loops, poll.judged, poll.failing) == (600, 2, 2)
     assert poll.states == {"failing": 2, "paused": 100}
     assert poll.took == timedelta(seconds=2)
-    assert (crawl.loops, crawl.judged, crawl.took) == (50, 0, None)
-    assert count_unjudged(judged, listing) == 648
-    tasks = Filter().choose_tasks(found, judged)
-    assert [each.task for each in tasks] == ["poll", "crawl"]  # trouble first
-    assert [each.task for each in Filter(sort="task").choose_tasks(found, judged)] == [
-        "crawl",
-        "poll",
-    ]
+    assert (crawl.loops, crawl.judged, crawl.took) == (650, 0, None)
+    assert (mail.loops, mail.states) == (10, {"paused": 10})  # as their task is
+    assert count_unjudged([*judged, removed], listing) == 1258
+    for sort, tasks in (("", "poll crawl mail"), ("task", "crawl mail poll")):  # trouble first
+        chosen = Filter(sort=sort).choose_tasks(found, judged)
+        assert [each.task for each in chosen] == tasks.split()
     assert Filter(failing="1").choose_tasks(found, judged) == [poll]
     assert Filter("CRA").choose_tasks(found, judged) == [crawl]
 
@@ -389,14 +421,6 @@ def test_what_is_delayed_is_counted_by_the_timers_it_is_in() -> None:
         f"test.v1.later.{name}": Depth(count, 0)
         for name, count in {"5s": 3, "2x15s": 1, "10m": 4, "3h": 5, "2x7d": 6}.items()
     }
-    found = delayed(NAMES, depths)
-    assert found is not None
-    assert list(found.spans) == [("seconds", 4), ("minutes", 4), ("hours", 5), ("days", 6)]
-    assert found.count == 19
-
-
-def test_of_what_nobody_has_counted_nothing_is_said() -> None:
+    assert delayed(NAMES, depths) == {"seconds": 4, "minutes": 4, "hours": 5, "days": 6}
     assert delayed(NAMES, {}) is None
-    gone = delayed(NAMES, {NAMES.later_timer(timers()[0]): None})
-    assert gone is not None
-    assert gone.count == 0
+    assert delayed(NAMES, {NAMES.later_timer(timers()[0]): None}) == {}

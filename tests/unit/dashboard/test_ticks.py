@@ -7,7 +7,7 @@ import pytest
 from scheduler import Cron, Every
 from scheduler.control.loops import Where
 from scheduler.dashboard.picture import LoopPicture, PastRun
-from scheduler.dashboard.standing import Standing
+from scheduler.dashboard.standings import Standing
 from scheduler.dashboard.ticks import MOST_PAST, SLOT, PastTick, past_ticks, planned
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token

@@ -1,23 +1,21 @@
 """What is said of processors and the broker, and how bad it is."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from scheduler import Scheduler
 from scheduler.brokers.contract import Depth
-from scheduler.dashboard.answers import Roll
+from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.picture import Picture
-from scheduler.dashboard.vitals import vital_of_broker, vital_of_processors
+from scheduler.dashboard.verdict import (
+    Failure,
+    verdict_of,
+    vital_of_broker,
+    vital_of_calls,
+    vital_of_processors,
+)
+from scheduler.queues.history import CallTotals
 from tests.stage import new_app
 from tests.unit.dashboard.test_picture import at
-
-
-@dataclass
-class Answers:
-    silent: int = 0
-    roll: Roll | None = None
-    alarm: str = ""
 
 
 def an_app() -> Scheduler:
@@ -52,7 +50,7 @@ def test_processors_are_judged_by_presence_answers_and_queues(
 ) -> None:
     app = an_app()
     picture = picture_with(app, processors, waiting)
-    vital = vital_of_processors(app, picture, Answers(silent))
+    vital = vital_of_processors(app, picture, None, silent)
     assert (vital.level, vital.problem) == (level, problem)
 
 
@@ -67,3 +65,16 @@ def test_the_broker_is_judged_by_its_connection_and_its_alarms() -> None:
     vital = vital_of_broker(app, picture, "")
     assert vital.level == "bad"
     assert vital.problem.startswith("The broker cannot be reached since 01 Jun 12:01")
+
+
+@pytest.mark.parametrize(
+    "acknowledged", [None, Acknowledgement("letter", "E", "mia", at(0), at(0))]
+)
+@pytest.mark.parametrize("calls", [{}, {"letter": CallTotals(started=3, failed=3)}])
+def test_calls_are_judged_by_their_failures_and_who_has_acknowledged_them(
+    calls: dict[str, CallTotals], acknowledged: Acknowledgement | None
+) -> None:
+    parked = Failure("letter", "E", "E", parked=3, acknowledged=acknowledged)
+    vital = vital_of_calls(an_app(), calls, verdict_of([], calls, [parked]), 3)
+    assert vital.level == ("hold" if acknowledged else "bad")
+    assert vital.says == ("3 of 3 failed in 15 min" if calls else "None in 15 min")

@@ -9,7 +9,7 @@ import pytest
 from scheduler import Context, Retry, Scheduler
 from scheduler.control.doctor import Finding
 from scheduler.dashboard.picture import Picture
-from scheduler.dashboard.standing import delays_in_words
+from scheduler.dashboard.verdict import delays_in_words
 from scheduler.protocol.messages import Message
 from scheduler.queues.history import MOST_TOLD, Attempt, CallTotals, Summary, totals_of
 from tests.stage import START, Stage, new_app, program_of

@@ -1,98 +1,29 @@
-"""Judge loops and tasks at a moment, from the picture, without I/O."""
+"""Judge loops, calls, processors and the broker together, without I/O."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 
 from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where
+from scheduler.dashboard import wording
 from scheduler.dashboard.acknowledgements import Acknowledgement
-from scheduler.dashboard.picture import DAY, RUNS_KEPT, LoopPicture, Picture
-from scheduler.protocol.hatchery import timers
-from scheduler.protocol.tokens import Ending
+from scheduler.dashboard.picture import DAY, RUNS_KEPT, Picture
+from scheduler.dashboard.standings import MEANINGS, TROUBLES, Standing, capped
+from scheduler.dashboard.watch import Roll
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import kind_of
 from scheduler.queues.history import BEHIND, CallTotals
-from scheduler.queues.listing import RosterEntry
 from scheduler.spelling import counted, listed
-from scheduler.tasks.loops import App, queues_of
+from scheduler.tasks.loops import App, queues_of, resting
 from scheduler.timing.durations import format_duration
-from scheduler.timing.schedules import Schedule
 
-MANY = 3
-FAILING = (Ending.RETRIED, Ending.ESCALATED)
-SPANS = (
-    ("seconds", timedelta(minutes=1)),
-    ("minutes", timedelta(hours=1)),
-    ("hours", timedelta(days=1)),
-    ("days", timedelta.max),
-)
-MARKS = {
-    "failing": "bad",
-    Where.LOST: "bad",
-    Where.UNATTENDED: "warn",
-    Where.LATE: "late",
-    Where.UNSEEDED: "miss",
-    Where.REMOVED: "skip",
-    Where.UNHEARD: "help",
-    Where.READY: "queue",
-    Where.RUNNING: "run",
-    Where.PAUSED: "hold",
-    Where.WAITING: "ok",
-}
-"""The shape of each state."""
-MEANINGS = {where: f"{where.meaning[0].upper()}{where.meaning[1:]}." for where in Where}
-AT_REST = (Where.WAITING, Where.PAUSED, Where.UNSEEDED, Where.REMOVED)
 MILD = (Where.LATE, Where.UNSEEDED)
 LEVELS = ("ok", "hold", "off", "warn", "bad")
 CLAUSES = 2
 RECENT_SLOTS = 30
-TROUBLES = (Where.LOST, Where.UNATTENDED, Where.LATE, Where.UNSEEDED)
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Judge one loop at a moment.
-
-    Attributes:
-        schedule: as it was seeded.
-        failures: how many of its last attempts have failed, in a row.
-        was_late: how late a run of the last day began, if seriously so.
-        task_pause: the entry that pauses its task, if the loop is not paused itself.
-        is_failing: whether a tick has failed for the last time, or one is failing again and again.
-    """
-
-    name: str
-    state: Where
-    loop: LoopPicture
-    schedule: Schedule
-    in_code: bool
-    failures: int
-    was_late: timedelta | None = None
-    task_pause: RosterEntry | None = None
-    is_failing: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        last = self.loop.last
-        is_over = last is not None and last.ending is Ending.ESCALATED
-        object.__setattr__(self, "is_failing", self.failures >= MANY or is_over)
-
-    @property
-    def failed_attempts(self) -> str:
-        """Return how many attempts have failed in a row: "30+" if no more are stored."""
-        return _capped(self.failures, self.failures >= RUNS_KEPT)
-
-    @property
-    def word(self) -> str:
-        """Return its state; "failing" outranks the states of timing."""
-        is_timing = self.state in (Where.WAITING, Where.RUNNING, Where.READY, Where.LATE)
-        return "failing" if self.is_failing and is_timing else self.state.value
-
-    @property
-    def meaning(self) -> str:
-        return MEANINGS[self.state]
 
 
 def pauses_in_words(app: App, picture: Picture) -> list[str]:
@@ -192,7 +123,7 @@ class Failure:
         """Describe their number in words."""
         is_one = (self.attempts, self.is_capped) == (1, False)
         attempts = (
-            f"{_capped(self.attempts, self.is_capped)} attempt{'' if is_one else 's'} in a row"
+            f"{capped(self.attempts, self.is_capped)} attempt{'' if is_one else 's'} in a row"
         )
         of_loops = [f"{counted(len(self.loops), 'loop')} failing, {attempts}"] if self.loops else []
         parked = [f"{self.parked:,} parked"] if self.parked else []
@@ -255,10 +186,6 @@ def failures_of(
 def _urgency(failure: Failure) -> tuple[bool, int, int, str]:
     is_known = failure.acknowledged is not None
     return is_known, -len(failure.loops), -failure.parked, failure.task
-
-
-def _capped(count: int, is_capped: bool) -> str:
-    return f"{count:,}+" if is_capped else f"{count:,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,24 +324,116 @@ def _sentence(
 
 
 @dataclass(frozen=True, slots=True)
-class Delayed:
-    """Count one-off messages that wait for their time, by the unit of their timers."""
+class Vital:
+    """Judge one of the four.
 
-    spans: Sequence[tuple[str, int]]
+    Attributes:
+        level: "off": not known yet.
+        says: the fact.
+        more: its context.
+        problem: a sentence for the verdict; empty: all is well.
+    """
 
-    @property
-    def count(self) -> int:
-        return sum(count for _, count in self.spans)
+    what: str
+    path: str
+    level: str
+    says: str
+    more: str = ""
+    problem: str = ""
 
 
-def delayed(names: Names, depths: Mapping[str, Depth | None]) -> Delayed | None:
-    """Count them by the depths of the timers of calls; None: unknown yet."""
-    named = {timer: names.later_timer(timer) for timer in timers()}
-    known = {timer: depths[name] for timer, name in named.items() if name in depths}
-    if not known:
-        return None
-    counts = dict.fromkeys([name for name, _ in SPANS], 0)
-    for timer, depth in known.items():
-        span = next(name for name, limit in SPANS if timer.wait < limit)
-        counts[span] += depth.ready if depth else 0
-    return Delayed([(name, count) for name, count in counts.items() if count])
+def vital_of_loops(standings: Sequence[Standing], verdict: HealthVerdict) -> Vital:
+    total, troubles = len(standings), verdict.troubles
+    on_time = verdict.counts.get(Where.WAITING, 0) + verdict.counts.get(Where.RUNNING, 0)
+    other = [
+        f"{count:,} {state}"
+        for state, count in sorted(verdict.counts.items())
+        if state not in (Where.WAITING, Where.RUNNING)
+    ]
+    if not total:
+        return Vital("Loops", "/loops", "ok", "None")
+    if not troubles:
+        return Vital("Loops", "/loops", "ok", f"{total:,} on time", " · ".join(other))
+    worst = max(reversed(troubles), key=lambda each: LEVELS.index(each.level))
+    says = f"{len(worst.loops):,} of {total:,} {worst.what}"
+    rest = [each for each in other if not each.endswith(f" {worst.what}")]
+    if worst.acknowledged:
+        rest.insert(0, f"{worst.acknowledged:,} acknowledged")
+    rest.append(f"{on_time:,} on time")
+    return Vital("Loops", f"/loops?{worst.query}", worst.level, says, " · ".join(rest))
+
+
+def vital_of_calls(
+    app: App, calls: Mapping[str, CallTotals], verdict: HealthVerdict, parked: int | None
+) -> Vital:
+    """Judge the calls of the last quarter of an hour, and what is parked."""
+    waiting = "" if parked is None else f"{parked:,} parked"
+    ended = sum(each.succeeded + each.lost for each in calls.values())
+    lost = sum(each.lost for each in calls.values())
+    failing = [task for task, each in calls.items() if each.is_failing]
+    if not any(task.called for task in app.tasks.values()):
+        return Vital("Calls", "/failed", "ok", "No task accepts calls", waiting)
+    if lost:
+        only = f"only {listed(failing)}" if failing else ""
+        more = " · ".join(filter(None, [waiting, only]))
+        levels = ("hold" if is_acknowledged(task, verdict.failures) else "bad" for task in failing)
+        level = worst_of(levels) if failing else "warn"
+        return Vital("Calls", "/failed", level, f"{lost:,} of {ended:,} failed in 15 min", more)
+    says = f"{ended:,} in 15 min, none failed" if ended else "None in 15 min"
+    of_calls = [each for each in verdict.failures if each.parked and not each.loops]
+    level = worst_of("hold" if each.acknowledged else "bad" for each in of_calls)
+    return Vital("Calls", "/failed", level, says, waiting)
+
+
+def vital_of_processors(app: App, picture: Picture, roll: Roll | None, silent: int) -> Vital:
+    what, path = "Processors", "/processors"
+    presence = picture.depths.get(app.names.presence)
+    if presence is None:
+        unknown = "The number of processors is not known yet."
+        return Vital(what, path, "off", "Reading…", problem=unknown)
+    count = presence.consumers
+    versions = f"version {listed(roll.versions)}" if roll is not None and roll.versions else ""
+    if not count:
+        return Vital(what, path, "bad", "None running", "", "No processor is running.")
+    if idle := unattended(app, picture):
+        few = wording.few(idle)
+        says = f"{counted(len(idle), 'task')} without processors"
+        return Vital(what, path, "bad", says, few, f"No processor consumes {few}.")
+    if silent:
+        says = f"{max(count - silent, 0)} of {count} responding"
+        verb = "does" if silent == 1 else "do"
+        problem = f"{silent} of {counted(count, 'processor')} {verb} not respond."
+        return Vital(what, path, "warn", says, versions, problem)
+    return Vital(what, path, "ok", f"{count:,} running", versions)
+
+
+def unattended(app: App, picture: Picture) -> list[str]:
+    """Return the tasks with ready messages that no processor consumes, paused ones left out."""
+    at_rest = resting(app)
+
+    def waits(depth: Depth | None) -> bool:
+        return depth is not None and depth.ready > 0 and not depth.consumers
+
+    return [
+        task
+        for task in app.tasks
+        if task not in at_rest
+        and picture.listing.pause_of(task) is None
+        and waits(picture.depth_of(queues_of(app, task)))
+    ]
+
+
+def vital_of_broker(app: App, picture: Picture, alarm: str) -> Vital:
+    what, path = "Broker", "/doctor"
+    if not picture.connected:
+        since = f" since {wording.brief(wording.in_zone(picture.since))}" if picture.since else ""
+        problem = f"The broker cannot be reached{since}: the page shows the last known state."
+        return Vital(what, path, "bad", "Not reached", picture.trouble, problem)
+    if alarm:
+        problem = f"The broker blocks publishers: {alarm}."
+        return Vital(what, path, "bad", "Blocks publishers", alarm, problem)
+    ours = app.names.processor_queue("")
+    ready = sum(
+        depth.ready for name, depth in picture.depths.items() if depth and name.startswith(ours)
+    )
+    return Vital(what, path, "ok", "No alarms", f"{counted(ready, 'message')} ready")
