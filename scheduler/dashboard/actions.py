@@ -34,6 +34,7 @@ from scheduler.queues.failed import EVERYTHING, FailedQueues, ParkedMessage, Tel
 from scheduler.queues.outbox import Outbox
 from scheduler.spelling import counted, listed
 from scheduler.tasks.loops import Loop
+from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.schedules import Once, Schedule, options_of
 
 IN_BULK = 250
@@ -194,7 +195,12 @@ async def act(site: Site, form: Form) -> ActionConfirmation | ActionResult:
 
 def _on_loops(site: Site, form: Form) -> RequestedAction:
     standings, verb = site.judged.standings, LOOP_VERBS[form.action]
-    names, changes = form.loops(standings), form.changes(standings)
+    changes, changed = form.changes(standings), _changed_since(site, form)
+    names = [name for name in form.loops(standings) if name not in changed]
+    if changed:
+        changes.append(f"{len(changed)} changed since, and left alone: {_by_whom(changed)}")
+    if not names:
+        raise UsageError(f"Changed since: {_by_whom(changed)}.")
     reasons = {each.name: each.loop.reason for each in standings}
 
     async def work(operation: Operation) -> None:
@@ -219,7 +225,7 @@ def _on_loops(site: Site, form: Form) -> RequestedAction:
                     failure = {"error": type(report).__name__, "message": str(report)}
                     rows.append({"loop": name, **failure})
             if verb.undone_by and done:
-                operation.undo = verb.undone_by, _undone(verb, done, reasons)
+                operation.undo = verb.undone_by, _undone(site, verb, done, reasons)
             operation.data = rows[0] if len(names) == 1 else rows
         operation.lines += was_paused
 
@@ -244,6 +250,24 @@ async def _found(site: Site, names: Sequence[str], verb: LoopVerb) -> dict[str, 
     known: dict[str, Loop | UnknownLoop] = {str(loop): loop for loop in app.loops.values()}
     known |= {name: loop for name in names if (loop := loop_named(app, listing, name))}
     return {name: known.get(name, UnknownLoop("The loop is gone.")) for name in names}
+
+
+def _changed_since(site: Site, form: Form) -> dict[str, str]:
+    """Return which of the named loops and tasks were changed since the action that a form undoes,
+    and by whom.
+    """
+    if (undoes := form.moment("undoes")) is None:
+        return {}
+    listing = site.picture.listing
+    entries = [
+        (name, found.loop.listed if (found := site.standing(name)) else listing.of_task(name))
+        for name in form.names
+    ]
+    return {name: entry.by for name, entry in entries if entry and entry.at > undoes}
+
+
+def _by_whom(changed: Mapping[str, str]) -> str:
+    return wording.few([f"{name} by {by or 'unknown'}" for name, by in changed.items()])
 
 
 def _was_paused(site: Site, name: str) -> list[str]:
@@ -337,7 +361,8 @@ def _start(site: Site, form: Form) -> RequestedAction:
 
 
 def _set_schedule(site: Site, form: Form) -> RequestedAction:
-    found, schedule = _standing(site, name := form.text("loop")), form.schedule()
+    name, schedule = _unchanged(site, form), form.schedule()
+    found = _standing(site, name)
 
     async def do(program: Program) -> Report:
         loop = await program.loops.find(name)
@@ -353,7 +378,7 @@ def _set_schedule(site: Site, form: Form) -> RequestedAction:
 
 
 def _clear_schedule(site: Site, form: Form) -> RequestedAction:
-    name = form.text("loop")
+    name = _unchanged(site, form)
 
     async def do(program: Program) -> Report:
         return await program.verbs.clear_schedule(await program.loops.find(name))
@@ -361,12 +386,20 @@ def _clear_schedule(site: Site, form: Form) -> RequestedAction:
     return RequestedAction(f"clear the schedule of {name}", _rescheduled(site, do, name))
 
 
+def _unchanged(site: Site, form: Form) -> str:
+    """Return the loop whose schedule is changed, unless it was since the change that is undone."""
+    if changed := _changed_since(site, form):
+        raise UsageError(f"Changed since: {_by_whom(changed)}.")
+    return form.text("loop")
+
+
 def _rescheduled(site: Site, do: Callable[[Program], Awaitable[Report]], name: str = "") -> Work:
     undo = _earlier_schedule(site, name)
 
     async def work(operation: Operation) -> None:
         report = await do(site.program)
-        operation.undo = undo if report.did is Effect.RESCHEDULED else None
+        if undo is not None and report.did is Effect.RESCHEDULED:
+            operation.undo = undo[0], {**undo[1], "undoes": _now(site)}
         operation.data = whole_row_of_report(report)
         words = wording.schedule_in_words(report.loop.schedule)
         operation.add_line(f"{_text_of(report)}; schedule: {words}")
@@ -621,14 +654,20 @@ ACTS: Mapping[str, Callable[[Site, Form], RequestedAction]] = {
 }
 
 
-def _undone(verb: LoopVerb, names: Sequence[str], reasons: Mapping[str, str]) -> Mapping[str, str]:
+def _undone(
+    site: Site, verb: LoopVerb, names: Sequence[str], reasons: Mapping[str, str]
+) -> Mapping[str, str]:
     """Return the fields of the form that reverts a verb; the loops were paused for reasons."""
-    fields = {"loops": "\n".join(names), "sure": "yes"}
+    fields = {"loops": "\n".join(names), "sure": "yes", "undoes": _now(site)}
     if verb.undone_by != "pause":
         return fields
     before = {reasons.get(name, "") for name in names}
     again = "paused again: the resumption was undone"
     return fields | {"reason": before.pop() if len(before) == 1 else again}
+
+
+def _now(site: Site) -> str:
+    return str(milliseconds_since_epoch(site.clock.now()))
 
 
 async def _do(

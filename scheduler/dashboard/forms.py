@@ -232,6 +232,11 @@ class Form:
     def texts(self, name: str) -> list[str]:
         return [str(each) for each in self.fields.getlist(name)]
 
+    def moment(self, name: str) -> datetime | None:
+        """Return a field that has milliseconds since the epoch; None: there is none."""
+        text = self.text(name)
+        return moment_of(int(text)) if text.isdecimal() and len(text) < 15 else None
+
     @property
     def is_sure(self) -> bool:
         return self.text("sure") == "yes"
@@ -292,13 +297,13 @@ class Form:
         return [each.name for each in chosen.choose(standings)]
 
     def messages(self) -> ShownMessages:
-        ids, until = self.texts("id"), self.text("until")
+        ids = self.texts("id")
         which = ShownMessages(
             ids=frozenset(ids) if ids else None,
             reason=self.text("reason") or None,
             task=self.text("task") or None,
             kind=self.text("kind") if "kind" in self.fields else None,
-            until=moment_of(int(until)) if until.isdecimal() and len(until) < 15 else None,
+            until=self.moment("until"),
         )
         if not words_of(which) and ids == [] and self.text("all") != "yes":
             raise UsageError("No message was named.")

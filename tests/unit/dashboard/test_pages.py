@@ -112,6 +112,13 @@ async def browsing(
     connect: Callable[[], MemoryBroker] | None = None,
     redact: Redact | None = None,
 ) -> AsyncGenerator[Browser]:
+def undo_of(page: str, action: str) -> dict[str, str]:
+    """The fields of the button Undo, by which this action is done."""
+    forms = [each[each.rindex("<form") :] for each in page.split("</form>") if "<form" in each]
+    (undo,) = [each for each in forms if f'/do/{action}"' in each and 'class="undo"' in each]
+    return dict(re.findall(r'name="(\w+)" value="([^"]*)"', undo))
+
+
     connect = connect or (lambda: MemoryBroker(stage.server))
     site = Site(stage.app, connect, stage.clock, access, read_only, redact)
     pages = Routes(site).app()
@@ -370,10 +377,7 @@ async def test_all_loops_of_a_filter_are_done_after_a_question(shop: Stage) -> N
         assert "report: paused" in page
         assert "1 more match the filter since, and were left alone: send_sms.anna" in page
         assert await shop.where(LoopId("send_sms", "anna")) is Where.WAITING
-        undo = re.search(r'id="do/resume/[^>]*>(.*?)</form>', page, re.S)
-        assert undo
-        fields = dict(re.findall(r'name="(\w+)" value="([^"]+)"', undo[1]))
-        page = await browser.press("resume", **fields)
+        page = await browser.press("resume", **undo_of(page, "resume"))
         assert page.count(": resumed") == 2
         page = await browser.press("pause", loops="report\nnobody", sure="yes")
         assert "1 of 2 failed" in page
@@ -531,6 +535,7 @@ def printed_row(row: Row) -> Any:
     return json.loads(json_of(row))
 
 
+        fields = undo_of(page, "schedule-set")
 @pytest.mark.parametrize("path", [*PATHS, "/loop?name=report", "/tasks/send?task=send_sms"])
 async def test_each_page_is_data_where_that_is_accepted(shop: Stage, path: str) -> None:
     async with browsing(shop) as browser, shop.processor():
@@ -773,10 +778,7 @@ async def test_a_failure_is_acknowledged_in_all_processes_until_the_next_success
         withdrawal = {**fields, "by": "alice", "back": "/"}
         assert "any more" in await other.press("unacknowledge", 400, **withdrawal | {"by": "bob"})
         assert not by_alice.search(page := await other.press("unacknowledge", **withdrawal))
-        undo = re.search(r'id="do/acknowledge/[^>]*>(.*?)</form>', page, re.S)
-        assert undo
-        again = dict(re.findall(r'name="(\w+)" value="([^"]*)"', undo[1]))
-        assert by_alice.search(await other.press("acknowledge", **again))
+        assert by_alice.search(await other.press("acknowledge", **undo_of(page, "acknowledge")))
         # The journal may be too long to be read back to it.
         await asyncio.sleep(700)
         assert {each.recorded_at - each.at for each in await acknowledgements(shop)} > {
@@ -992,6 +994,37 @@ async def test_who_may_only_look_sees_processors_runs_and_parked_messages_anew(
     shop: Stage,
 ) -> None:
     async with browsing(shop, read_only=True) as browser:
+async def test_an_undo_leaves_alone_what_another_user_has_changed_since(shop: Stage) -> None:
+    bob = Visitor("bob", "all")
+    async with browsing(shop) as browser, browsing(shop, access=lambda _: bob) as other:
+        page = await browser.press("pause", loops="report\nimport_orders", sure="yes")
+        undo = undo_of(page, "resume")
+        await asyncio.sleep(1)
+        await other.press("resume", loop="report")
+        await other.press("pause", loop="report", reason="a release")
+        await asyncio.sleep(1)
+        page = await browser.press("resume", **undo)
+        assert "import_orders: resumed" in page
+        assert "1 changed since, and left alone: report by bob at " in page
+        assert await shop.where(REPORT) is Where.PAUSED
+        await asyncio.sleep(1)
+        page = await browser.press("resume", 400, **undo)
+        assert "Changed since: report by bob at " in page
+        page = await browser.press("schedule-set", loop="report", every="1m", sure="yes")
+        undo = undo_of(page, "schedule-clear")
+        await asyncio.sleep(1)
+        await other.press("schedule-set", loop="report", every="2m", sure="yes")
+        await asyncio.sleep(1)
+        page = await browser.press("schedule-clear", 400, **undo)
+        assert "Changed since: report by bob at " in page
+        page = await browser.press("pause", loop="send_sms", back="/tasks")
+        undo = undo_of(page, "resume")
+        await asyncio.sleep(1)
+        await other.press("resume", loop="send_sms", back="/tasks")
+        await asyncio.sleep(1)
+        assert "Changed since: send_sms by bob" in await browser.press("resume", 400, **undo)
+
+
         async with shop.processor():
             await browser.await_on("/processors", "Responding")
             await browser.await_on("/processors", "1 processor is running.")
