@@ -117,7 +117,7 @@ class Routes:
             Route("/do/{action}", to_visitors(self._do), methods=["POST"]),
             *(Route(page.path, to_visitors(partial(self._page, page))) for page in PAGES),
         ]
-        nowhere = to_visitors(partial(self._not_found, "<h1>There is no such page</h1>"))
+        nowhere = to_visitors(partial(self._missing, "There is no such page."))
 
         async def lost(request: Request, _: Exception) -> Response:
             return await nowhere(request)
@@ -143,7 +143,7 @@ class Routes:
             result = self._site.access(request)
             visitor = visitor_of(await result if isawaitable(result) else result)
             if visitor is None:
-                return PlainTextResponse(NO_ACCESS + self._refusal, 403)
+                return _refused(request, NO_ACCESS + self._refusal)
             if self._site.read_only:
                 visitor = without_actions(visitor)
             self._site.view()
@@ -160,25 +160,32 @@ class Routes:
                 return await self._as_data(page, request, visitor)
             rendered = await self._rendered(page, request, visitor)
         except BrokerError as error:
-            why = f"<h1>Try again</h1><p>{escape(str(error))}</p>"
-            return self._documents.whole(request, visitor, "Try again", why, "", 503)
+            return self._failed(request, visitor, 503, type(error).__name__, str(error))
         if rendered is None:
-            gone = "message parked under this ID" if "message" in page.path else "loop of this name"
-            text = f"<h1>Not found</h1><p>There is no {gone}, or no longer.</p>"
-            return await self._not_found(text, request, visitor)
+            return await self._missing(_missing_on(page), request, visitor)
         live = f"/live/{rendered.digest}{page.path}" if not page.form else ""
         return self._documents.whole(request, visitor, page.title, rendered.html, live)
 
     async def _as_data(self, page: Page, request: Request, visitor: Visitor) -> Response:
         context = await page.seen(self._site, Query(request.query_params, visitor))
         if context is None:
-            return JSONResponse({"error": "not found"}, 404, headers=HEADERS)
+            return await self._missing(_missing_on(page), request, visitor)
         if done := request.query_params.get("done"):
             context |= {"operation": self._site.operations.get(done)}
         return JSONResponse(self._data.of_page(page.path, context), headers=HEADERS)
 
-    async def _not_found(self, html: str, request: Request, visitor: Visitor) -> Response:
-        return self._documents.whole(request, visitor, "Not found", html, "", 404)
+    async def _missing(self, why: str, request: Request, visitor: Visitor) -> Response:
+        return self._failed(request, visitor, 404, "NotFound", why)
+
+    def _failed(
+        self, request: Request, visitor: Visitor, code: int, error: str, why: str
+    ) -> Response:
+        """Report why there is no page."""
+        if _wants_data(request):
+            return JSONResponse(failure(error, why), code, headers=HEADERS)
+        title = "Not found" if code == 404 else "Try again"
+        html = f"<h1>{title}</h1><p>{escape(why)}</p>"
+        return self._documents.whole(request, visitor, title, html, "", code)
 
     async def _followed(self, page: Page, request: Request, visitor: Visitor) -> Rendered | None:
         """Return a page whose updates follow; one that was rendered a moment ago will do."""
@@ -289,6 +296,13 @@ class Routes:
 
 def _wants_data(request: Request) -> bool:
     return request.headers.get("accept", "").startswith("application/json")
+
+
+def _missing_on(page: Page) -> str:
+    what = "task of this name" if page.path.startswith("/tasks") else "loop of this name"
+    if page.path == "/failed/message":
+        what = "message parked under this ID"
+    return f"There is no {what}, or no longer."
 
 
 def _refused(request: Request, message: str) -> Response:

@@ -332,10 +332,22 @@ async def test_arguments_and_carry_are_shown_when_asked_for_only(shop: Stage) ->
         assert "4711" in page
 
 
-@pytest.mark.parametrize("path", ["/loop?name=nobody", "/loop", "/failed/message?id=x", "/nowhere"])
-async def test_what_is_not_there_is_not_found(shop: Stage, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("/loop?name=nobody", "loop of this name, or no longer"),
+        ("/loop", "loop of this name, or no longer"),
+        ("/tasks/send?task=nothing", "task of this name, or no longer"),
+        ("/failed/message?id=x", "message parked under this ID, or no longer"),
+        ("/nowhere", "such page"),
+    ],
+)
+async def test_what_is_not_there_is_not_found(shop: Stage, path: str, what: str) -> None:
     async with browsing(shop) as browser:
-        await browser.see(path, 404)
+        assert f"There is no {what}." in await browser.see(path, 404)
+        answer = await browser.get(path, accept="application/json")
+        assert answer.status_code == 404
+        assert answer.json() == {"error": "NotFound", "message": f"There is no {what}."}
 
 
 async def test_a_loop_is_paused_with_the_reason_and_who_did_it(shop: Stage) -> None:
@@ -558,8 +570,6 @@ async def test_each_page_is_data_where_that_is_accepted(shop: Stage, path: str) 
             ours = [each for each in entries if each.loop != SUPERVISION.task]
             rows = [printed_row(row_of_entry(each)) for each in reversed(ours)]
             assert [each for each in answer.json()["entries"] if each in rows] == rows
-        missing = await browser.get("/loop?name=nobody", accept="application/json")
-        assert missing.status_code == 404
 
 
 async def test_many_loops_are_shown_by_task_with_links_to_lists(
