@@ -19,6 +19,9 @@ PATHS = (
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
 WIDTHS = (390, 1600)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+EMPTY = """[...document.querySelectorAll("main > *")].filter(
+    each => each.offsetHeight && !each.innerText.trim() && !each.querySelector("svg"),
+).map(each => each.outerHTML)"""
 LATER = """before => {
     const tick = document.getElementById("facts").innerText.match(/#(\\d+)/);
     return Number(tick[1]) > before + 1;
@@ -38,6 +41,7 @@ def test_each_page_can_be_used_by_everybody_and_is_no_wider_than_its_window(
         found: list[dict[str, Any]] = page.evaluate("async () => (await axe.run()).violations")
         told = [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
         assert (scheme, told) == (scheme, [])
+    assert page.evaluate(EMPTY) == []
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 800})
         over = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -116,6 +120,18 @@ def test_a_loop_is_searched_and_opened_from_any_page_by_keys(reader: Reader) -> 
     page.keyboard.press("Enter")
     page.wait_for_url("**/search?q=centrifuge")
     expect(page.locator("#found")).to_contain_text("the centrifuge is out of balance")
+
+
+def test_on_a_phone_everything_is_searched_and_a_failure_acknowledged(
+    chromium: Browser, dev: Dashboard
+) -> None:
+    size: Any = {"width": 390, "height": 844}
+    with reading(chromium, dev, viewport=size) as reader:
+        page = reader.open("/")
+        page.get_by_label("Find").fill("night")
+        expect(page.locator("#hits").get_by_role("link")).to_be_in_viewport(ratio=1)
+        page.get_by_text("Acknowledge…").first.click()
+        expect(page.locator(".ask[open] form")).to_be_in_viewport(ratio=1)
 
 
 def test_who_writes_goes_on_when_the_page_comes_anew(reader: Reader) -> None:
