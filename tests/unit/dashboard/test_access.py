@@ -61,6 +61,8 @@ def test_a_visitor_can_do_what_they_may() -> None:
     assert BOB.can("pause")
     assert not BOB.can("resume")
     assert not Visitor("eve").can("pause")
+    mia = Visitor("mia", {"acknowledge", "purge", "schedule", "trigger"})
+    assert all(map(mia.can, ["unacknowledge", "restore", "schedule-set", "schedule-clear", "run"]))
 
 
 def test_an_action_that_there_is_not_is_refused_with_the_nearest() -> None:
