@@ -12,6 +12,7 @@ from scheduler.control.loops import Where
 from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.listing import RosterEntry
+from scheduler.queues.outbox import Posting
 from tests.browser.conftest import Reader
 from tests.browser.working import Ward
 
@@ -63,8 +64,6 @@ def send(ward: Ward, task: str, *addresses: str) -> None:
     calls = ward.app.outbox
 
     async def post(_: Program) -> None:
-        from scheduler.queues.outbox import Posting
-
         for to in addresses:
             await calls.send(task, {"to": to}, Posting())
 
@@ -302,7 +301,10 @@ def test_replay_one_with_other_arguments_one_as_it_is_and_delete_the_others(
     page.evaluate("window.loadedOnce = true")
     button(page.locator("article", has_text="bill"), "Delete all 2…").click()
     assert len(ward.parked("bill")) == 2
-    button(asked(page, "Delete 2 messages?"), "Delete 2 messages").click()
+    question = asked(page, "Delete 2 messages?")
+    # A key that is held down deletes nothing.
+    expect(question.get_by_role("link", name="No, go back")).to_be_focused()
+    button(question, "Delete 2 messages").click()
     done(page, "deleted")
     assert ward.parked("bill") == []
     button(page.locator("#doing"), "Undo").click()
