@@ -146,7 +146,8 @@ class Chart:
 
 
 def amount(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2f}"
+    """Format a number: "0", "0.25", "7.5", "1,200"."""
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
 
 
 def strip(runs: Sequence[PastRun]) -> Markup:

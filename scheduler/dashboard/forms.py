@@ -28,45 +28,33 @@ from scheduler.timing.pacing import Rate, parse_rate
 from scheduler.timing.schedules import Recurring, schedule_of
 
 PAGE = 50
-SORTS: Mapping[str, Callable[[Standing], Any]] = {
-    "name": lambda each: each.name,
-    "due": lambda each: (
-        each.loop.due_at is None,
-        each.loop.due_at and each.loop.due_at.timestamp(),
-    ),
-    "last": lambda each: -(each.loop.runs[-1].started_at.timestamp() if each.loop.runs else 0),
-    "took": lambda each: (
-        -(each.loop.runs[-1].last.duration.total_seconds() if each.loop.runs else 0)
-    ),
-    "state": lambda each: (not each.is_failing, list(Where).index(each.state), each.name),
-}
 NEVER = timedelta(0)
-TASK_SORTS: Mapping[str, Callable[[Workload], Any]] = {
-    "trouble": lambda each: each.urgency,
-    "task": lambda each: each.task,
-    "loops": lambda each: -each.loops,
-    "failing": lambda each: -each.failing,
-    "rate": lambda each: -each.per_minute,
-    "took": lambda each: -(each.took or NEVER),
-    "late": lambda each: -(each.late or NEVER),
+SORTS: Mapping[str, tuple[str, Callable[[Standing], Any]]] = {
+    "name": ("name", lambda each: each.name),
+    "state": (
+        "trouble first",
+        lambda each: (not each.is_failing, list(Where).index(each.state), each.name),
+    ),
+    "due": (
+        "next first",
+        lambda each: (each.loop.due_at is None, each.loop.due_at and each.loop.due_at.timestamp()),
+    ),
+    "last": (
+        "last run first",
+        lambda each: -(each.loop.runs[-1].started_at.timestamp() if each.loop.runs else 0),
+    ),
+    "took": ("longest first", lambda each: -(each.loop.last.duration if each.loop.last else NEVER)),
 }
-ORDERS = {
-    "name": "name",
-    "state": "trouble first",
-    "due": "next first",
-    "last": "last run first",
-    "took": "longest first",
+TASK_SORTS: Mapping[str, tuple[str, Callable[[Workload], Any]]] = {
+    "trouble": ("trouble first", lambda each: each.urgency),
+    "task": ("name", lambda each: each.task),
+    "loops": ("most loops first", lambda each: -each.loops),
+    "failing": ("most failing first", lambda each: -each.failing),
+    "rate": ("most runs first", lambda each: -each.per_minute),
+    "took": ("longest first", lambda each: -(each.took or NEVER)),
+    "late": ("latest first", lambda each: -(each.late or NEVER)),
 }
-TASK_ORDERS = {
-    "trouble": "trouble first",
-    "task": "name",
-    "loops": "most loops first",
-    "failing": "most failing first",
-    "rate": "most runs first",
-    "took": "longest first",
-    "late": "latest first",
-}
-"""The words of `SORTS` and `TASK_SORTS`."""
+"""The orders of loops and of tasks: in words, and the keys to sort by."""
 GROUPED_FROM = 500  # loops
 OPTIONS = ("every", "cron", "tz", "offset", "jitter", "catch_up", "grace")
 TYPED = ("args", "reason")
@@ -157,7 +145,7 @@ class Filter(TaskFilter):
             named = {*self.choose_names(each.name for each in chosen)}
             chosen = [each for each in chosen if each.name in named]
         if self.sort != "name" and self.sort in SORTS:
-            chosen.sort(key=SORTS[self.sort])
+            chosen.sort(key=SORTS[self.sort][1])
         return chosen
 
     def groups(self, total: int) -> bool:
@@ -174,7 +162,7 @@ class Filter(TaskFilter):
         else:
             having = works.keys()
         chosen = [works[task] for task in self.choose_names(works) if task in having]
-        return sorted(chosen, key=TASK_SORTS.get(self.sort, TASK_SORTS["trouble"]))
+        return sorted(chosen, key=TASK_SORTS.get(self.sort, TASK_SORTS["trouble"])[1])
 
     def _has(self, standing: Standing) -> bool:
         return (

@@ -19,8 +19,8 @@ from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
 from scheduler.dashboard.forms import (
     FIELDS,
     GROUPED_FROM,
-    ORDERS,
-    TASK_ORDERS,
+    SORTS,
+    TASK_SORTS,
     Filter,
     Query,
     TaskFilter,
@@ -221,11 +221,12 @@ def loops(site: Site, query: Query) -> Context:
     of_tasks = None
     if chosen_by.groups(judged.total):
         of_tasks = chosen_by.choose_tasks(judged.workloads, judged.standings)
+    sorts = SORTS if of_tasks is None else TASK_SORTS
     return {
         "filter": chosen_by,
         "rows": chosen_by.cut(chosen),
         "by_task": None if of_tasks is None else chosen_by.cut(of_tasks),
-        "orders": ORDERS if of_tasks is None else TASK_ORDERS,
+        "orders": {name: words for name, (words, _) in sorts.items()},
         "grouped_from": GROUPED_FROM,
         "count": len(chosen if of_tasks is None else of_tasks),
         "total": judged.total,

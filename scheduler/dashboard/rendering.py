@@ -112,7 +112,6 @@ class Documents:
             clock=clock,
             exact=exact,
             span=wording.span,
-            rate=wording.rate,
             words=wording.schedule_in_words,
             json=wording.readable_json,
             line=wording.first_line,

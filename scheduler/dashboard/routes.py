@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from inspect import isawaitable
-from typing import TypeVar
 
 from markupsafe import escape
 from starlette.applications import Starlette
@@ -42,8 +41,6 @@ from scheduler.dashboard.site import Site
 from scheduler.errors import BrokerError, SettingsError, UsageError
 from scheduler.timing.moments import SystemClock
 
-T = TypeVar("T")
-
 PACE_S = 1.0
 STILL_S = 15.0
 RECONNECT_MS = 2000
@@ -59,45 +56,6 @@ LOCAL_ONLY = (
 )
 
 
-class Turns:
-    """Let live pages be rendered one after the other, in half of the time at most.
-
-    So a page that a visitor asks for waits for one of them, however many are open: these come less
-    often.
-    """
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    async def take(self, render: Callable[[], Awaitable[T]]) -> T:
-        """Render one, when it is its turn; then leave as much time to others."""
-        async with self._lock:
-            time = asyncio.get_running_loop().time
-            began = time()
-            result = await render()
-            await asyncio.sleep(time() - began)
-            return result
-
-
-class Streams:
-    """Count the live pages of each client."""
-
-    def __init__(self) -> None:
-        self._open = Counter[tuple[str, str]]()
-
-    @contextlib.contextmanager
-    def opened(self, client: tuple[str, str]) -> Generator[bool]:
-        """Count a live page inside the block; yield whether its client has too many others."""
-        has_too_many = self._open[client] >= MOST_STREAMS
-        self._open[client] += 1
-        try:
-            yield has_too_many
-        finally:
-            self._open[client] -= 1
-            if not self._open[client]:
-                del self._open[client]
-
-
 class Routes:
     """Route the pages and actions of a site."""
 
@@ -107,7 +65,7 @@ class Routes:
         self._refusal = refusal
         self._seen: dict[tuple[object, ...], tuple[float, Rendered]] = {}
         self._cleaned_at = 0.0
-        self._turns, self._streams = Turns(), Streams()
+        self._turn, self._streams = asyncio.Lock(), Counter[tuple[str, str]]()
 
     def app(self) -> Starlette:
         to_visitors = self._to_visitors
@@ -188,16 +146,19 @@ class Routes:
         return self._documents.whole(request, visitor, title, html, "", code)
 
     async def _followed(self, page: Page, request: Request, visitor: Visitor) -> Rendered | None:
-        """Return a page whose updates follow; one that was rendered a moment ago will do."""
-        key = self._key(page, request, visitor)
+        """Return a page whose updates follow; one that was rendered a moment ago will do.
 
-        async def rendered() -> Rendered | None:
-            at, seen = self._seen.get(key, (0.0, None))
-            if seen is not None and asyncio.get_running_loop().time() - at < PACE_S / 2:
-                return seen
-            return await self._rendered(page, request, visitor)
-
-        return await self._turns.take(rendered)
+        They are rendered one after the other, in half of the time at most. So a page that a visitor
+        asks for waits for one of them, however many are open: these come less often.
+        """
+        key, time = self._key(page, request, visitor), asyncio.get_running_loop().time
+        async with self._turn:
+            began = time()
+            at, rendered = self._seen.get(key, (0.0, None))
+            if rendered is None or began - at >= PACE_S / 2:
+                rendered = await self._rendered(page, request, visitor)
+            await asyncio.sleep(time() - began)
+        return rendered
 
     def _key(self, page: Page, request: Request, visitor: Visitor) -> tuple[object, ...]:
         """Return what a page depends on: visitors with the same rights see the same."""
@@ -234,7 +195,9 @@ class Routes:
         now = said = began = asyncio.get_running_loop().time()
         client = visitor.name, request.client.host if request.client else ""
         _, just_seen = self._seen.get(self._key(page, request, visitor), (0.0, None))
-        with self._streams.opened(client) as has_too_many:
+        has_too_many = self._streams[client] >= MOST_STREAMS
+        self._streams[client] += 1
+        try:
             yield f"retry: {POLL_S * 1000 if has_too_many else RECONNECT_MS:.0f}\n\n"
             if just_seen is not None and just_seen.digest == seen and not has_too_many:
                 seen = just_seen  # so only its changed parts follow, and not at once
@@ -254,6 +217,8 @@ class Routes:
                     return
                 await asyncio.sleep(PACE_S)
                 now = asyncio.get_running_loop().time()
+        finally:
+            self._streams -= Counter([client])  # keeps no client without any
 
     async def _do(self, request: Request, visitor: Visitor) -> Response:
         if (refusal := refusal_of(request.headers)) is not None:

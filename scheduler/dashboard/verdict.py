@@ -210,10 +210,6 @@ class HealthVerdict:
     calls: Mapping[str, CallTotals] = field(default_factory=dict[str, CallTotals])
     failures: Sequence[Failure] = ()
 
-    @property
-    def is_fine(self) -> bool:
-        return self.level == "ok"
-
 
 def verdict_of(
     standings: Sequence[Standing],

@@ -119,8 +119,3 @@ def few(texts: Sequence[str], most: int = 3) -> str:
     """List the first of some texts, and count the rest."""
     rest = len(texts) - most
     return listed([*texts[:most], *([f"{rest} more"] if rest > 0 else [])])
-
-
-def rate(value: float) -> str:
-    """Format a rate: "0", "0.2", "7.5", "1200"."""
-    return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
