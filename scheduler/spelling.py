@@ -78,8 +78,8 @@ def _misfit(what: str, signature: inspect.Signature, given: Iterable[str], error
 
 
 def counted(count: int, noun: str) -> str:
-    """Format a number of things: "1 loop", "3 loops"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    """Format a number of things: "1 loop", "3,000 loops"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def listed(names: Sequence[str]) -> str:

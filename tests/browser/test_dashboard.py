@@ -136,7 +136,8 @@ def test_on_a_phone_everything_is_searched_and_a_failure_acknowledged(
     with reading(chromium, dev, viewport=size) as reader:
         page = reader.open("/")
         page.get_by_label("Find").fill("night")
-        expect(page.locator("#hits").get_by_role("link")).to_be_in_viewport(ratio=1)
+        expect(page.locator("#hits").get_by_role("link")).to_be_visible()
+        expect(page.locator(".find")).to_be_in_viewport(ratio=1)
         page.get_by_text("Acknowledge…").first.click()
         expect(page.locator(".ask[open] form")).to_be_in_viewport(ratio=1)
 
