@@ -138,6 +138,7 @@ def test_on_a_phone_everything_is_searched_and_a_failure_acknowledged(
         page.get_by_label("Find").fill("night")
         expect(page.locator("#hits").get_by_role("link")).to_be_visible()
         expect(page.locator(".find")).to_be_in_viewport(ratio=1)
+        assert page.locator(".find").evaluate("field => field.offsetWidth") > 300
         page.get_by_text("Acknowledge…").first.click()
         expect(page.locator(".ask[open] form")).to_be_in_viewport(ratio=1)
 
