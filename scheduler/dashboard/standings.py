@@ -97,7 +97,7 @@ class Standings:
     def __init__(self, app: App, picture: Picture) -> None:
         self._app, self._picture = app, picture
         self._known = dict[LoopId, Standing]()
-        self._sorted: list[LoopId] | None = None
+        self._is_sorted = True
         self._of_tasks = dict[str, RosterEntry | None]()
         self._unsettled = set[LoopId]()
         self._unsettled_at: datetime | None = None
@@ -109,9 +109,10 @@ class Standings:
         """Return the standings at a moment, by name."""
         for loop in [*self._to_judge(now)]:
             self._judge(loop, now)
-        if self._sorted is None:
-            self._sorted = sorted(self._known, key=lambda loop: self._known[loop].name)
-        return [self._known[loop] for loop in self._sorted]
+        if not self._is_sorted:
+            self._known = dict(sorted(self._known.items(), key=lambda item: item[1].name))
+            self._is_sorted = True
+        return [*self._known.values()]
 
     def _to_judge(self, now: datetime) -> Iterable[LoopId]:
         """Return the loops with news, and those whose time has come, or that depend on queues."""
@@ -134,8 +135,8 @@ class Standings:
 
     def _judge(self, loop: LoopId, now: datetime) -> None:
         standing = self._standing(loop, now)
-        if (standing is None) is not (self._known.get(loop) is None):
-            self._sorted = None
+        if standing is not None and loop not in self._known:
+            self._is_sorted = False
         self._time_of.pop(loop, None)
         self._unsettled.discard(loop)
         if standing is None:
