@@ -7,9 +7,10 @@ that one foreign message would close the connection again and again
 """
 
 import asyncio
+import math
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, SupportsIndex
+from typing import Any, NamedTuple, Protocol, SupportsIndex, cast
 
 from aiormq.connection import FrameReceiver
 from aiormq.exceptions import AMQPConnectionError
@@ -37,6 +38,8 @@ MANDATORY = b"\1"
 NO_PROPERTIES = b"\0\0"
 MESSAGE, SETTLED = (DELIVER, GET_OK, RETURN), (ACK, NACK)
 CONTENT = FRAME_HEADER, FRAME_BODY  # frames of a message after its method
+TURN_S = 0.005
+"""How long frames are dispatched before others have their turn."""
 
 
 class Taker(Protocol):
@@ -50,6 +53,8 @@ class Taker(Protocol):
 class Incoming(asyncio.StreamReader):
     """Split the incoming frames of a connection: dispatch some, leave the others to aiormq.
 
+    However many have come, others have their turn every few milliseconds.
+
     Args:
         taker: returns the taker of a channel's frames; None: there is none any more.
         heard: called whenever data arrives.
@@ -60,28 +65,63 @@ class Incoming(asyncio.StreamReader):
         self._taker = taker
         self._heard = heard
         self._came = b""
+        self._source: asyncio.ReadTransport | None = None
+        self._rest: asyncio.Handle | None = None
+
+    def set_transport(self, transport: asyncio.BaseTransport) -> None:
+        super().set_transport(transport)
+        self._source = cast(asyncio.ReadTransport, transport)
 
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         self._heard()
-        came, at = self._came + bytes(data), 0
+        self._came += bytes(data)
+        if self._rest is None:
+            self._dispatch(TURN_S)
+
+    def feed_eof(self) -> None:
+        self._dispatch_rest()
+        if self._came:
+            rest, self._came = self._came, b""
+            super().feed_data(rest)
+        super().feed_eof()
+
+    def set_exception(self, exc: BaseException) -> None:
+        self._dispatch_rest()
+        super().set_exception(cast(Exception, exc))
+
+    def _dispatch(self, seconds: float) -> None:
+        """Dispatch the frames that have come; after so long, have the event loop go on with it."""
+        loop = asyncio.get_running_loop()
+        came, at, end_of_turn = self._came, 0, loop.time() + seconds
         while (begin := at + HEAD_SIZE) < len(came):
             kind, channel, size = HEAD.unpack_from(came, at)
             if (end := begin + size) >= len(came):
                 break
             if came[end] != FRAME_END:
-                self.set_exception(AMQPConnectionError("A frame does not end where it says."))
+                super().set_exception(AMQPConnectionError("A frame does not end where it says."))
                 break
             taker = self._taker(channel)
             if not channel or (taker is not None and not taker.takes(kind, came[begin:end])):
                 super().feed_data(came[at : end + 1])
             at = end + 1
+            if loop.time() > end_of_turn and at < len(came):
+                self._rest = loop.call_soon(self._go_on)
+                if self._source is not None and not self._source.is_closing():
+                    self._source.pause_reading()
+                break
         self._came = came[at:]
 
-    def feed_eof(self) -> None:
-        if self._came:
-            rest, self._came = self._came, b""
-            super().feed_data(rest)
-        super().feed_eof()
+    def _go_on(self) -> None:
+        self._rest = None
+        self._dispatch(TURN_S)
+        if self._rest is None and self._source is not None and not self._source.is_closing():
+            self._source.resume_reading()
+
+    def _dispatch_rest(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+            self._dispatch(math.inf)
 
 
 class Frames(FrameReceiver):

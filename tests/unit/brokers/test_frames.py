@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -149,6 +150,32 @@ async def test_whatever_comes_is_heard_and_taken_at_once() -> None:
     Incoming(taker.of, heard.set).feed_data(frame.marshal(Basic.Ack(1), 7))
     assert heard.is_set()
     assert len(taker.taken) == 1
+
+
+class Slow(Everything):
+    """Takes each frame for some milliseconds."""
+
+    def takes(self, kind: int, payload: bytes) -> bool:
+        time.sleep(0.003)
+        return super().takes(kind, payload)
+
+
+@pytest.mark.parametrize("end", ["none", "lost", "closed"])
+async def test_others_have_their_turn_while_many_frames_are_taken(end: str) -> None:
+    taker, turns, frames = Slow(), 0, [frame.marshal(Basic.Ack(tag), 7) for tag in range(20)]
+    incoming = Incoming(taker.of, lambda: None)
+    incoming.feed_data(b"".join(frames[:15]))
+    incoming.feed_data(b"".join(frames[15:]))
+    assert 0 < len(taker.taken) < 15
+    if end == "lost":
+        incoming.set_exception(ConnectionResetError())
+    elif end == "closed":
+        incoming.feed_eof()
+    while len(taker.taken) < 20:
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 5 if end == "none" else not turns
+    assert [payload for _, payload in taker.taken] == [each[7:-1] for each in frames]
 
 
 def test_a_refusal_is_of_one_message_or_of_all_before_it() -> None:
