@@ -39,7 +39,7 @@ NO_PROPERTIES = b"\0\0"
 MESSAGE, SETTLED = (DELIVER, GET_OK, RETURN), (ACK, NACK)
 CONTENT = FRAME_HEADER, FRAME_BODY  # frames of a message after its method
 TURN_S = 0.005
-"""How long frames are dispatched before others have their turn."""
+"""The seconds for which frames are dispatched before others have their turn."""
 
 
 class Taker(Protocol):
@@ -90,7 +90,9 @@ class Incoming(asyncio.StreamReader):
         super().set_exception(cast(Exception, exc))
 
     def _dispatch(self, seconds: float) -> None:
-        """Dispatch the frames that have come; after so long, have the event loop go on with it."""
+        """Dispatch the frames that have come; after so long, continue in the next turn of the event
+        loop.
+        """
         loop = asyncio.get_running_loop()
         came, at, end_of_turn = self._came, 0, loop.time() + seconds
         while (begin := at + HEAD_SIZE) < len(came):
@@ -105,13 +107,13 @@ class Incoming(asyncio.StreamReader):
                 super().feed_data(came[at : end + 1])
             at = end + 1
             if loop.time() > end_of_turn and at < len(came):
-                self._rest = loop.call_soon(self._go_on)
+                self._rest = loop.call_soon(self._continue)
                 if self._source is not None and not self._source.is_closing():
                     self._source.pause_reading()
                 break
         self._came = came[at:]
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._rest = None
         self._dispatch(TURN_S)
         if self._rest is None and self._source is not None and not self._source.is_closing():
