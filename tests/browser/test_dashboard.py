@@ -22,6 +22,13 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 EMPTY = """[...document.querySelectorAll("main > *")].filter(
     each => each.offsetHeight && !each.innerText.trim() && !each.querySelector("svg"),
 ).map(each => each.outerHTML)"""
+NAME = """() => {
+    const brand = document.querySelector(".brand");
+    brand.querySelector("span").textContent = "a-namespace-with-a-long-name";
+    brand.insertAdjacentHTML("beforeend", "<b class=env>Production</b>");
+    const box = (each) => document.querySelector(each).getBoundingClientRect();
+    window.is_before = (one, other) => box(one).right <= box(other).left;
+}"""
 LATER = """before => {
     const tick = document.getElementById("facts").innerText.match(/#(\\d+)/);
     return Number(tick[1]) > before + 1;
@@ -135,6 +142,8 @@ def test_on_a_phone_everything_is_searched_and_a_failure_acknowledged(
     size: Any = {"width": 390, "height": 844}
     with reading(chromium, dev, viewport=size) as reader:
         page = reader.open("/")
+        page.evaluate(NAME)
+        assert page.evaluate("is_before('.env', '.find')")
         page.get_by_label("Find").fill("night")
         expect(page.locator("#hits").get_by_role("link")).to_be_visible()
         expect(page.locator(".find")).to_be_in_viewport(ratio=1)
