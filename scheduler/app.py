@@ -26,8 +26,7 @@ from pydantic_core import to_json
 from scheduler.brokers.contract import Broker
 from scheduler.control.keyed import Synced
 from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop, UsageError
-from scheduler.events import EscalationHook, Event
-from scheduler.listeners import EventStream
+from scheduler.events import EscalationHook, Event, EventStream
 from scheduler.middleware import Around, AroundSending, require_around, require_lifespan
 from scheduler.protocol.messages import PREFIX, Message
 from scheduler.protocol.tokens import LoopId
@@ -545,7 +544,7 @@ class Scheduler:
             QueueNotFound: it was never seeded.
         """
         async with self.operations() as operations:
-            found = await operations.loops.find_or_whole(name)
+            found = await operations.loops.find(name, or_whole=True)
             return await operations.verbs.pause(found, reason)
 
     async def resume(self, name: str) -> "Report":
@@ -557,7 +556,7 @@ class Scheduler:
             UnknownLoop, QueueNotFound: as `pause`.
         """
         async with self.operations() as operations:
-            return await operations.verbs.resume(await operations.loops.find_or_whole(name))
+            return await operations.verbs.resume(await operations.loops.find(name, or_whole=True))
 
     async def sync_file(
         self, path: str | PathLike[str], *, dry_run: bool = False

@@ -67,10 +67,10 @@ class Program(Namespace):
         self.installation = Installation(self)
         self.beginnings = Beginnings(self)
         self.survey = Survey(self)
-        self.endings = Endings(self, self.beginnings)
-        self.removal = Removal(self, self.installation, self.beginnings)
+        self.endings = Endings(app.namespace, self.beginnings)
+        self.removal = Removal(app, self.installation, self.beginnings)
         self.seeding = Seeding(self, self.beginnings, self.survey, self.removal, self.installation)
-        self.timer_watch = TimerWatch(self, self.installation)
+        self.timer_watch = TimerWatch(self)
         self.verbs = Verbs(self, self.beginnings, self.survey)
         self.doctor = Doctor(self, self.survey, self.installation, self.timer_watch)
 

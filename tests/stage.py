@@ -20,8 +20,7 @@ from scheduler.processor.processor import Processor, Worker
 from scheduler.program import Program, processor
 from scheduler.protocol.epochs import LoopState, is_void
 from scheduler.protocol.messages import Message
-from scheduler.protocol.routing import LOOP_KEY
-from scheduler.protocol.tokens import LoopId, Token, claims_of, decode, is_token
+from scheduler.protocol.tokens import LOOP_KEY, LoopId, Token, claims_of, decode, is_token
 from scheduler.protocol.topology import Names, QueueType, topology
 from scheduler.queues.failed import FailedQueues, ParkedMessage
 from scheduler.queues.journal import Journal

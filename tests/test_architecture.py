@@ -22,7 +22,6 @@ ROOMS = (
     "user_code",
     "settings",
     "events",
-    "listeners",
     "tasks",
     "middleware",
     "brokers",

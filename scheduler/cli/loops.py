@@ -409,7 +409,7 @@ def _do(app: Scheduler, name: str | None, every: bool, operation: BulkOperation)
 
     async def done(program: Program) -> Sequence[Report]:
         if name is not None:
-            loops = [await program.loops.find_or_whole(name)]
+            loops = [await program.loops.find(name, or_whole=True)]
         else:
             known = await program.loops.all()
             loops = [each for each in known if not isinstance(each.schedule, Once)]

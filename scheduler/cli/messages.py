@@ -33,7 +33,7 @@ from scheduler.control.reports import Effect
 from scheduler.control.rows import Row, row_of_parked, whole_row_of_parked
 from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
 from scheduler.program import Program
-from scheduler.protocol.routing import LOOP_KEY
+from scheduler.protocol.tokens import LOOP_KEY
 from scheduler.queues.failed import EVERYTHING, FailedQueues, ParkedMessage, Selection
 from scheduler.queues.outbox import Posting
 from scheduler.queues.unsent import MessageId, Unsent, UnsentStore

@@ -20,8 +20,9 @@ from scheduler.events import LoopRepaired
 from scheduler.protocol.epochs import LoopState, Step, Verb, awaited, begun, steps, unaware
 from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.concurrency import side_by_side
+from scheduler.queues.entries import Checkpoint, RosterEntry
 from scheduler.queues.journal import MARGIN, LoopRecord, born_at, look_backs
-from scheduler.queues.listing import Checkpoint, Listing, RosterEntry
+from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop
 
@@ -78,20 +79,6 @@ class Intent:
     did: Effect | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """Describe an epoch that has begun.
-
-    Attributes:
-        token: its first token; None: the loop is paused or gone.
-        silent: the processors that have not confirmed that they know of it, of those asked.
-    """
-
-    listed: RosterEntry
-    token: Token | None
-    silent: Sequence[str] = ()
-
-
 Decide = Callable[[Loop, Listing], Report | Intent]
 """Decides about a loop of the code or the broker, by its roster entry."""
 
@@ -123,10 +110,7 @@ class Beginnings:
             )
             reports |= {id: each for id, each in decided.items() if isinstance(each, Report)}
             wanted = [each for each in decided.values() if isinstance(each, Intent)]
-            epochs = await self.begin_all(wanted)
-            for each in wanted:
-                if (epoch := epochs.get(each.loop.id)) is not None:
-                    reports[each.loop.id] = _report(each, epoch)
+            reports |= await self.begin_all(wanted)
             pending = [loop for loop in pending if loop.id not in reports]
             if not pending:
                 return [reports[loop.id] for loop in loops]
@@ -135,11 +119,11 @@ class Beginnings:
             f"{names}: other programs changed it first, {TRIES} times in a row. Try again."
         )
 
-    async def begin_all(self, wanted: Sequence[Intent]) -> Mapping[LoopId, Epoch]:
+    async def begin_all(self, wanted: Sequence[Intent]) -> Mapping[LoopId, Report]:
         """Begin epochs of different loops, in bulk.
 
         Returns:
-            The epochs that began. For the other loops, the verb has no effect, or another creator
+            Those that began. For the other loops, the verb has no effect, or another creator
             was first: see the roster.
 
         Raises:
@@ -147,12 +131,12 @@ class Beginnings:
             BrokerError: some may have begun.
             TooLarge: the broker does not accept the arguments of one; the others have begun.
         """
-        found = dict[LoopId, Epoch]()
+        found = dict[LoopId, Report]()
         for begin in range(0, len(wanted), BEGUN_AT_ONCE):
             found |= await self._begin(wanted[begin : begin + BEGUN_AT_ONCE])
         return found
 
-    async def _begin(self, wanted: Sequence[Intent]) -> dict[LoopId, Epoch]:
+    async def _begin(self, wanted: Sequence[Intent]) -> dict[LoopId, Report]:
         now, at_ms = self._clock.now(), self._roster.next_epoch_ms()
         planned = [entry for each in wanted if (entry := self._planned(each, now, at_ms))]
         answers = await self._roster.append(planned) if planned else []
@@ -172,14 +156,11 @@ class Beginnings:
         for refusal in answers:
             if isinstance(refusal, TooLarge):  # the others have begun
                 raise refusal
-        return {
-            loop: Epoch(
-                listed,
-                tokens[loop] if listed.is_active else None,
-                silent.get(loop, ()),
-            )
-            for loop, listed in entries.items()
-        }
+        reports = (
+            _report(each, entries[each.loop.id], tokens[each.loop.id], silent.get(each.loop.id, ()))
+            for each in accepted
+        )
+        return {report.loop.id: report for report in reports}
 
     async def repair(
         self, loops: Collection[Loop], kind: str, *, epochs: Mapping[LoopId, int] | None = None
@@ -295,15 +276,14 @@ class Beginnings:
     async def _not_running(self, epochs: Mapping[LoopId, int]) -> list[LoopId]:
         """Return the loops whose epoch all processors know, without older runs."""
         free = list[LoopId]()
-        async with self._roll_call:
-            for some in in_parts(epochs):
-                answers = await self._roll_call.ask_all(some)
-                free += [
-                    loop
-                    for loop, epoch in some.items()
-                    if not awaited(epoch, answers.of(loop, epoch))
-                    and answers.known.get(loop, epoch) <= epoch
-                ]
+        for some in in_parts(epochs):
+            answers = await self._roll_call.ask_all(some)
+            free += [
+                loop
+                for loop, epoch in some.items()
+                if not awaited(epoch, answers.of(loop, epoch))
+                and answers.known.get(loop, epoch) <= epoch
+            ]
         return free
 
     async def _put(
@@ -372,15 +352,11 @@ def _is_start(first: Token) -> bool:
     return first.epoch == first.life
 
 
-def _report(wanted: Intent, epoch: Epoch) -> Report:
-    does = Effect.CREATED if wanted.verb is Verb.SEED else Effect(wanted.verb)
-    return Report(
-        wanted.loop,
-        wanted.did or does,
-        epoch.token and epoch.token.due_at,
-        is_paused=epoch.listed.entry.state is LoopState.PAUSED,
-        silent=epoch.silent,
-    )
+def _report(wanted: Intent, listed: RosterEntry, token: Token, silent: Sequence[str]) -> Report:
+    did = wanted.did or (Effect.CREATED if wanted.verb is Verb.SEED else Effect(wanted.verb))
+    due_at = token.due_at if listed.is_active else None
+    is_paused = listed.entry.state is LoopState.PAUSED
+    return Report(wanted.loop, did, due_at, is_paused=is_paused, silent=silent)
 
 
 def _reason(wanted: Intent, state: LoopState) -> str:

@@ -110,20 +110,17 @@ RESTART = (
 )
 
 
+@dataclass(eq=False)
 class Doctor:
     """Check everything the guarantees rest on, without changing it."""
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        survey: Survey,
-        installation: Installation,
-        timer_watch: TimerWatch,
-    ) -> None:
-        self._app, self._broker = namespace.app, namespace.broker
-        self._survey = survey
-        self._installation = installation
-        self._timer_watch = timer_watch
+    space: Namespace
+    survey: Survey
+    installation: Installation
+    timer_watch: TimerWatch
+
+    def __post_init__(self) -> None:
+        self._app, self._broker = self.space.app, self.space.broker
 
     async def examine(self) -> list[Finding]:
         """Return the findings of all checks."""
@@ -163,7 +160,7 @@ class Doctor:
 
     async def _check_app(self) -> AsyncIterator[Finding]:
         about = "app"
-        if (other := await self._installation.other_app()) is None:
+        if (other := await self.installation.other_app()) is None:
             yield Finding(about, "ok", "namespace not used by another app")
         else:
             yield Finding(
@@ -187,7 +184,7 @@ class Doctor:
                     return
                 except OtherArguments as error:
                     detail = "does not fit the code or the settings"
-                    advice = str(await self._installation.refusal_of(error))
+                    advice = str(await self.installation.refusal_of(error))
             wrong = True
             yield Finding(f"queue {queue.name}", "problem", detail, advice)
         if not wrong:
@@ -198,7 +195,7 @@ class Doctor:
         if self._broker.info.is_embedded:
             return
         try:
-            found = await self._installation.harms()
+            found = await self.installation.harms()
         except BrokerError as error:
             yield Finding(about, "warning", f"not checked: {error}", READ_POLICIES)
             return
@@ -233,7 +230,7 @@ class Doctor:
                 await self._broker.publish(
                     Message(), exchange=names.control, routing_key=names.presence
                 )
-        answers = await self._survey.answers({})
+        answers = await self.space.roll_call.ask_all({})
         if answers.complete:
             yield Finding("processors", "ok", f"{answers.expected}, all responding")
         else:
@@ -246,7 +243,7 @@ class Doctor:
             )
 
     async def _check_timers(self) -> AsyncIterator[Finding]:
-        watch = self._timer_watch
+        watch = self.timer_watch
         stuck = {**(await watch.of_tokens()).stuck, **(await watch.of_calls()).stuck}
         for queue, cause in stuck.items():
             yield Finding(
@@ -260,7 +257,7 @@ class Doctor:
             yield Finding("timers", "ok", "none holds messages past their time")
 
     async def _check_loops(self) -> AsyncIterator[Finding]:
-        page = await self._survey.page(Choice())
+        page = await self.survey.page(Choice())
         for status in page.loops:
             if (finding := _check_loop(status)) is not None:
                 yield finding
@@ -268,9 +265,9 @@ class Doctor:
                 yield finding
         others = f", {page.more} more are not overdue" if page.more else ""
         yield Finding("loops", "ok", f"{len(page.loops)} checked{others}")
-        if await self._installation.other_app() is not None:
+        if await self.installation.other_app() is not None:
             return  # otherwise the advice would be to prune all of its loops
-        for orphan in orphans_of(self._app, await self._survey.listing()):
+        for orphan in orphans_of(self._app, await self.survey.listing()):
             yield Finding(
                 f"{'task' if orphan.id.is_whole else 'loop'} {orphan}",
                 "warning",
@@ -279,8 +276,8 @@ class Doctor:
             )
 
     async def _check_pauses(self) -> AsyncIterator[Finding]:
-        pauses = await self._survey.pauses()
-        depths = await self._survey.depths(pauses)
+        pauses = await self.survey.pauses()
+        depths = await self.survey.depths(pauses)
         for task, pause in pauses.items():
             waiting = depth.ready if (depth := depths[task]) else 0
             yield Finding(
@@ -291,7 +288,7 @@ class Doctor:
             )
 
     async def _check_calls(self) -> AsyncIterator[Finding]:
-        backlogs = await self._survey.backlogs()
+        backlogs = await self.survey.backlogs()
         for each in backlogs:
             if each.recent.lost:
                 yield _judge_calls(each.task, each.recent)
@@ -308,9 +305,9 @@ class Doctor:
                 )
 
     async def _check_leftovers(self) -> AsyncIterator[Finding]:
-        if await self._installation.other_app() is not None:
+        if await self.installation.other_app() is not None:
             return
-        for each in await self._installation.leftovers():
+        for each in await self.installation.leftovers():
             yield Finding(
                 f"task {each.task}",
                 "warning",
@@ -318,7 +315,7 @@ class Doctor:
                 "Run `scheduler seed --prune` once no old processor needs it: it parks waiting "
                 "messages. `scheduler failed replay --to` sends parked messages to another task.",
             )
-        for old in await self._installation.old_shards():
+        for old in await self.installation.old_shards():
             yield Finding(
                 f"queue {old.queue}",
                 "warning",

@@ -12,8 +12,8 @@ from scheduler.control.loops import is_same
 from scheduler.protocol.epochs import Entry, LoopState, Verb, stays_ended
 from scheduler.protocol.messages import one_line
 from scheduler.protocol.tokens import Act, State, Token
+from scheduler.queues.entries import RosterEntry
 from scheduler.queues.journal import LoopRecord
-from scheduler.queues.listing import RosterEntry
 from scheduler.timing.schedules import Once, jittered
 
 TOOK_ITS_PLACE = Verb.REPAIR, Verb.RESCHEDULE, Verb.RENAME

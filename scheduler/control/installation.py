@@ -61,8 +61,7 @@ from scheduler.errors import (
 from scheduler.protocol.administration import Harm, harms
 from scheduler.protocol.calls import is_call, placed, unclaimed
 from scheduler.protocol.messages import FORMAT_VERSION, Message, compact_json, own_headers, parsed
-from scheduler.protocol.routing import SLICES
-from scheduler.protocol.tokens import MOVED
+from scheduler.protocol.tokens import MOVED, SLICES
 from scheduler.protocol.topology import Queue, Topology, bindings_of_loops, topology
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.failed import Reason

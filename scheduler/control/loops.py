@@ -20,8 +20,9 @@ from scheduler.brokers.contract import Depth
 from scheduler.errors import QueueNotFound, UnknownLoop
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
+from scheduler.queues.entries import RosterEntry
 from scheduler.queues.journal import Put
-from scheduler.queues.listing import Listing, RosterEntry
+from scheduler.queues.listing import Listing
 from scheduler.queues.roster import Roster
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import App, Loop, absent, before_rename, served
@@ -314,8 +315,11 @@ class Loops:
         """Read the loops without writing anything, as far as this node of the broker has them."""
         return loops_of(self._app, await self._roster.look())
 
-    async def find(self, name: str) -> Loop:
+    async def find(self, name: str, *, or_whole: bool = False) -> Loop:
         """Return the loop of this name, in the code or in the broker.
+
+        Args:
+            or_whole: without one, return the loop that stands for the whole task of this name.
 
         Raises:
             UnknownLoop: there is none; the message names the nearest.
@@ -323,23 +327,12 @@ class Loops:
         loop, known = await self._named(name)
         if loop is not None:
             return loop
-        if name in self._app.tasks:
-            raise UnknownLoop(f"{name!r} is a task, not a loop: its loops are named {name}.KEY.")
-        raise UnknownLoop(no_such("loop", name, known))
-
-    async def find_or_whole(self, name: str) -> Loop:
-        """Return the loop of this name; without one, the loop that stands for the whole task of
-        this name.
-
-        Raises:
-            UnknownLoop: there is neither; the message names the nearest.
-        """
-        loop, known = await self._named(name)
-        if loop is not None:
-            return loop
-        if (task := self._app.tasks.get(name)) is not None:
+        if (task := self._app.tasks.get(name)) is None:
+            names = [*self._app.tasks, *known] if or_whole else known
+            raise UnknownLoop(no_such("loop or task" if or_whole else "loop", name, names))
+        if or_whole:
             return whole_of(task)
-        raise UnknownLoop(no_such("loop or task", name, [*self._app.tasks, *known]))
+        raise UnknownLoop(f"{name!r} is a task, not a loop: its loops are named {name}.KEY.")
 
     async def _named(self, name: str) -> tuple[Loop | None, Sequence[str]]:
         """Return the loop of this name; if there is none, the names of some that there are."""

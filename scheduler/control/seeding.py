@@ -7,7 +7,7 @@ find it unchanged.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from scheduler.control.beginnings import BEGUN_AT_ONCE, Beginnings, Intent
@@ -34,7 +34,8 @@ from scheduler.events import Event, LoopRepaired, LoopSeeded
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.listing import Checkpoint, Listing, RosterEntry, checkpoint_of
+from scheduler.queues.entries import Checkpoint, RosterEntry, checkpoint_of
+from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop, aliases_of, before_rename, queues_of
 from scheduler.tasks.tasks import TaskSpec
@@ -44,23 +45,18 @@ UNLISTED = Entry(0, LoopState.ACTIVE, 0)
 """The entry of a loop that is not in the roster any more, but may be in the journal."""
 
 
+@dataclass(eq=False)
 class Seeding:
     """Declare everything that an app needs, and start its loops."""
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        beginnings: Beginnings,
-        survey: Survey,
-        removal: Removal,
-        installation: Installation,
-    ) -> None:
-        self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
-        self._roster = namespace.roster
-        self._beginnings = beginnings
-        self._survey = survey
-        self._removal = removal
-        self._installation = installation
+    space: Namespace
+    beginnings: Beginnings
+    survey: Survey
+    removal: Removal
+    installation: Installation
+
+    def __post_init__(self) -> None:
+        self._app, self._clock, self._roster = self.space.app, self.space.clock, self.space.roster
 
     async def seed(
         self,
@@ -88,14 +84,14 @@ class Seeding:
             UsageError: the namespace is that of another app; or a queue was declared for other
             code.
         """
-        before = await self._installation.imprint()
+        before = await self.installation.imprint()
         if not take_over:
-            await self._installation.require()
-        await self._installation.spread(before)
+            await self.installation.require()
+        await self.installation.spread(before)
         if migrate:
-            await self._installation.migrate()
-        new = await self._installation.declare_all()
-        await self._installation.leave_imprint(before)
+            await self.installation.migrate()
+        new = await self.installation.declare_all()
+        await self.installation.leave_imprint(before)
         listing = await self._roster.read()
         await self._roster.compact()
         await self._begin_all([self._app.supervision], new)
@@ -106,12 +102,12 @@ class Seeding:
             self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, report.due_at))
         reports = await self._checked(begun)
         if doubled := await self._doubled_by_renames():
-            reports += await self._removal.remove_all(doubled)
+            reports += await self.removal.remove_all(doubled)
         if prune:
             orphans = orphans_of(self._app, await self._roster.read())
-            reports += await self._removal.remove_all(orphans)
-            left = await self._installation.leftovers()
-            await self._installation.remove_tasks(each.task for each in left)
+            reports += await self.removal.remove_all(orphans)
+            left = await self.installation.leftovers()
+            await self.installation.remove_tasks(each.task for each in left)
         return reports
 
     async def plan(self, *, prune: bool = False, paused: bool = False) -> list[Report]:
@@ -123,14 +119,14 @@ class Seeding:
         Raises:
             UsageError: the namespace is that of another app.
         """
-        await self._installation.require()
-        listing = await self._survey.listing()
+        await self.installation.require()
+        listing = await self.survey.listing()
         loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
         loops += [loop for loop in renamed_loops_of(self._app, listing) if loop.id not in listing]
         names = self._app.names
-        new = set(await self._installation.absent((names.roster, names.journal)))
+        new = set(await self.installation.absent((names.roster, names.journal)))
         decisions = [self._decide(loop, listing, new, paused=paused) for loop in loops]
-        statuses = await self._survey.status(*loops) if loops else []
+        statuses = await self.survey.status(*loops) if loops else []
         planned = [
             _planned(decision, status) for decision, status in zip(decisions, statuses, strict=True)
         ]
@@ -147,9 +143,9 @@ class Seeding:
             AccessRefused: this user may not declare.
         """
         new = await self._restore()
-        new |= await self._installation.declare_missing()
+        new |= await self.installation.declare_missing()
         if self._app.names.imprint in new:
-            await self._installation.leave_imprint()
+            await self.installation.leave_imprint()
         listing = await self._roster.read()
         loops = [self._app.supervision, *self._app.loops.values()]
         unseeded = [loop for loop in loops if loop.id not in listing]
@@ -180,16 +176,16 @@ class Seeding:
         needed += map(names.timer, timers())
         while True:
             with suppress(BrokerUnavailable):  # a lost connection is restored
-                gone = await self._installation.absent(needed)
+                gone = await self.installation.absent(needed)
                 if not gone:
-                    return await self._installation.require(wanted)
-                await self._installation.require(wanted)
+                    return await self.installation.require(wanted)
+                await self.installation.require(wanted)
                 try:
                     await self.adopt()
                 except AccessRefused:
                     raise QueueNotFound(
-                        f"{gone[0]!r} is not in {self._broker.address} yet, and this user may not "
-                        "declare it. Nothing was started; run `scheduler seed` once, then this "
+                        f"{gone[0]!r} is not in {self.space.broker.address} yet, and this user may "
+                        "not declare it. Nothing was started; run `scheduler seed` once, then this "
                         "again."
                     ) from None
 
@@ -225,7 +221,7 @@ class Seeding:
             return Intent(Verb.SEED, whole, listed, reason=pause.reason, paused=True, is_told=False)
 
         renamed = [whole_of(task) for task in self._app.tasks.values() if task.aliases]
-        await self._beginnings.act(renamed, decide)
+        await self.beginnings.act(renamed, decide)
 
     def _wanted(self, listing: Listing) -> list[Loop]:
         loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
@@ -263,7 +259,7 @@ class Seeding:
                 return Report(loop, Effect.UNCHANGED)
             return self._decide(wanted, listing, new, noted, paused=paused)
 
-        return await self._beginnings.act(loops, decide)
+        return await self.beginnings.act(loops, decide)
 
     async def _noted_under_old_names(self, loops: Sequence[Loop]) -> Mapping[LoopId, Checkpoint]:
         """Return the progress of renamed loops under their old names, by the new loop.
@@ -272,11 +268,11 @@ class Seeding:
         """
         if not any(before_rename(self._app, loop.id) for loop in loops):
             return {}
-        heard_at, listing = self._clock.now(), await self._survey.listing()
+        heard_at, listing = self._clock.now(), await self.survey.listing()
         old_ones = {loop.id: entry_before(self._app, loop.id, listing) for loop in loops}
         there = {id: each for id, each in old_ones.items() if each is not None and not each.is_gone}
         old = {loop.id: loop for loop in orphans_of(self._app, listing)}
-        last = await self._survey.last_tokens([old[each.loop] for each in there.values()])
+        last = await self.survey.last_tokens([old[each.loop] for each in there.values()])
         noted = dict[LoopId, Checkpoint]()
         for id, each in there.items():
             found = [(token, heard_at)] if (token := last.get(each.loop)) is not None else []
@@ -333,10 +329,10 @@ class Seeding:
         unchanged = [report.loop for report in reports if report.did is Effect.UNCHANGED]
         statuses = {
             status.loop.id: status
-            for status in (await self._survey.status(*unchanged) if unchanged else ())
+            for status in (await self.survey.status(*unchanged) if unchanged else ())
         }
         lost = [each.loop for each in statuses.values() if each.where is Where.LOST]
-        repaired = await self._beginnings.repair(lost, "lost")
+        repaired = await self.beginnings.repair(lost, "lost")
         return [
             _with_status(report, statuses.get(report.loop.id), report.loop.id in repaired)
             for report in reports
@@ -347,7 +343,7 @@ class Seeding:
         try:
             await self._roster.read()
         except QueueNotFound:
-            new = await self._installation.declare_missing(self._app.names.roster)
+            new = await self.installation.declare_missing(self._app.names.roster)
             self._roster.inherits = True
             loops, listing = list(self._roster.listing), self._roster.listing
             for begin in range(0, len(loops), BEGUN_AT_ONCE):

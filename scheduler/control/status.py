@@ -27,9 +27,10 @@ from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LastRun, LoopId, Token
 from scheduler.queues.concurrency import side_by_side
+from scheduler.queues.entries import RosterEntry
 from scheduler.queues.history import BEHIND, CallTotals, Summary, totals_of
 from scheduler.queues.journal import with_progress_of
-from scheduler.queues.listing import Listing, RosterEntry
+from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import Answers
 from scheduler.tasks.loops import Loop, queues_of, resting, served
@@ -186,7 +187,7 @@ class Survey:
         now = self._heard_at or self._clock.now()
         depths = await self.depths({loop.id.task for loop in loops})
         overdue = self._overdue(loops, listing, now)
-        answers = await self.answers(overdue) if overdue else None
+        answers = await self._roll_call.ask_all(overdue) if overdue else None
         asked = dict.fromkeys(overdue, answers)
 
         def statuses() -> list[Status]:
@@ -448,11 +449,6 @@ class Survey:
             if due_at is not None and due_at < now:
                 overdue[loop.id] = listing.known(loop.id)
         return overdue
-
-    async def answers(self, loops: Mapping[LoopId, int]) -> Answers:
-        """Ask all processors for the tokens of these loops."""
-        async with self._roll_call:
-            return await self._roll_call.ask_all(loops)
 
 
 def status_of(

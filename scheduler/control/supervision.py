@@ -33,17 +33,16 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.brokers.contract import Depth, cancelled
 from scheduler.control.beginnings import Beginnings, Intent, in_parts
-from scheduler.control.census import Census, Overdue
+from scheduler.control.census import MOST_TASKS, Census, Memory, Overdue, memory_of, tally_of
 from scheduler.control.first_tokens import triggered
 from scheduler.control.installation import Installation
 from scheduler.control.loops import TOLERANCE, Where, loop_of_entry, where
-from scheduler.control.memory import MOST_TASKS, Memory, memory_of, tally_of
 from scheduler.control.reports import Effect, Report
 from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey, held_in
@@ -71,7 +70,8 @@ from scheduler.protocol.epochs import LoopState, Verb
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token, decode
-from scheduler.queues.listing import Listing, RosterEntry, checkpoint_of
+from scheduler.queues.entries import RosterEntry, checkpoint_of
+from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import SUPERVISION_TIMEOUT, Loop
@@ -103,34 +103,26 @@ ADVICE = {
 }
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Run supervision's part of a processor."""
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        survey: Survey,
-        beginnings: Beginnings,
-        seeding: Seeding,
-        installation: Installation,
-        timer_watch: TimerWatch,
-        endings: Endings,
-    ) -> None:
-        self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
-        self._roster = namespace.roster
-        self._listing = namespace.roster.listing
-        self._survey = survey
-        self._beginnings = beginnings
-        self._seeding = seeding
-        self._installation = installation
-        self._timer_watch = timer_watch
-        self._endings = endings
-        self._census = Census(namespace)
+    space: Namespace
+    survey: Survey
+    beginnings: Beginnings
+    seeding: Seeding
+    installation: Installation
+    timer_watch: TimerWatch
+    endings: Endings
+
+    def __post_init__(self) -> None:
+        self._app, self._broker, self._clock = self.space.app, self.space.broker, self.space.clock
+        self._roster, self._roll_call = self.space.roster, self.space.roll_call
+        self._listing, self._census = self.space.roster.listing, Census(self.space)
         self._are_timers_suspect = True
         self._missing = set[str]()
         self._reconnected_at: datetime | None = None
         self._round_heard = asyncio.Event()
-        self._roll_call = namespace.roll_call
         self._roll_call.on(ROUND, lambda _: self._round_heard.set())
         self._watching: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
@@ -184,9 +176,9 @@ class Supervisor:
         await self._read_on(memory.counted_at)
         orphans = self._census.orphans()
         # A newer release may have more shards than this code knows.
-        shards = await self._installation.shards()
+        shards = await self.installation.shards()
         tasks = self._app.tasks.keys() & self._listing.counts.keys()
-        depths = await self._survey.depths(tasks, shards)
+        depths = await self.survey.depths(tasks, shards)
         overdue = await self._census.overdue(known_at, self._tolerance, depths)
         self._are_timers_suspect = bool(overdue)
         places = await self._places(overdue, depths, known_at)
@@ -197,17 +189,17 @@ class Supervisor:
         if lost:  # tokens whose runs were settled since then are not held, but have continued
             await self._read_on()
             lost = [each for each in lost if self._census.put_of_entry(each.listed) == each.put]
-        lateness = await self._timer_watch.of_tokens() if lost else IN_TIME
+        lateness = await self.timer_watch.of_tokens() if lost else IN_TIME
         if lateness.is_draining:  # so many are due at once that the broker is behind
             lost = [each for each in lost if self._clock.now() - each.due_at > LONGEST_DRAINING]
         late = [each.loop.id for each in overdue if places[each.loop.id] is not Where.RUNNING]
         tally = tally_of(self._listing, late, list(self._census.doubled))
-        await self._beginnings.repair([each.loop for each in lost], "lost")
+        await self.beginnings.repair([each.loop for each in lost], "lost")
         stuck = await self._mend_timers(lateness.stuck, memory.stuck)
         if doubled := self._census.doubled:
             entries = filter(None, map(self._listing.get, doubled))
             seen = [loop_of_entry(self._app, listed) for listed in entries]
-            await self._beginnings.repair(list(filter(None, seen)), "doubled", epochs=doubled)
+            await self.beginnings.repair(list(filter(None, seen)), "doubled", epochs=doubled)
             doubled.clear()
         await self._note()
         troubles = {
@@ -250,7 +242,7 @@ class Supervisor:
             known: those that were reported.
         """
         try:
-            found = await self._installation.harms() or ()
+            found = await self.installation.harms() or ()
         except BrokerError as error:
             self._app.events.emit(SupervisionDelayed(f"Policies cannot be read: {error}"))
             return list(known)
@@ -266,12 +258,12 @@ class Supervisor:
         # A missing timer of tokens shows in overdue tokens, or failing puts.
         if not self._are_timers_suspect:
             wanted -= set(map(self._app.names.timer, timers()))
-        before, self._missing = self._missing, set(await self._installation.absent(wanted))
+        before, self._missing = self._missing, set(await self.installation.absent(wanted))
         if not self._missing and self._app.loops.keys() <= self._listing.keys():
             return
         were_declared = True
         try:
-            await self._seeding.adopt()
+            await self.seeding.adopt()
         except AccessRefused:
             were_declared = False
         if not self._missing <= before:
@@ -290,7 +282,7 @@ class Supervisor:
         """Return where overdue loops are, after asking all processors."""
         by_loop, places = {each.loop.id: each for each in overdue}, dict[LoopId, Where]()
         for some in in_parts({loop: self._listing.known(loop) for loop in by_loop}):
-            answers = await self._survey.answers(some)
+            answers = await self._roll_call.ask_all(some)
             places |= {
                 loop: where(
                     by_loop[loop].listed,
@@ -318,11 +310,12 @@ class Supervisor:
         for queue, cause in stuck.items():
             was_recreated = True
             try:
-                await self._timer_watch.recreate(queue)
+                await self._broker.delete(queue)  # with its tokens, which were put again
+                await self.installation.declare_missing()
             except AccessRefused:
                 was_recreated = False
             emit(TimerStuck(queue, cause, was_recreated))
-        of_calls = (await self._timer_watch.of_calls()).stuck
+        of_calls = (await self.timer_watch.of_calls()).stuck
         for queue, cause in of_calls.items():
             if queue not in known:
                 emit(TimerStuck(queue, cause, was_recreated=False))
@@ -343,9 +336,7 @@ class Supervisor:
         for begin in range(0, len(messages), NOTED_AT_ONCE):
             await asyncio.sleep(0)
             tokens = list(self._decoded(messages[begin : begin + NOTED_AT_ONCE]))
-            await self._endings.enter_missing(
-                (each for each in tokens if each.rests), self._listing
-            )
+            await self.endings.enter_missing((each for each in tokens if each.rests), self._listing)
             entries = [entry for token in tokens if (entry := self._noted(token)) is not None]
             if entries:
                 await self._roster.note(entries)
@@ -385,12 +376,12 @@ class Supervisor:
 
     async def _look_after_supervision(self) -> None:
         loop = self._app.supervision
-        (status,) = await self._survey.status(loop)
+        (status,) = await self.survey.status(loop)
         if status.where is Where.LOST:
-            await self._beginnings.repair([loop], "lost", epochs={loop.id: status.epoch})
+            await self.beginnings.repair([loop], "lost", epochs={loop.id: status.epoch})
         elif status.where is Where.UNSEEDED:
             try:
-                await self._seeding.adopt()
+                await self.seeding.adopt()
             except AccessRefused:
                 raise QueueNotFound(
                     "The queue of supervision does not exist, and this user may not declare it. "
@@ -415,7 +406,7 @@ class Supervisor:
                 return Report(loop, Effect.UNCHANGED)
             return Intent(Verb.TRIGGER, loop, listed, lambda token: triggered(token, now))
 
-        await self._beginnings.act([self._app.supervision], decide)
+        await self.beginnings.act([self._app.supervision], decide)
 
     async def _patiently(self, step: Coroutine[Any, Any, None]) -> None:
         try:

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from scheduler.brokers.contract import Delivery
-from scheduler.control.installation import Installation
 from scheduler.errors import BrokerError, DeliveryLost, QueueNotFound
 from scheduler.protocol.calls import DUE_AT
 from scheduler.protocol.hatchery import timers
@@ -45,9 +44,8 @@ IN_TIME = Lateness({}, is_draining=False)
 class TimerWatch:
     """Check the heads of the timers of an app."""
 
-    def __init__(self, namespace: Namespace, installation: Installation) -> None:
+    def __init__(self, namespace: Namespace) -> None:
         self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
-        self._installation = installation
 
     async def of_tokens(self) -> Lateness:
         """Check the timers of tokens."""
@@ -59,15 +57,6 @@ class TimerWatch:
             return IN_TIME
         names = self._app.names
         return await self._lateness({names.later_timer(each): each.wait for each in timers()})
-
-    async def recreate(self, queue: str) -> None:
-        """Delete a timer with its messages, and declare it again.
-
-        Raises:
-            AccessRefused: this user may not declare.
-        """
-        await self._broker.delete(queue)
-        await self._installation.declare_missing()
 
     async def _lateness(self, waits: Mapping[str, timedelta]) -> Lateness:
         """Compare the heads twice: a timer that hatches has another one by then.

@@ -29,10 +29,11 @@ from scheduler.control.status import Survey
 from scheduler.errors import NotRunning, QueueNotFound, UnknownLoop, UsageError
 from scheduler.protocol.epochs import Entry, LoopState, Verb, ends, is_void
 from scheduler.protocol.tokens import Ending, LoopId, Replay, State, Token
-from scheduler.queues.listing import DONE, Listing, RosterEntry, checkpoint_of
+from scheduler.queues.entries import DONE, RosterEntry, checkpoint_of
+from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.running import CancelState, Demand, Inquiry, Reply, Running, RunningRun
-from scheduler.tasks.loops import Loop, Override, absent, served
+from scheduler.tasks.loops import App, Loop, Override, absent, served
 from scheduler.timing.moments import LATEST_MS, moment_of
 from scheduler.timing.schedules import Once, Recurring
 
@@ -45,14 +46,16 @@ DUE = Where.READY, Where.RUNNING, Where.UNATTENDED, Where.LATE
 _Decide = Callable[[Loop, RosterEntry], Report | Intent]
 
 
+@dataclass(eq=False)
 class Verbs:
     """Operate on an app's loops; on many, in bulk."""
 
-    def __init__(self, namespace: Namespace, beginnings: Beginnings, survey: Survey) -> None:
-        self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
-        self._timers = namespace.timers
-        self._beginnings = beginnings
-        self._survey = survey
+    space: Namespace
+    beginnings: Beginnings
+    survey: Survey
+
+    def __post_init__(self) -> None:
+        self._app, self._clock = self.space.app, self.space.clock
 
     async def pause(self, loop: Loop, reason: str = PAUSED_BY_OPERATOR) -> Report:
         """Pause a loop; see `pause_all`."""
@@ -72,7 +75,7 @@ class Verbs:
         """
 
         heard_at = self._clock.now()
-        tokens = await self._survey.last_tokens([each for each in loops if not each.id.is_whole])
+        tokens = await self.survey.last_tokens([each for each in loops if not each.id.is_whole])
 
         def decide(loop: Loop, listed: RosterEntry) -> Intent:
             paused = listed.entry.state is LoopState.PAUSED
@@ -140,7 +143,7 @@ class Verbs:
 
     async def trigger(self, loop: Loop) -> Report:
         """Run a waiting loop now. A loop that is due, running or paused is left alone."""
-        (status,) = await self._survey.status(loop)
+        (status,) = await self.survey.status(loop)
         if status.where in DUE:
             return Report(status.loop, Effect.RUNNING)
         if status.task_pause is not None:
@@ -167,8 +170,8 @@ class Verbs:
             InvalidArguments: they do not fit the task.
             QueueNotFound: the loop is not seeded.
         """
-        listing = await self._survey.listing([loop.id])
-        tokens = await self._survey.last_tokens([loop])
+        listing = await self.survey.listing([loop.id])
+        tokens = await self.survey.last_tokens([loop])
         listed, now = self._listed(loop, listing), self._clock.now()
         loop = as_entered(loop, listed)
         wanted, last = {**listed.args, **args}, tokens.get(loop.id)
@@ -183,7 +186,7 @@ class Verbs:
             seq=0 if last is None else last.seq,
             args=wanted,
         )
-        await self._timers.put_now(replay)
+        await self.space.timers.put_now(replay)
         return Report(loop, Effect.TRIGGERED, now)
 
     async def set_schedule(self, loop: Loop, schedule: Recurring, *, by: str) -> Report:
@@ -253,7 +256,7 @@ class Verbs:
 
     async def _act(self, loops: Sequence[Loop], decide: _Decide) -> list[Report]:
         try:
-            return await self._beginnings.act(
+            return await self.beginnings.act(
                 loops, lambda loop, listing: decide(loop, self._listed(loop, listing))
             )
         except QueueNotFound:
@@ -272,7 +275,7 @@ class Verbs:
     def _not_seeded(self, loop: Loop) -> QueueNotFound:
         what = "task" if loop.id.is_whole else "loop"
         return QueueNotFound(
-            f"The {what} {loop} is not in {self._broker.address} yet. Nothing was changed; "
+            f"The {what} {loop} is not in {self.space.broker.address} yet. Nothing was changed; "
             "run `scheduler seed` first."
         )
 
@@ -282,15 +285,13 @@ def _as_operation(verb: Verb) -> Change:
     return lambda token: replace(token, act=token.act and replace(token.act, verb=verb))
 
 
+@dataclass(eq=False)
 class Removal:
     """Remove loops from the broker."""
 
-    def __init__(
-        self, namespace: Namespace, installation: Installation, beginnings: Beginnings
-    ) -> None:
-        self._app = namespace.app
-        self._installation = installation
-        self._beginnings = beginnings
+    app: App
+    installation: Installation
+    beginnings: Beginnings
 
     async def remove(self, loop: Loop) -> Report:
         """End a loop: a run in progress is its last.
@@ -298,7 +299,7 @@ class Removal:
         Raises:
             UsageError: the code has it, and would start it again.
         """
-        if loop.id in self._app.loops:
+        if loop.id in self.app.loops:
             raise UsageError(
                 f"The loop {loop} is in the code, so a seed would start it again. Nothing was "
                 "changed; pause it, or remove it from the code and run `scheduler seed --prune`."
@@ -308,9 +309,9 @@ class Removal:
 
     async def remove_all(self, loops: Sequence[Loop]) -> list[Report]:
         """End loops, in bulk."""
-        reports = await self._beginnings.act(loops, _decide_removal)
+        reports = await self.beginnings.act(loops, _decide_removal)
         gone = {each.loop.id.task for each in reports if each.did is Effect.REMOVED}
-        await self._installation.remove_tasks(gone - set(served(self._app)))
+        await self.installation.remove_tasks(gone - set(served(self.app)))
         return reports
 
 
@@ -322,12 +323,12 @@ def _decide_removal(loop: Loop, listing: Listing) -> Report | Intent:
     return Intent(Verb.REMOVE, loop, listed, did=Effect.NOT_THERE if listed.is_gone else None)
 
 
+@dataclass(eq=False)
 class Endings:
     """Enter how runs have ended their loops."""
 
-    def __init__(self, namespace: Namespace, beginnings: Beginnings) -> None:
-        self._namespace = namespace.app.namespace
-        self._beginnings = beginnings
+    namespace: str
+    beginnings: Beginnings
 
     async def enter(self, *found: Token) -> None:
         """Enter valid ends of different loops; repeatable.
@@ -344,7 +345,7 @@ class Endings:
             return self._wanted(end, listing) or Report(loop, Effect.UNCHANGED)
 
         if found:
-            await self._beginnings.act(list(map(_loop_of, found)), decide)
+            await self.beginnings.act(list(map(_loop_of, found)), decide)
             await self.enter(*elsewhere.values())
 
     async def enter_missing(self, found: Iterable[Token], listing: Listing) -> None:
@@ -374,7 +375,7 @@ class Endings:
             listed,
             reason=end.reason or "",
             is_told=False,
-            checkpoint=checkpoint_of(end, self._namespace, moment_of(LATEST_MS)),
+            checkpoint=checkpoint_of(end, self.namespace, moment_of(LATEST_MS)),
         )
 
 
@@ -383,7 +384,6 @@ def _loop_of(end: Token) -> Loop:
 
 
 LOST = "lost"
-WITHIN = timedelta(seconds=10)
 MOST_NAMED = 5
 
 
@@ -406,16 +406,16 @@ class CancelReport:
     as_asked: bool
 
 
+@dataclass(eq=False)
 class Cancellation:
     """Cancel runs.
 
-    Args:
+    Attributes:
         within: how long to wait for a run to end.
     """
 
-    def __init__(self, inquiry: Inquiry, within: timedelta = WITHIN) -> None:
-        self._inquiry = inquiry
-        self._within = within
+    inquiry: Inquiry
+    within: timedelta = timedelta(seconds=10)
 
     async def running(self, *, stack_of: str | None = None) -> Running:
         """Return the current runs.
@@ -427,10 +427,10 @@ class Cancellation:
             NotRunning, UsageError: there is no such run, or more than one.
             QueueNotFound: nothing was seeded.
         """
-        running = await self._inquiry.ask()
+        running = await self.inquiry.ask()
         if stack_of is None:
             return running
-        return await self._inquiry.ask(stack_of=_found(running, stack_of)[0].id)
+        return await self.inquiry.ask(stack_of=_found(running, stack_of)[0].id)
 
     async def cancel(self, run: str, *, escalate: bool = False, by: str = "") -> CancelReport:
         """Cancel a run, and wait for its end, for some seconds.
@@ -446,10 +446,10 @@ class Cancellation:
             QueueNotFound: nothing was seeded.
         """
         # More than one processor holds it, if one has lost the broker without noticing yet.
-        found = _found(await self._inquiry.ask(), run)
+        found = _found(await self.inquiry.ask(), run)
         demand = Demand(by or operator_here(), escalate)
-        replies = await self._inquiry.cancel(
-            found[-1].id, demand, {each.processor for each in found}, timeout=self._within
+        replies = await self.inquiry.cancel(
+            found[-1].id, demand, {each.processor for each in found}, timeout=self.within
         )
         ending = _ending([replies.get(each.processor) for each in found])
         if ending is None and not await self._goes_on(found):
@@ -459,7 +459,7 @@ class Cancellation:
 
     async def _goes_on(self, found: Collection[RunningRun]) -> bool:
         """Return whether a run's processor still has it."""
-        now = await self._inquiry.ask()
+        now = await self.inquiry.ask()
         before = {(run.processor, run.id, run.attempt) for run in found}
         return any((run.processor, run.id, run.attempt) in before for run in now.runs)
 

@@ -244,8 +244,7 @@ async def _found(site: Site, names: Sequence[str], verb: LoopVerb) -> dict[str, 
     """Return the loops of these names; report missing ones."""
     loops, app = site.program.loops, site.app
     if len(names) == 1:
-        find = loops.find_or_whole if verb.of_tasks else loops.find
-        return {names[0]: await find(names[0])}
+        return {names[0]: await loops.find(names[0], or_whole=verb.of_tasks)}
     listing = await site.program.survey.listing()
     known: dict[str, Loop | UnknownLoop] = {str(loop): loop for loop in app.loops.values()}
     known |= {name: loop for name in names if (loop := loop_named(app, listing, name))}

@@ -25,6 +25,7 @@ from scheduler.errors import MessageError
 from scheduler.protocol.epochs import LoopState, Verb
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, Replay, Token, decode
+from scheduler.queues.entries import Checkpoint, RosterEntry
 from scheduler.queues.failed import ParkedMessage, is_record, kind_of, read_parked
 from scheduler.queues.history import CallTotals, Summary, decoded_batch, totals_of
 from scheduler.queues.journal import (
@@ -35,7 +36,7 @@ from scheduler.queues.journal import (
     entry_of_token,
     with_progress_of,
 )
-from scheduler.queues.listing import Checkpoint, Listing, RosterEntry
+from scheduler.queues.listing import Listing
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.moments import UNIX_EPOCH

@@ -49,9 +49,9 @@ from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
+from scheduler.queues.entries import RosterEntry
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.history import CallTotals
-from scheduler.queues.listing import RosterEntry
 from scheduler.tasks.loops import App, aliases_of, queues_of
 from scheduler.timing.moments import Clock
 from scheduler.timing.pacing import backoff

@@ -15,7 +15,8 @@ from scheduler.control.loops import Where, due_at_of, put_of, where
 from scheduler.dashboard.picture import DAY, FAILED, MINUTE, RUNS_KEPT, LoopPicture, Picture
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import Ending, LoopId
-from scheduler.queues.listing import Listing, RosterEntry
+from scheduler.queues.entries import RosterEntry
+from scheduler.queues.listing import Listing
 from scheduler.tasks.loops import App, queues_of
 from scheduler.tasks.tasks import DEFAULT_TASK_TIMEOUT, SUPERVISION
 from scheduler.timing.durations import SECOND

@@ -282,7 +282,7 @@ class Watch:
 
     async def ask(self, loops: Mapping[LoopId, int], *, stack_of: str | None = None) -> Running:
         """Ask all processors for their runs, and for their tokens of these loops."""
-        answers = await self._program.survey.answers(loops)
+        answers = await self._program.roll_call.ask_all(loops)
         running = await self._program.cancellation.running(stack_of=stack_of)
         now = self._clock.now()
         silent = 0 if answers.alarm else answers.silent

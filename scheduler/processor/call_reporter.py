@@ -15,8 +15,7 @@ from scheduler.errors import BrokerError
 from scheduler.events import Event, MessageParked, RunFinished
 from scheduler.protocol.calls import Call
 from scheduler.protocol.messages import flat, one_line, summary_of
-from scheduler.protocol.routing import LOOP_KEY
-from scheduler.protocol.tokens import Ending
+from scheduler.protocol.tokens import LOOP_KEY, Ending
 from scheduler.queues.failed import Reason
 from scheduler.queues.history import FEW_ERRORS, ON_TIME, Attempt, ErrorCount, History, Summary
 from scheduler.tasks.tasks import TaskSpec

@@ -16,8 +16,16 @@ from scheduler.processor.settlement import Parking, Settlement
 from scheduler.protocol.calls import Call, placed, spent, task_key
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.messages import Message, one_line, summary_of
-from scheduler.protocol.routing import loop_named_by
-from scheduler.protocol.tokens import Act, Ending, LoopId, Replay, State, decode, encode
+from scheduler.protocol.tokens import (
+    Act,
+    Ending,
+    LoopId,
+    Replay,
+    State,
+    decode,
+    encode,
+    loop_named_by,
+)
 from scheduler.queues.failed import Reason
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.context import current_run

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from scheduler.control.verbs import LOST
-from scheduler.events import Event, RunFinished, RunReturned, RunSettled
-from scheduler.listeners import EventStream
+from scheduler.events import Event, EventStream, RunFinished, RunReturned, RunSettled
 from scheduler.processor.processes import Child
 from scheduler.processor.runs import OURS, Execution, Executions
 from scheduler.processor.stacks import of_coroutine, of_thread

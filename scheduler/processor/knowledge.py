@@ -19,7 +19,7 @@ from scheduler.events import (
 from scheduler.protocol.epochs import Entry
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.listing import RosterEntry
+from scheduler.queues.entries import RosterEntry
 from scheduler.queues.roll_call import RollCall
 from scheduler.queues.roster import Following, Roster
 from scheduler.tasks.tasks import TaskSpec

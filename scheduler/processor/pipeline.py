@@ -59,8 +59,7 @@ from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.verification import Interrupted
 from scheduler.protocol.calls import Call, decode_call, is_call, retried, unclaimed
 from scheduler.protocol.messages import LONGEST_LEAD_MS, lead_of, one_line, taken_out_by
-from scheduler.protocol.routing import loop_named_by
-from scheduler.protocol.tokens import MOVED, Ending, Replay, Token, decode
+from scheduler.protocol.tokens import MOVED, Ending, Replay, Token, decode, loop_named_by
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again, waits_in_legs
 from scheduler.tasks.loops import App

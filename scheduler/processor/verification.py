@@ -6,7 +6,6 @@ may meet the last run of the epoch before (R4).
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,7 +13,7 @@ from typing import TypeVar
 
 from scheduler.brokers.contract import Delivery, cancelled
 from scheduler.control.first_tokens import joined
-from scheduler.errors import BrokerError, DeliveryLost, StreamTooLong
+from scheduler.errors import BrokerError, DeliveryLost
 from scheduler.events import PlaceLost, TokenDelayed
 from scheduler.processor.knowledge import Knowledge, LastNote
 from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER
@@ -27,7 +26,7 @@ from scheduler.timing.durations import SECOND
 from scheduler.timing.pacing import backoff
 
 FIRST_PAUSE = timedelta(milliseconds=50)
-SHARED = timedelta(minutes=10)  # shorter reads do not wait for longer ones
+NEAR = timedelta(minutes=10)
 R = TypeVar("R")
 
 
@@ -149,13 +148,10 @@ class Verification:
     async def _heard_since(
         self, delivery: Delivery, loop: LoopId, since: datetime | None
     ) -> LoopRecord:
-        journal = self.space.journal
-        if since is not None and self._clock.now() - since <= SHARED:
-            with suppress(StreamTooLong):
-                return await journal.heard_of(loop, since=since)
-        return await journal.heard_for_long(
+        return await self.space.journal.heard_of(
             loop,
             since=since,
+            is_near=since is not None and self._clock.now() - since <= NEAR,
             tell=lambda reason: self._emit(TokenDelayed(delivery.routing_key, reason)),
         )
 

@@ -1,4 +1,4 @@
-"""Encode and decode tokens: the one message that travels round a loop.
+"""Encode, decode and address tokens: the one message that travels round a loop.
 
 A token on the wire is an AMQP message with a JSON object as its body. A program in any language can
 read it, make one, and take part.
@@ -50,12 +50,14 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, NamedTuple, cast
+from zlib import crc32
 
 from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic_core import core_schema
 
 from scheduler.errors import ScheduleError, Undecodable
 from scheduler.protocol.epochs import Position, Verb
+from scheduler.protocol.hatchery import UNITS
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
     LEAD,
@@ -99,6 +101,36 @@ class LoopId(NamedTuple):
     def is_whole(self) -> bool:
         """Return whether it stands for a whole task rather than a loop."""
         return self.key == WHOLE
+
+
+LOOP_KEY, REST_KEY = "loop.", "rest."
+"""The beginnings of the routing keys of tokens: of those that travel, and of those at rest."""
+SLICES = 16
+"""The parts that the loops of a task are in: a shard of its queue serves some of them."""
+
+
+def loop_named_by(key: str) -> LoopId | None:
+    """Return the loop whose tokens have this routing key, whatever their wait; None: no loop."""
+    prefix, *parts = key.split(".", len(UNITS) + 3)
+    if f"{prefix}." != LOOP_KEY or len(parts) <= len(UNITS) + 1:
+        return None
+    return LoopId(parts[0], ".".join(parts[len(UNITS) + 2 :]))
+
+
+def slice_of(loop: LoopId) -> int:
+    """Return the slice of a loop, by its key alone: a renamed task has the same slices."""
+    return crc32(loop.key.encode()) % SLICES
+
+
+def token_key(loop: LoopId, digits: str) -> str:
+    """Build the routing key of a token that waits for the time of these digits."""
+    key = f"{LOOP_KEY}{loop.task}.{digits}.{slice_of(loop)}"
+    return f"{key}.{loop.key}" if loop.key else key
+
+
+def rest_key(loop: LoopId) -> str:
+    """Build the routing key of a token that only goes to the journal."""
+    return f"{REST_KEY}{loop}"
 
 
 class State(StrEnum):

@@ -74,7 +74,7 @@ from typing import Any, Literal, Self, overload
 
 from scheduler.protocol.calls import RETRY_KEY, retry_key, task_key
 from scheduler.protocol.hatchery import UNITS, Timer, end_pattern, header_at, timer_pattern, timers
-from scheduler.protocol.routing import ANY_WAIT, LOOP_KEY, SLICES
+from scheduler.protocol.tokens import LOOP_KEY, SLICES
 from scheduler.timing.durations import SECOND, milliseconds
 
 QueueType = Literal["quorum", "classic"]
@@ -366,7 +366,8 @@ def bindings_of_loops(names: Names, task: str, shards: int) -> list[Binding]:
     Those of the exchange that gets no tokens, but in an emergency, come first.
     """
     queues, of_task = names.processor_queues(task, shards), f"{LOOP_KEY}{task}."
-    slices = {f"{of_task}{ANY_WAIT}.{each}.#": queues[each % shards] for each in range(SLICES)}
+    any_wait = ".".join("*" * len(UNITS))
+    slices = {f"{of_task}{any_wait}.{each}.#": queues[each % shards] for each in range(SLICES)}
     keys = slices if shards > 1 else {f"{of_task}#": queues[0]}
     return [
         Binding(source, queue, key)

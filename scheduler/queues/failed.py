@@ -76,8 +76,7 @@ from scheduler.protocol.messages import (
     printable,
     summary_of,
 )
-from scheduler.protocol.routing import LOOP_KEY, loop_named_by
-from scheduler.protocol.tokens import REPLAY, claims_of, is_token
+from scheduler.protocol.tokens import LOOP_KEY, REPLAY, claims_of, is_token, loop_named_by
 from scheduler.protocol.topology import TRASH_KEY, Names, is_of_task
 from scheduler.spelling import no_such
 from scheduler.timing.moments import Clock, milliseconds_since_epoch

@@ -164,8 +164,7 @@ class Journal:
     def __init__(self, broker: Broker, names: Names) -> None:
         self._broker = broker
         self._names = names
-        self._shared = Gathering(self._heard_of_all)
-        self._shared_for_long = Gathering(self._heard_however_long)
+        self._near, self._far = (Gathering(self._heard_however_long) for _ in range(2))
 
     async def record(self, started: Sequence[Token]) -> None:
         """Record the starts of new loops, whose tokens do not come here, confirmed.
@@ -204,24 +203,18 @@ class Journal:
                         seen.add(bare)
                         yield entry
 
-    async def heard_of(self, loop: LoopId, *, since: datetime) -> LoopRecord:
-        """Return the puts of a loop, as `heard` does; concurrent callers share a reading."""
-        return (await self._shared.ask((loop, since)))[loop]
-
-    async def _heard_of_all(self, asked: list[tuple[LoopId, datetime]]) -> dict[LoopId, LoopRecord]:
-        return await self.heard([loop for loop, _ in asked], since=min(since for _, since in asked))
-
-    async def heard_for_long(
-        self, loop: LoopId, *, since: datetime | None, tell: Callable[[str], object]
+    async def heard_of(
+        self, loop: LoopId, *, since: datetime | None, is_near: bool, tell: Callable[[str], object]
     ) -> LoopRecord:
         """Return the puts of a loop, however long that takes; concurrent callers share a reading.
 
         Separate readings of the same entries would block everything else on the connection.
 
         Args:
+            is_near: whether the reading is short: it does not wait for those from far back.
             tell: called with the reason, whenever the reading takes long.
         """
-        return (await self._shared_for_long.ask((loop, since, tell)))[loop]
+        return (await (self._near if is_near else self._far).ask((loop, since, tell)))[loop]
 
     async def _heard_however_long(
         self, asked: list[tuple[LoopId, datetime | None, Callable[[str], object]]]

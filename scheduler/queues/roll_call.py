@@ -407,16 +407,17 @@ class RollCall:
         Raises:
             QueueNotFound: nothing was seeded.
         """
-        if not self._is_member and (alarm := await self._broker.alarm()):
-            return replace(await ask(0, timeout), expected=await self._count(), alarm=alarm)
-        answers = await self._hear_once(ask, min(SOON, timeout))
-        # A processor may have left without an answer, and is not expected any more.
-        rest = timeout - SOON
-        if answers.silent and rest > timedelta(0):
-            answers = await self._hear_once(ask, rest)
-        if not answers.silent:
-            return answers
-        return replace(answers, missing=await self._missing(answers))
+        async with self:
+            if not self._is_member and (alarm := await self._broker.alarm()):
+                return replace(await ask(0, timeout), expected=await self._count(), alarm=alarm)
+            answers = await self._hear_once(ask, min(SOON, timeout))
+            # A processor may have left without an answer, and is not expected any more.
+            rest = timeout - SOON
+            if answers.silent and rest > timedelta(0):
+                answers = await self._hear_once(ask, rest)
+            if not answers.silent:
+                return answers
+            return replace(answers, missing=await self._missing(answers))
 
     async def _hear_once(
         self, ask: Callable[[int, timedelta], Awaitable[T]], timeout: timedelta

@@ -24,15 +24,8 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import Gathering, side_by_side
-from scheduler.queues.listing import (
-    Listing,
-    OutOfScope,
-    RosterEntry,
-    entries_of,
-    entry_of,
-    messages_of,
-    parts_of,
-)
+from scheduler.queues.entries import RosterEntry, entries_of, entry_of, messages_of, parts_of
+from scheduler.queues.listing import Listing, OutOfScope
 from scheduler.queues.loop_table import Scope
 from scheduler.queues.snapshots import Bookmark, Latest, Share, Snapshots
 from scheduler.timing.moments import Clock, milliseconds_since_epoch

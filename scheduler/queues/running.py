@@ -226,8 +226,7 @@ class Inquiry:
                     await question.until(lambda: len(question.said) >= expected, timeout)
             return Running(expected, question.said)
 
-        async with self._roll_call:
-            return await self._roll_call.hear_all(ask, timeout)
+        return await self._roll_call.hear_all(ask, timeout)
 
     async def cancel(
         self, run: str, demand: Demand, processors: Collection[str], *, timeout: timedelta

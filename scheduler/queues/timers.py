@@ -7,8 +7,7 @@ from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker
 from scheduler.protocol.calls import retry_key, task_key
 from scheduler.protocol.hatchery import AT, LONGEST, NO_WAIT, STEP, Route, route
 from scheduler.protocol.messages import LEAD, Message
-from scheduler.protocol.routing import rest_key, token_key
-from scheduler.protocol.tokens import Token, encode
+from scheduler.protocol.tokens import Token, encode, rest_key, token_key
 from scheduler.protocol.topology import Names
 from scheduler.timing.durations import MILLISECOND, ZERO, milliseconds
 from scheduler.timing.moments import Clock, milliseconds_since_epoch

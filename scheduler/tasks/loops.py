@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from pydantic import ConfigDict
 
 from scheduler.errors import InvalidArguments, RegistrationError
-from scheduler.listeners import EventStream
+from scheduler.events import EventStream
 from scheduler.protocol.messages import WIRE, Moment
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Binding, Names, Topology, topology

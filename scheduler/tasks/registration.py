@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, cast, get_args
 
 from scheduler.errors import RegistrationError, ScheduleError
-from scheduler.protocol.routing import SLICES
+from scheduler.protocol.tokens import SLICES
 from scheduler.protocol.topology import ExchangeType, Subscription
 from scheduler.spelling import no_such
 from scheduler.tasks.retries import Policy

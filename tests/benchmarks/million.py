@@ -57,7 +57,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from scheduler import Context, Every, Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.cli.processing import fastest_loop
-from scheduler.control.memory import last_memory
+from scheduler.control.census import last_memory
 from scheduler.protocol.hatchery import timers
 from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
 from tests.benchmarks.costs import Command, cpu_of, processes

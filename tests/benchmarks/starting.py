@@ -40,8 +40,7 @@ from scheduler.control.reports import Effect
 from scheduler.control.supervision import Memory
 from scheduler.program import supervisor
 from scheduler.protocol.hatchery import route
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LoopId, token_key
 from scheduler.protocol.topology import Names, Topology
 from scheduler.sending import CallTask
 from scheduler.timing.durations import SECOND

@@ -12,7 +12,7 @@ from scheduler import Every
 from scheduler.control.loops import Where
 from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.listing import RosterEntry
+from scheduler.queues.entries import RosterEntry
 from scheduler.queues.outbox import Posting
 from tests.browser.conftest import Reader
 from tests.browser.working import Ward

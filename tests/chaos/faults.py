@@ -15,8 +15,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.loops import TOLERANCE
 from scheduler.errors import QueueNotFound
 from scheduler.protocol.hatchery import NO_WAIT, Timer, route, timers
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import encode
+from scheduler.protocol.tokens import encode, token_key
 from tests.chaos.arena import HEARTBEAT, Arena, Member
 from tests.chaos.storm import OPERATED, app
 from tests.contract.proxy import Way

@@ -9,8 +9,7 @@ import pytest
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.hatchery import NO_WAIT, UNITS
 from scheduler.protocol.messages import LONGEST_LEAD_MS, lead_of
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import LoopId, Token, decode
+from scheduler.protocol.tokens import LoopId, Token, decode, token_key
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.timers import Lead, Timers
 from scheduler.timing.durations import MILLISECOND, ZERO, parse_duration

@@ -10,8 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from scheduler.protocol.hatchery import NO_WAIT, route
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LoopId, token_key
 from scheduler.protocol.topology import Names
 from tests.foreign import sized
 from tests.fuzz.fates import (

@@ -11,8 +11,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message, own_headers
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LoopId, token_key
 from scheduler.protocol.topology import QueueType
 from tests.integration.conftest import Field, sweep
 from tests.rabbitmq import PrivateNode

@@ -19,7 +19,8 @@ from scheduler.errors import Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.listing import Listing, RosterEntry, checkpoint_of
+from scheduler.queues.entries import RosterEntry, checkpoint_of
+from scheduler.queues.listing import Listing
 from scheduler.queues.roster import Following, Roster, Shares
 from scheduler.queues.snapshots import Share, Snapshots
 from scheduler.testing import run_virtually

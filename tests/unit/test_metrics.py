@@ -34,8 +34,7 @@ from scheduler.metrics import instrument
 from scheduler.protocol.calls import new_call, task_key
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import Ending, LoopId, State, Token
+from scheduler.protocol.tokens import Ending, LoopId, State, Token, token_key
 from scheduler.queues.failed import Selection
 from scheduler.queues.unsent import Unsent
 from scheduler.timing.schedules import Cron, Every, Schedule

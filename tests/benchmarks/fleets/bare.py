@@ -28,8 +28,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.session import LANES
 from scheduler.cli.processing import fastest_loop
 from scheduler.protocol.hatchery import route
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LoopId, token_key
 from tests.benchmarks.fleets import ours
 from tests.benchmarks.fleets.record import EVERY, LOOPS, NAME, URL, offset_of, ran
 

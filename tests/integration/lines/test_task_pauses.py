@@ -43,7 +43,7 @@ async def until_held(scene: Scene, pods: int) -> None:
 async def test_calls_of_a_paused_task_wait_whichever_processors_come_and_go(scene: Scene) -> None:
     app, bill, operator = await billing(scene)
     await bill.send_many({"order": n} for n in range(CALLS))
-    whole = await operator.loops.find_or_whole("bill")
+    whole = await operator.loops.find("bill", or_whole=True)
     assert (await operator.verbs.pause(whole, "stocktaking")).did is Effect.PAUSED
     async with scene.pod(app) as pod:
         await until_held(scene, 1)
@@ -68,7 +68,7 @@ async def test_a_pause_lets_runs_end_and_returns_what_has_not_begun(
     scene: Scene, options: dict[str, Any]
 ) -> None:
     app, bill, operator = await billing(scene, takes=0.5, **options)
-    whole, diary = await operator.loops.find_or_whole("bill"), scene.diary
+    whole, diary = await operator.loops.find("bill", or_whole=True), scene.diary
     await bill.send_many({"order": n} for n in range(CALLS))
     async with scene.pod(app, concurrency=AT_ONCE):
         for _ in range(2):
@@ -92,7 +92,7 @@ async def test_a_pause_lets_runs_end_and_returns_what_has_not_begun(
 @pytest.mark.embedded
 async def test_a_run_that_goes_on_over_a_pause_keeps_its_place(scene: Scene) -> None:
     app, bill, operator = await billing(scene, takes=3)
-    whole, diary = await operator.loops.find_or_whole("bill"), scene.diary
+    whole, diary = await operator.loops.find("bill", or_whole=True), scene.diary
     await bill.send_many({"order": n} for n in range(AT_ONCE + 1))
     async with scene.pod(app, grace=10):
         await diary.until(lambda: len(diary.runs) == AT_ONCE)
@@ -109,7 +109,7 @@ async def test_loops_of_a_paused_task_wait_and_one_that_was_paused_itself_stays_
     app, bill, operator = await billing(scene)
     for key in "ab":
         await bill.start(key, every="500ms")
-    whole, diary = await operator.loops.find_or_whole("bill"), scene.diary
+    whole, diary = await operator.loops.find("bill", or_whole=True), scene.diary
     async with scene.pod(app):
         await diary.until(lambda: len(diary.of("bill.a")) > 1 < len(diary.of("bill.b")))
         await operator.verbs.pause(await operator.loops.find("bill.a"), "no customer")

@@ -132,7 +132,7 @@ async def test_what_is_left_of_a_task_that_was_renamed_is_told_parked_and_sent_o
 
 async def test_the_pause_of_a_task_that_is_gone_is_told_and_ended_by_prune(stage: Stage) -> None:
     await stage.seed(shop())
-    await stage.verbs.pause(await stage.loops.find_or_whole("mail"), "stocktaking")
+    await stage.verbs.pause(await stage.loops.find("mail", or_whole=True), "stocktaking")
     await stage.seed(new_app())
     assert (await counts(stage)).orphans == ("loop", "the pause of mail")
     doctor = await stage.program.doctor.examine()

@@ -13,7 +13,7 @@ from scheduler.control.keyed import loop_of
 from scheduler.errors import StreamTooLong
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
-from scheduler.queues.listing import LONG, RosterEntry
+from scheduler.queues.entries import LONG, RosterEntry
 from scheduler.timing.durations import SECOND, ZERO
 from scheduler.timing.moments import LoopClock, milliseconds_since_epoch
 from scheduler.timing.schedules import Every

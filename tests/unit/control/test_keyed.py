@@ -18,7 +18,7 @@ from scheduler.errors import InvalidArguments, ScheduleError, UsageError
 from scheduler.events import RunStarted
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.concurrency import AT_ONCE
-from scheduler.queues.listing import ENTRY_TYPE
+from scheduler.queues.entries import ENTRY_TYPE
 from scheduler.queues.roll_call import QUESTION
 from scheduler.sending import CallTask
 from tests.faulty import FaultyBroker

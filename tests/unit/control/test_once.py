@@ -21,7 +21,7 @@ from scheduler.errors import (
 )
 from scheduler.events import RunStarted
 from scheduler.protocol.tokens import LoopId, claims_of
-from scheduler.queues.listing import ENTRY_TYPE
+from scheduler.queues.entries import ENTRY_TYPE
 from scheduler.queues.roster import REMEMBERED
 from scheduler.sending import CallTask
 from scheduler.tasks.tasks import SUPERVISION

@@ -369,7 +369,7 @@ async def test_how_far_a_run_of_the_old_name_came_is_noted_of_the_paused_loop(
 async def test_a_paused_task_stays_paused_under_its_new_name(stage: Stage) -> None:
     old, new = old_shop(), new_shop()
     await stage.seed(old.app)
-    await stage.verbs.pause(await stage.loops.find_or_whole("render_pdf"), "stocktaking")
+    await stage.verbs.pause(await stage.loops.find("render_pdf", or_whole=True), "stocktaking")
     await old.send(1)
     await program(stage, new.app).installation.declare_all()
     async with stage.supervised(app=new.app):
@@ -382,7 +382,7 @@ async def test_a_paused_task_stays_paused_under_its_new_name(stage: Stage) -> No
         await new.send(2)
         await asyncio.sleep(60)
         assert (old.calls, new.calls) == ([], [])
-        await stage.verbs.resume(await stage.loops.find_or_whole("render"))
+        await stage.verbs.resume(await stage.loops.find("render", or_whole=True))
         await asyncio.sleep(60)
     assert sorted(old.calls + new.calls) == [1, 2]
 

@@ -13,8 +13,7 @@ from scheduler.brokers.contract import Depth
 from scheduler.control.installation import OldShard
 from scheduler.errors import UsageError
 from scheduler.events import MessageParked, RunStarted
-from scheduler.protocol.routing import slice_of
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LoopId, slice_of
 from scheduler.sending import PeriodicTask
 from scheduler.tasks.loops import queues_of
 from scheduler.tasks.tasks import SUPERVISION

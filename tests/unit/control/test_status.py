@@ -80,7 +80,7 @@ async def test_a_run_that_ends_while_the_status_is_asked_for_is_not_a_lost_token
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stage.seed(looping(takes=30))
-    ask = stage.survey.answers
+    ask = stage.program.roll_call.ask_all
 
     async def after_the_run(loops: Mapping[LoopId, int]) -> Answers:
         await asyncio.sleep(25)
@@ -88,7 +88,7 @@ async def test_a_run_that_ends_while_the_status_is_asked_for_is_not_a_lost_token
 
     async with stage.processor():
         await asyncio.sleep(80)
-        monkeypatch.setattr(stage.survey, "answers", after_the_run)
+        monkeypatch.setattr(stage.program.roll_call, "ask_all", after_the_run)
         assert (await status(stage)).where is Where.WAITING
 
 
@@ -285,5 +285,5 @@ async def test_of_many_loops_those_that_are_overdue_come_first_and_some_can_be_c
     assert await shown(task="other", key="c*") == (["other.c1"], 0)
     assert await shown(state=Where.PAUSED, limit=2) == (["other.c1"], 0)
     assert (await shown(state=Where.UNATTENDED, limit=5))[0] == [str(late)]
-    await stage.verbs.pause(await stage.loops.find_or_whole("other"))
+    await stage.verbs.pause(await stage.loops.find("other", or_whole=True))
     assert await shown(task="other", key="b1", state=Where.PAUSED) == (["other.b1"], 0)

@@ -12,9 +12,8 @@ import pytest
 from scheduler import Context, Every, Scheduler, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control import supervision
-from scheduler.control.census import Census, count
+from scheduler.control.census import ROUNDS, Census, Memory, count, memory_of
 from scheduler.control.loops import Where
-from scheduler.control.memory import ROUNDS, Memory, memory_of
 from scheduler.control.supervision import NOTED_AT_ONCE
 from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected
 from scheduler.events import (

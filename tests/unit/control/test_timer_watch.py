@@ -11,8 +11,7 @@ from scheduler.control.timer_watch import IN_TIME
 from scheduler.events import TimerStuck
 from scheduler.protocol.calls import new_call, task_key
 from scheduler.protocol.hatchery import Timer, route
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import LoopId, encode
+from scheduler.protocol.tokens import LoopId, encode, token_key
 from scheduler.timing.durations import SECOND
 from tests.faulty import FaultyBroker
 from tests.stage import Stage, of, program_of

@@ -22,7 +22,7 @@ from scheduler.events import LoopSeeded, RunFinished, RunStarted
 from scheduler.program import Program
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.tokens import LoopId, State
-from scheduler.queues.listing import ENTRY_TYPE
+from scheduler.queues.entries import ENTRY_TYPE
 from scheduler.queues.roll_call import QUESTION
 from scheduler.queues.roll_call import TOGETHER as A_ROLL_CALL
 from scheduler.tasks.loops import Loop
@@ -131,7 +131,7 @@ async def test_a_whole_task_is_paused_and_resumed_by_its_name_unless_a_loop_has_
         await stage.loops.find("bill")
     with pytest.raises(UnknownLoop, match="no loop or task 'bil'; did you mean 'bill'"):
         await app.pause("bil")
-    assert (await stage.loops.find_or_whole("task")).id == TASK
+    assert (await stage.loops.find("task", or_whole=True)).id == TASK
     assert (await app.resume("bill")).did is Effect.NOT_PAUSED
     assert (await app.pause("bill", "stocktaking")).did is Effect.PAUSED
     assert (await app.pause("bill")).did is Effect.UNCHANGED
@@ -139,7 +139,7 @@ async def test_a_whole_task_is_paused_and_resumed_by_its_name_unless_a_loop_has_
     order = await stage.loops.find("bill.order-7")
     assert (await stage.verbs.trigger(order)).did is Effect.IS_PAUSED
     with pytest.raises(UsageError, match="bill is a task: only a loop is resumed at once"):
-        await stage.verbs.resume(await stage.loops.find_or_whole("bill"), at_once=True)
+        await stage.verbs.resume(await stage.loops.find("bill", or_whole=True), at_once=True)
     assert (await app.resume("bill")).did is Effect.RESUMED
     assert await stage.survey.pauses() == {}
     assert await stage.history("bill") == ["paused", "resumed"]

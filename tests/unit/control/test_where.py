@@ -10,7 +10,7 @@ from scheduler.brokers.contract import Depth
 from scheduler.control.loops import TOLERANCE, Where, due_at_of, put_of, where
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import WHOLE, Act, LoopId, State, Token
-from scheduler.queues.listing import RosterEntry
+from scheduler.queues.entries import RosterEntry
 from scheduler.timing.durations import SECOND
 from scheduler.timing.schedules import Every
 from tests.stage import START

@@ -22,11 +22,20 @@ from scheduler.protocol.calls import task_key
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, Replay, State, Token, encode
+from scheduler.protocol.tokens import (
+    Act,
+    Ending,
+    LastRun,
+    LoopId,
+    Replay,
+    State,
+    Token,
+    encode,
+    token_key,
+)
+from scheduler.queues.entries import RosterEntry
 from scheduler.queues.failed import Reason, kind_of, parked, record_of
 from scheduler.queues.journal import JournalEntry
-from scheduler.queues.listing import RosterEntry
 from scheduler.tasks.tasks import SUPERVISION
 from tests.stage import START
 

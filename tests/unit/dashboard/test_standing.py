@@ -26,8 +26,9 @@ from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import WHOLE, Ending, LastRun, LoopId, Token
 from scheduler.protocol.topology import Names
+from scheduler.queues.entries import RosterEntry, messages_of, parts_of
 from scheduler.queues.history import CallTotals
-from scheduler.queues.listing import Listing, RosterEntry, messages_of, parts_of
+from scheduler.queues.listing import Listing
 from scheduler.tasks.tasks import SUPERVISION
 from tests.stage import START, new_app
 from tests.unit.dashboard.test_picture import POLL, at, message, picture_of, ran

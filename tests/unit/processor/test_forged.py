@@ -13,8 +13,7 @@ from scheduler.events import RunStarted
 from scheduler.protocol.calls import new_call
 from scheduler.protocol.hatchery import NO_WAIT, route
 from scheduler.protocol.messages import Message
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import LoopId, encode
+from scheduler.protocol.tokens import LoopId, encode, token_key
 from scheduler.protocol.topology import Binding, Topology
 from scheduler.queues.timers import send
 from scheduler.timing.moments import milliseconds_since_epoch

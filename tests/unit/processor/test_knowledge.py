@@ -22,7 +22,8 @@ from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.listing import Checkpoint, Listing, RosterEntry, checkpoint_of
+from scheduler.queues.entries import Checkpoint, RosterEntry, checkpoint_of
+from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import RollCall
 from scheduler.timing.moments import LoopClock
 from scheduler.timing.schedules import Every

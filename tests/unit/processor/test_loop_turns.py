@@ -11,7 +11,8 @@ from scheduler.processor import recognition
 from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState, Position
 from scheduler.protocol.tokens import LoopId, Replay, Token
-from scheduler.queues.listing import Listing, RosterEntry
+from scheduler.queues.entries import RosterEntry
+from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import InHand
 from scheduler.timing.schedules import Every
 from tests.stage import START

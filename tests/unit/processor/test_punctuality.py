@@ -12,8 +12,7 @@ from scheduler.events import HatchedEarly, ProcessorStopping, RunStarted, TokenS
 from scheduler.processor.recognition import VOID
 from scheduler.protocol.calls import new_call, task_key
 from scheduler.protocol.hatchery import NO_WAIT, route, timers
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import LoopId, encode
+from scheduler.protocol.tokens import LoopId, encode, token_key
 from scheduler.protocol.topology import Queue
 from scheduler.queues.timers import SHORTEST_LEAD_MS
 from scheduler.timing.durations import MILLISECOND

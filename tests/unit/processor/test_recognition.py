@@ -27,9 +27,18 @@ from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
-from scheduler.protocol.routing import loop_named_by, rest_key, token_key
-from scheduler.protocol.tokens import Ending, LoopId, Token, decode, encode
-from scheduler.queues.listing import ENTRY_TYPE, Listing
+from scheduler.protocol.tokens import (
+    Ending,
+    LoopId,
+    Token,
+    decode,
+    encode,
+    loop_named_by,
+    rest_key,
+    token_key,
+)
+from scheduler.queues.entries import ENTRY_TYPE
+from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.tasks import SUPERVISION
 from tests.faulty import Call, FaultyBroker

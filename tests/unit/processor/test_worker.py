@@ -24,8 +24,7 @@ from scheduler.events import (
 )
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import Ending, LoopId
+from scheduler.protocol.tokens import Ending, LoopId, token_key
 from scheduler.protocol.topology import UNROUTED_FOR
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.testing import simulate

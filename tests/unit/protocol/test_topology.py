@@ -14,8 +14,7 @@ from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import SettingsError, Unroutable
 from scheduler.protocol.hatchery import route, timers
 from scheduler.protocol.messages import Message
-from scheduler.protocol.routing import SLICES, loop_named_by, rest_key, slice_of, token_key
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import SLICES, LoopId, loop_named_by, rest_key, slice_of, token_key
 from scheduler.protocol.topology import (
     DELIVERY_BACKSTOP,
     Binding,

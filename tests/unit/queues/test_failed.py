@@ -18,8 +18,7 @@ from scheduler.protocol.messages import (
     moment_in,
     own_headers,
 )
-from scheduler.protocol.routing import token_key
-from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, encode
+from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, encode, token_key
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.failed import (
     EVERYTHING,

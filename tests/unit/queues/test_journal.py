@@ -493,7 +493,9 @@ async def test_who_asks_of_a_long_journal_at_once_shares_a_reading_that_goes_on(
     reads = broker.on("read", ".journal").first(lambda call: asyncio.sleep(20))
     async with broker:
         journal = journal_of(stage.app.names, broker)
-        asking = (journal.heard_for_long(loop, since=None, tell=told.append) for loop in loops)
+        asking = (
+            journal.heard_of(loop, since=None, is_near=False, tell=told.append) for loop in loops
+        )
         heard = await asyncio.gather(*asking)
     assert [each.furthest[5].seq for each in heard] == list(range(20))
     assert len(reads.met) < 2 * len(loops)  # on its own, each would read all of them

@@ -16,17 +16,16 @@ from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.listing import (
+from scheduler.queues.entries import (
     DONE,
     ENTRY_TYPE,
     Checkpoint,
-    Listing,
-    OutOfScope,
     RosterEntry,
     checkpoint_of,
     messages_of,
     parts_of,
 )
+from scheduler.queues.listing import Listing, OutOfScope
 from scheduler.queues.roster import REMEMBERED, Roster, Shares
 from scheduler.queues.snapshots import Snapshots
 from scheduler.tasks.context import CARRY_LIMIT
