@@ -37,12 +37,12 @@ from scheduler.sending import CallTask, Outboxes, PeriodicTask
 from scheduler.spelling import misnamed, no_such, refusing_misnamed
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop, loop_of, module_of_caller, supervision, topology_of
-from scheduler.tasks.registration import SubscribeTo, task_spec
+from scheduler.tasks.registration import ScheduleOptions, SubscribeTo, schedule_of, task_spec
 from scheduler.tasks.retries import Policy, Retry
 from scheduler.tasks.tasks import DEFAULT_CONCURRENCY, DEFAULT_TASK_TIMEOUT, Executor, TaskSpec
 from scheduler.timing.durations import Duration, parse_duration, shown
 from scheduler.timing.moments import Clock, SystemClock
-from scheduler.timing.schedules import Recurring, ScheduleOptions, schedule_of
+from scheduler.timing.schedules import Recurring
 from scheduler.user_code import require_parameters
 
 if TYPE_CHECKING:

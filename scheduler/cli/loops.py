@@ -31,8 +31,8 @@ from scheduler.control.rows import Row, row_of_effect, row_of_loop, whole_row_of
 from scheduler.errors import ScheduleError, UnknownLoop, UsageError
 from scheduler.program import Program
 from scheduler.spelling import no_such
+from scheduler.tasks import registration
 from scheduler.tasks.loops import Loop
-from scheduler.timing import schedules
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import SystemClock, exact
 from scheduler.timing.schedules import Once, Recurring, describe, zone_of
@@ -370,7 +370,7 @@ def _schedule(options: Mapping[str, Any]) -> Recurring:
             "A schedule is --every or --cron, one of them: --every 5m, or --cron '0 9 * * MON-FRI'."
         )
     try:
-        return schedules.schedule_of(**options)
+        return registration.schedule_of(**options)
     except ScheduleError as error:
         raise ScheduleError(_as_options(str(error))) from None
 

@@ -30,6 +30,7 @@ from scheduler.errors import BrokerError, NotSent, ScheduleError, SchedulerError
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.outbox import DEADLINE
 from scheduler.tasks.loops import Loop, loop_of
+from scheduler.tasks.registration import ScheduleOptions, schedule_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import (
     SECOND,
@@ -40,7 +41,7 @@ from scheduler.timing.durations import (
     shown,
 )
 from scheduler.timing.moments import Clock
-from scheduler.timing.schedules import Cron, Every, Once, Recurring, ScheduleOptions, schedule_of
+from scheduler.timing.schedules import Cron, Every, Once, Recurring
 
 if TYPE_CHECKING:  # every program has tasks, and few of them start loops
     from scheduler.control.loops import Loops

@@ -25,9 +25,10 @@ from typing import Any, cast
 from scheduler.control.keyed import Connect, Keyed, Operations, Synced, wanted_loop
 from scheduler.errors import BrokerError, UsageError
 from scheduler.spelling import nearest, no_such
+from scheduler.tasks.registration import ScheduleOptions, schedule_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import shown
-from scheduler.timing.schedules import Recurring, ScheduleOptions, schedule_of
+from scheduler.timing.schedules import Recurring
 
 FilePath = str | PathLike[str]
 Wanted = Mapping[str, Mapping[str, tuple[Recurring, Mapping[str, Any]]]]

@@ -30,7 +30,7 @@ from scheduler.errors import (
 from scheduler.program import Program
 from scheduler.protocol.messages import one_line
 from scheduler.queues.concurrency import AT_ONCE, side_by_side
-from scheduler.queues.failed import EVERYTHING, FailedQueues, ParkedMessage, Tell
+from scheduler.queues.failed import FailedQueues, ParkedMessage, Selection, Tell
 from scheduler.queues.outbox import Outbox
 from scheduler.spelling import counted, listed
 from scheduler.tasks.loops import Loop
@@ -477,7 +477,7 @@ def _restore(site: Site, form: Form) -> RequestedAction:
         raise UsageError("No deletion was named.")
 
     def restore(failed: FailedQueues, *_: object, tell: Tell) -> Awaitable[int]:
-        return failed.restore(EVERYTHING, deletion=deletion, tell=tell)
+        return failed.restore(Selection(deletion=deletion), tell=tell)
 
     gone = "The messages are not in the trash any more: it keeps them for a day."
     work = _on_parked(site, form, ShownMessages(), restore, "restored", gone)

@@ -21,11 +21,12 @@ from scheduler.queues.failed import ParkedMessage, Selection
 from scheduler.queues.outbox import Posting
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import App, Loop, loop_of
+from scheduler.tasks.registration import schedule_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import moment_of
 from scheduler.timing.pacing import Rate, parse_rate
-from scheduler.timing.schedules import Recurring, schedule_of
+from scheduler.timing.schedules import Recurring
 
 PAGE = 50
 NEVER = timedelta(0)

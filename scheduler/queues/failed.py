@@ -256,6 +256,7 @@ class Selection:
         reason: None: any.
         task: None: any.
         kind: of the error (`kind_of`); None: any.
+        deletion: of messages in the trash: what deleted them; None: any.
 
     Raises:
         UsageError: there is no such reason to park.
@@ -265,6 +266,7 @@ class Selection:
     reason: str | None = None
     task: str | None = None
     kind: str | None = None
+    deletion: str | None = None
 
     def __post_init__(self) -> None:
         if self.reason not in (None, *REASONS):
@@ -274,8 +276,12 @@ class Selection:
         """Return whether a message is selected."""
         if self.ids is not None and parked.id not in self.ids:
             return False
-        fits = self.reason in (None, parked.reason) and self.task in (None, parked.task)
-        return fits and self.kind in (None, parked.kind)
+        return (
+            self.reason in (None, parked.reason)
+            and self.task in (None, parked.task)
+            and self.kind in (None, parked.kind)
+            and self.deletion in (None, parked.message.headers.get(DELETION))
+        )
 
 
 def kind_of(error: str) -> str:
@@ -443,7 +449,8 @@ class FailedQueues:
                 check(to or parked.task, args)
             await self._send_back(parked, body, to)
 
-        sweep = _Sweep(self._broker, self._read, which, send_back, tell, rate)
+        pacer = Pacer(rate) if rate else None
+        sweep = _Sweep(self._broker, self._read, which, send_back, tell, pacer)
         return await self._take(tasks, sweep)
 
     async def purge(
@@ -470,22 +477,15 @@ class FailedQueues:
             message = _trashed(parked, deletion)
             await self._publish(message, self._names.failed, TRASH_KEY, DEFAULT_TIMEOUT)
 
-        sweep = _Sweep(self._broker, self._read, which, discard, tell, None)
+        sweep = _Sweep(self._broker, self._read, which, discard, tell)
         return await self._take(tasks, sweep)
 
-    async def restore(
-        self,
-        which: Selection,
-        *,
-        deletion: str | None = None,
-        tell: Tell = lambda parked: None,
-    ) -> int:
+    async def restore(self, which: Selection, *, tell: Tell = lambda parked: None) -> int:
         """Park deleted messages again, as they were; return their number.
 
         Each is published and confirmed before it is removed from the trash.
 
         Args:
-            deletion: only what this deletion has deleted; None: any.
             tell: called with each after its return.
 
         Raises:
@@ -499,8 +499,7 @@ class FailedQueues:
             message = replace(parked.message, headers=own_headers(headers), expiration=None)
             await self._publish(message, self._names.failed, key, DEFAULT_TIMEOUT)
 
-        of_deletion = _OfDeletion(which, deletion)
-        sweep = _Sweep(self._broker, self._read, of_deletion, park_again, tell, None)
+        sweep = _Sweep(self._broker, self._read, which, park_again, tell)
         return await self._take(None, sweep)
 
     async def _take(self, tasks: Iterable[str] | None, sweep: "_Sweep") -> int:
@@ -572,6 +571,7 @@ class FailedQueues:
                 message = lightened(message, error.excess)
 
 
+@dataclass
 class _Sweep:
     """Sweep failed queues with an operation.
 
@@ -579,22 +579,13 @@ class _Sweep:
     begins at the head again. Processed messages are gone by then.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        read: Callable[[Delivery], ParkedMessage],
-        which: "Selection | _OfDeletion",
-        use: Callable[[ParkedMessage], Awaitable[None]],
-        tell: Tell,
-        rate: Rate | None,
-    ) -> None:
-        self.taken = 0
-        self._broker = broker
-        self._read = read
-        self._which = which
-        self._use = use
-        self._tell = tell
-        self._pacer = Pacer(rate) if rate else None
+    broker: Broker
+    read: Callable[[Delivery], ParkedMessage]
+    which: Selection
+    use: Callable[[ParkedMessage], Awaitable[None]]
+    tell: Tell
+    pacer: Pacer | None = None
+    taken: int = 0
 
     async def over(self, queue: str, left: dict[str, int]) -> None:
         """Sweep the remaining messages of a queue, but no newer ones."""
@@ -609,10 +600,10 @@ class _Sweep:
         """Process selected messages; return the seconds before the next round, None: done."""
         time, before = asyncio.get_running_loop().time, self.taken
         end = time() + ROUND.total_seconds()
-        async with self._broker.browse(queue, limit=there) as deliveries:
+        async with self.broker.browse(queue, limit=there) as deliveries:
             async for delivery in deliveries:
-                if self._which.has(parked := self._read(delivery)):
-                    wait = self._pacer.wait if self._pacer else 0.0
+                if self.which.has(parked := self.read(delivery)):
+                    wait = self.pacer.wait if self.pacer else 0.0
                     if (wait or self.taken > before) and time() + wait > end:
                         return wait
                     await self._take(delivery, parked)
@@ -621,24 +612,12 @@ class _Sweep:
         return None
 
     async def _take(self, delivery: Delivery, parked: ParkedMessage) -> None:
-        if self._pacer is not None:
-            await asyncio.sleep(self._pacer.turn())
-        await self._use(parked)
+        if self.pacer is not None:
+            await asyncio.sleep(self.pacer.turn())
+        await self.use(parked)
         await delivery.ack()
         self.taken += 1
-        self._tell(parked)
-
-
-@dataclass(frozen=True, slots=True)
-class _OfDeletion:
-    """Select messages in the trash."""
-
-    which: Selection
-    deletion: str | None
-
-    def has(self, parked: ParkedMessage) -> bool:
-        is_its = self.deletion in (None, parked.message.headers.get(DELETION))
-        return is_its and self.which.has(parked)
+        self.tell(parked)
 
 
 def _trashed(parked: ParkedMessage, deletion: str) -> Message:

@@ -316,7 +316,6 @@ class Journal:
         hear: Hear,
         *,
         since: datetime | int | None,
-        within: timedelta = WITHIN,
         is_exact: bool = True,
     ) -> int | None:
         """Read the puts since a moment, up to the last that was confirmed before.
@@ -334,7 +333,7 @@ class Journal:
             StreamTooLong: it could not be read to its end within this time.
             BrokerUnavailable: it could not be read.
         """
-        reached = await _each_put(self._reading(since, within, is_exact=is_exact), hear)
+        reached = await _each_put(self._reading(since, WITHIN, is_exact=is_exact), hear)
         return since if reached is None and isinstance(since, int) else reached
 
     def _token(self, message: Message) -> Token | None:

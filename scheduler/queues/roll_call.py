@@ -393,9 +393,7 @@ class RollCall:
         finally:
             del self._questions[question.id]
 
-    async def hear_all(
-        self, ask: Callable[[int, timedelta], Awaitable[T]], timeout: timedelta
-    ) -> T:
+    async def hear_all(self, ask: Callable[[int, timedelta], Awaitable[T]]) -> T:
         """Ask all processors.
 
         An observer reads over the same connection, so it publishes nothing while the broker would
@@ -409,12 +407,11 @@ class RollCall:
         """
         async with self:
             if not self._is_member and (alarm := await self._broker.alarm()):
-                return replace(await ask(0, timeout), expected=await self._count(), alarm=alarm)
-            answers = await self._hear_once(ask, min(SOON, timeout))
+                return replace(await ask(0, SOON), expected=await self._count(), alarm=alarm)
+            answers = await self._hear_once(ask, SOON)
             # A processor may have left without an answer, and is not expected any more.
-            rest = timeout - SOON
-            if answers.silent and rest > timedelta(0):
-                answers = await self._hear_once(ask, rest)
+            if answers.silent:
+                answers = await self._hear_once(ask, TIMEOUT - SOON)
             if not answers.silent:
                 return answers
             return replace(answers, missing=await self._missing(answers))
@@ -454,19 +451,14 @@ class RollCall:
             with suppress(MessageError):  # from another application
                 handler(message)
 
-    async def ask_all(
-        self, loops: Mapping[LoopId, int], *, timeout: timedelta = TIMEOUT
-    ) -> Answers:
+    async def ask_all(self, loops: Mapping[LoopId, int]) -> Answers:
         """Announce the epochs of these loops to all processors, and return their answers.
-
-        Args:
-            timeout: how long to wait for their answers.
 
         Raises:
             QueueNotFound: nothing was seeded.
         """
         return await self.hear_all(
-            lambda expected, span: self.ask(loops, expected=expected, timeout=span), timeout
+            lambda expected, span: self.ask(loops, expected=expected, timeout=span)
         )
 
     async def ask(

@@ -28,7 +28,6 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.queues.roll_call import (
     RUNNING_ANSWER,
     RUNNING_QUESTION,
-    TIMEOUT,
     Question,
     RollCall,
     Turnout,
@@ -206,12 +205,11 @@ class Inquiry:
             roll_call.on(RUNNING_QUESTION, partial(self._hear_question, runs))
             roll_call.on(CANCEL, partial(self._hear_demand, runs))
 
-    async def ask(self, *, stack_of: str | None = None, timeout: timedelta = TIMEOUT) -> Running:
+    async def ask(self, *, stack_of: str | None = None) -> Running:
         """Return the current runs of all processors.
 
         Args:
             stack_of: the ID of a run whose stack is included.
-            timeout: how long to wait for the answers.
 
         Raises:
             QueueNotFound: nothing was seeded.
@@ -226,7 +224,7 @@ class Inquiry:
                     await question.until(lambda: len(question.said) >= expected, timeout)
             return Running(expected, question.said)
 
-        return await self._roll_call.hear_all(ask, timeout)
+        return await self._roll_call.hear_all(ask)
 
     async def cancel(
         self, run: str, demand: Demand, processors: Collection[str], *, timeout: timedelta

@@ -1,10 +1,11 @@
-"""Check what the decorators are given, and make tasks of it."""
+"""Check what the decorators are given, and make tasks and schedules of it."""
 
 import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, cast, get_args
+from typing import Any, TypedDict, cast, get_args
+from zoneinfo import ZoneInfo
 
 from scheduler.errors import RegistrationError, ScheduleError
 from scheduler.protocol.tokens import SLICES
@@ -21,11 +22,83 @@ from scheduler.tasks.tasks import (
 )
 from scheduler.timing.durations import Duration, format_duration, parse_duration, shown
 from scheduler.timing.pacing import parse_rate
+from scheduler.timing.schedules import CatchUp, Cron, Every, Mode, Recurring, period_of
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 EXCHANGE_TYPES: tuple[ExchangeType, ...] = get_args(ExchangeType)
 EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 SubscribeTo = tuple[str, str] | tuple[str, str, ExchangeType]
+
+
+_CATCHING_UP = {"jitter", "catch_up", "grace"}
+_OPTIONS = {
+    "every": _CATCHING_UP | {"mode", "offset"},
+    "cron": _CATCHING_UP | {"tz"},
+    "schedule": set[str](),
+}
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """List the options of `Every` and `Cron`, as decorators and `start` take them."""
+
+    mode: Mode
+    offset: Duration
+    tz: str | ZoneInfo
+    jitter: Duration
+    catch_up: CatchUp
+    grace: Duration
+
+
+def schedule_of(
+    *,
+    every: Duration | None = None,
+    cron: str | None = None,
+    schedule: Recurring | None = None,
+    **options: Any,
+) -> Recurring:
+    """Return the schedule that a decorator's arguments describe.
+
+    Args:
+        every: the period of an `Every`.
+        cron: the expression of a `Cron`.
+        schedule: a ready schedule.
+        options: other options of `Every` or `Cron`, by name; None counts as not given.
+
+    Raises:
+        ScheduleError: not exactly one of the three is given, an option does not belong to it, or a
+            value is invalid.
+    """
+    sources = {"every": every, "cron": cron, "schedule": schedule}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) != 1:
+        raise ScheduleError(
+            f"expected one of every=, cron= and schedule=, got: {' and '.join(given) or 'none'}"
+        )
+    options = {name: value for name, value in options.items() if value is not None}
+    _check_options(given[0], options)
+    if every is not None:
+        return Every(period_of("every", every), **options)
+    if cron is not None:
+        return Cron(cron, **options)
+    if isinstance(schedule, Every | Cron):
+        return schedule
+    raise ScheduleError(f"schedule: expected an Every or a Cron, got: {shown(schedule)}")
+
+
+def _check_options(source: str, options: Iterable[str]) -> None:
+    for name in options:
+        if name in _OPTIONS[source]:
+            continue
+        if source == "schedule":
+            raise ScheduleError(
+                f"{name}= cannot be combined with schedule=: pass it to the schedule"
+            )
+        if homes := [f"{home}=" for home, names in _OPTIONS.items() if name in names]:
+            raise ScheduleError(f"{name}= goes with {' and '.join(homes)}, not with {source}=")
+        raise ScheduleError(
+            f"unknown option {name}=; with {source}=, expected "
+            f"{', '.join(sorted(_OPTIONS[source]))}"
+        )
 
 
 def _subscriptions(task: str, wanted: object) -> tuple[Subscription, ...]:

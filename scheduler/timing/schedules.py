@@ -7,12 +7,12 @@ counted; at a fixed delay the next tick exists only once a run has ended.
 
 import difflib
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, cast, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
 from scheduler.errors import ScheduleError
@@ -124,7 +124,7 @@ class Every:
     ) -> None:
         _store(
             self,
-            period=_period("period", period),
+            period=period_of("period", period),
             mode=_choice("mode", mode, _MODES),
             offset=_duration("offset", offset),
             **_misfire_policy(jitter, catch_up, grace),
@@ -424,61 +424,6 @@ def _limited(schedule: Recurring, missed: int) -> int:
     return min(missed, MISSED_COUNT_LIMIT) if isinstance(schedule, Cron) else missed
 
 
-_CATCHING_UP = {"jitter", "catch_up", "grace"}
-_OPTIONS = {
-    "every": _CATCHING_UP | {"mode", "offset"},
-    "cron": _CATCHING_UP | {"tz"},
-    "schedule": set[str](),
-}
-
-
-class ScheduleOptions(TypedDict, total=False):
-    """List the options of `Every` and `Cron`, as decorators and `start` take them."""
-
-    mode: Mode
-    offset: Duration
-    tz: str | ZoneInfo
-    jitter: Duration
-    catch_up: CatchUp
-    grace: Duration
-
-
-def schedule_of(
-    *,
-    every: Duration | None = None,
-    cron: str | None = None,
-    schedule: Recurring | None = None,
-    **options: Any,
-) -> Recurring:
-    """Return the schedule that a decorator's arguments describe.
-
-    Args:
-        every: the period of an `Every`.
-        cron: the expression of a `Cron`.
-        schedule: a ready schedule.
-        options: other options of `Every` or `Cron`, by name; None counts as not given.
-
-    Raises:
-        ScheduleError: not exactly one of the three is given, an option does not belong to it, or a
-            value is invalid.
-    """
-    sources = {"every": every, "cron": cron, "schedule": schedule}
-    given = [name for name, value in sources.items() if value is not None]
-    if len(given) != 1:
-        raise ScheduleError(
-            f"expected one of every=, cron= and schedule=, got: {' and '.join(given) or 'none'}"
-        )
-    options = {name: value for name, value in options.items() if value is not None}
-    _check_options(given[0], options)
-    if every is not None:
-        return Every(_period("every", every), **options)
-    if cron is not None:
-        return Cron(cron, **options)
-    if isinstance(schedule, Every | Cron):
-        return schedule
-    raise ScheduleError(f"schedule: expected an Every or a Cron, got: {shown(schedule)}")
-
-
 def ticks_after(schedule: Schedule, moment: datetime) -> Iterator[datetime]:
     """Yield the ticks after a moment, without end."""
     while True:
@@ -607,22 +552,6 @@ def _from_wire_value(key: str, value: object) -> object:
     raise ScheduleError(f"{key}: expected {expected}, got: {shown(value)}")
 
 
-def _check_options(source: str, options: Iterable[str]) -> None:
-    for name in options:
-        if name in _OPTIONS[source]:
-            continue
-        if source == "schedule":
-            raise ScheduleError(
-                f"{name}= cannot be combined with schedule=: pass it to the schedule"
-            )
-        if homes := [f"{home}=" for home, names in _OPTIONS.items() if name in names]:
-            raise ScheduleError(f"{name}= goes with {' and '.join(homes)}, not with {source}=")
-        raise ScheduleError(
-            f"unknown option {name}=; with {source}=, expected "
-            f"{', '.join(sorted(_OPTIONS[source]))}"
-        )
-
-
 def _store(instance: object, **values: object) -> None:
     for name, value in values.items():
         object.__setattr__(instance, name, value)
@@ -646,7 +575,15 @@ def _duration(name: str, value: Duration) -> timedelta:
     return span
 
 
-def _period(name: str, value: Duration) -> timedelta:
+def period_of(name: str, value: Duration) -> timedelta:
+    """Return a period.
+
+    Args:
+        name: of the argument, for the error.
+
+    Raises:
+        ScheduleError: it is too short, or no duration.
+    """
     period = _duration(name, value)
     if period < SHORTEST_PERIOD:
         raise ScheduleError(f"{name}: expected at least 100ms, got: {format_duration(period)}")

@@ -13,7 +13,8 @@ from scheduler.control.reports import Report
 from scheduler.control.verbs import Verbs
 from scheduler.errors import BrokerError
 from scheduler.program import Program
-from scheduler.timing.schedules import Recurring, schedule_of
+from scheduler.tasks.registration import schedule_of
+from scheduler.timing.schedules import Recurring
 from tests.chaos.storm import (
     HELD,
     KEYS,

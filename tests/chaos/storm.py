@@ -32,8 +32,9 @@ from scheduler.events import (
 )
 from scheduler.protocol.tokens import claims_of
 from scheduler.tasks.loops import Loop, loop_of
+from scheduler.tasks.registration import schedule_of
 from scheduler.timing.moments import SystemClock
-from scheduler.timing.schedules import Schedule, schedule_of, to_wire
+from scheduler.timing.schedules import Schedule, to_wire
 from tests.chaos.record import Pen
 
 NOT_RUNS = (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from scheduler import Context, Scheduler
 from scheduler.events import Event, RunEvent, TicksSkipped
+from scheduler.tasks.registration import schedule_of
 from scheduler.tasks.tasks import SUPERVISION
-from scheduler.timing.schedules import schedule_of
 
 app = Scheduler(os.environ["NAMESPACE"])
 RECORD = Path(os.environ["RECORD"])

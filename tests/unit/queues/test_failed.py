@@ -439,10 +439,10 @@ async def test_a_deletion_is_undone_alone_and_only_for_a_day(stage: Stage, slow:
     report, mail = Selection(task="report"), Selection(task="mail")
     assert await slow.purge(TASKS, report, deletion="first") == 2
     assert await slow.purge(TASKS, mail, deletion="second") == 1
-    assert await slow.restore(EVERYTHING, deletion="second") == 1
+    assert await slow.restore(Selection(deletion="second")) == 1
     assert [each.task for each in await slow.browse(["mail"], mail)] == ["mail"]
     await asyncio.sleep(timedelta(days=1).total_seconds() + 1)
-    assert await slow.restore(EVERYTHING, deletion="first") == 0
+    assert await slow.restore(Selection(deletion="first")) == 0
 
 
 async def test_what_claims_to_be_a_tick_is_none_after_its_restoration(

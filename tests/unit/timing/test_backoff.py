@@ -16,7 +16,7 @@ def first(count: int, waits: Iterator[float]) -> list[float]:
 
 
 def test_each_wait_is_longer_than_the_one_before_up_to_the_last():
-    assert first(5, backoff(SECOND, 10 * SECOND, factor=3, jitter=0)) == [1, 3, 9, 10, 10]
+    assert first(5, backoff(SECOND, 10 * SECOND, jitter=0)) == [1, 2, 4, 8, 10]
 
 
 def test_waits_double_unless_told_otherwise():

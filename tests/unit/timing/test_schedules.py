@@ -12,6 +12,7 @@ import pytest
 from croniter import croniter  # pyright: ignore[reportMissingTypeStubs]
 
 from scheduler.errors import ScheduleError
+from scheduler.tasks.registration import schedule_of
 from scheduler.timing.schedules import (
     MISSED_COUNT_LIMIT,
     Admission,
@@ -24,7 +25,6 @@ from scheduler.timing.schedules import (
     from_wire,
     jittered,
     plan_next,
-    schedule_of,
     to_wire,
 )
 
