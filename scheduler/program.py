@@ -97,7 +97,7 @@ def processor(
     lifespan = Lifespan(app, app.lifespan, shutdown)
     threads = Threads(app.settings.threads, shutdown)
     executions = Executions(clock, shutdown, lifespan, app.around_runs, threads, concurrency)
-    insight = Insight(executions, app.events)
+    insight = Insight(executions)
     program = Program(app, broker, clock, hands=turns, runs=insight, listing=listing)
     publisher = PatientPublisher(shutdown, app.events.emit)
     supervises_with = supervisor(program) if supervises else None

@@ -34,7 +34,7 @@ from scheduler.brokers.tables import (
 )
 from scheduler.errors import TooLarge, Unencodable
 from scheduler.protocol.messages import PREFIX, Message
-from scheduler.timing.durations import milliseconds
+from scheduler.timing.moments import milliseconds
 
 NAMES = (
     "content_type",

@@ -32,15 +32,8 @@ from scheduler.queues.outbox import DEADLINE
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.registration import ScheduleOptions, schedule_of
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.durations import (
-    SECOND,
-    ZERO,
-    Duration,
-    milliseconds,
-    parse_duration,
-    shown,
-)
-from scheduler.timing.moments import Clock
+from scheduler.timing.durations import SECOND, ZERO, Duration, parse_duration, shown
+from scheduler.timing.moments import Clock, milliseconds
 from scheduler.timing.schedules import Cron, Every, Once, Recurring
 
 if TYPE_CHECKING:  # every program has tasks, and few of them start loops

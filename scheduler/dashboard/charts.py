@@ -13,8 +13,7 @@ from scheduler.dashboard.picture import RUNS_KEPT, PastRun
 from scheduler.dashboard.wording import in_full, in_zone, span
 from scheduler.protocol.tokens import Ending
 from scheduler.spelling import counted
-from scheduler.timing.durations import milliseconds
-from scheduler.timing.moments import milliseconds_since_epoch
+from scheduler.timing.moments import milliseconds, milliseconds_since_epoch
 
 WIDTH, HEIGHT = 600, 96
 LABELS = 5

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from scheduler.control.verbs import LOST
-from scheduler.events import Event, EventStream, RunFinished, RunReturned, RunSettled
 from scheduler.processor.processes import Child
-from scheduler.processor.runs import OURS, Execution, Executions
+from scheduler.processor.runs import OURS, Execution, Executions, Run
+from scheduler.processor.settlement import Disposition
 from scheduler.processor.stacks import of_coroutine, of_thread
 from scheduler.queues.running import Demand, RunningRun
 from scheduler.tasks.context import Progress
@@ -20,9 +20,8 @@ RETURNED = "returned"
 class Insight:
     """Report the runs of a processor, but for the scheduler's own."""
 
-    def __init__(self, executions: Executions, events: EventStream) -> None:
+    def __init__(self, executions: Executions) -> None:
         self._executions = executions
-        self._events = events
 
     async def describe(self, processor: str, stack_of: str | None) -> Sequence[RunningRun]:
         """Return the runs of a processor of this name, and the stack of one of them."""
@@ -35,39 +34,22 @@ class Insight:
         found = [each for each in self._going_on() if each.id == run and each.cancel(demand)]
         for each in found:
             logging.getLogger(__name__).info("%s is being cancelled by %s", run, demand.by)
-            self._follow(each, ended)
+            assert each.handling is not None
+            each.handling.add_done_callback(lambda _, run=each.run: ended(_ending_of(run)))
         return bool(found)
 
     def _going_on(self) -> list[Execution]:
         return [each for each in self._executions if not each.run.task.builtin]
 
-    def _follow(self, execution: Execution, ended: Callable[[str], None]) -> None:
-        finished = how = LOST  # also if its message could not be acked: it is redelivered
 
-        def hear(event: Event) -> None:
-            nonlocal finished, how
-            match event:
-                case RunFinished() if _is_of(execution, event):
-                    finished = event.ending.value
-                case RunSettled() if _is_of(execution, event):
-                    how = finished
-                case RunReturned() if _is_of(execution, event):
-                    how = RETURNED
-                case _:
-                    pass
-
-        def tell(_: object) -> None:
-            self._events.forget(hear)
-            ended(how)
-
-        assert execution.handling is not None
-        self._events.listen(hear, RunFinished, RunSettled, RunReturned)
-        execution.handling.add_done_callback(tell)
-
-
-def _is_of(execution: Execution, event: RunFinished | RunSettled | RunReturned) -> bool:
-    about = event.loop, event.seq, event.attempt, event.message_id
-    return about == execution.run.about
+def _ending_of(run: Run) -> str:
+    """Return how a run was settled; lost: it was not, or it is redelivered."""
+    settlement = run.settlement
+    if settlement is None or run.delivery.lost.done():
+        return LOST
+    if settlement.disposition is Disposition.REQUEUE:
+        return RETURNED
+    return LOST if settlement.ending is None else settlement.ending.value
 
 
 async def _told(execution: Execution, processor: str, with_stack: bool) -> RunningRun:

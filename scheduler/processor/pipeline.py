@@ -340,6 +340,7 @@ class Pipeline:
     async def _settle(self, run: Run) -> Verdict:
         settlement = self._announced(run, _decided(run))
         not_before = await self._perform(run, settlement)
+        run.settlement = settlement
         match settlement.disposition:
             case Disposition.ACK if not_before is None:
                 return Verdict(

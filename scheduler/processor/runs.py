@@ -26,6 +26,7 @@ from scheduler.processor.settlement import (
     Raised,
     Returned,
     RunCancelled,
+    Settlement,
 )
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
@@ -62,6 +63,7 @@ class Run:
         head: the earlier progress of its message.
         received_at: when this processor got it.
         started_at: when its turn came.
+        settlement: what is done to its message, once its successors are confirmed.
     """
 
     delivery: Delivery
@@ -74,6 +76,7 @@ class Run:
     started_at: datetime = NOT_YET
     ended_at: datetime = NOT_YET
     outcome: Outcome | None = None
+    settlement: Settlement | None = None
 
     @property
     def about(self) -> tuple[LoopId, int | None, int, str]:
@@ -304,31 +307,26 @@ class Execution:
         self.progress = checked_progress(fraction, text)
 
 
+@dataclass(eq=False)
 class Executions:
     """Track the current runs of a processor, and its free slots.
 
-    Args:
+    Attributes:
         around: the middleware of each run, but those of the scheduler itself.
         concurrency: the maximum number of concurrent runs, over all tasks.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        shutdown: Shutdown,
-        lifespan: Lifespan,
-        around: Sequence[Around],
-        threads: Threads,
-        concurrency: int,
-    ) -> None:
-        self.clock = clock
-        self.lifespan = lifespan
-        self.around = around
-        self.threads = threads
+    clock: Clock
+    shutdown: Shutdown
+    lifespan: Lifespan
+    around: Sequence[Around]
+    threads: Threads
+    concurrency: int
+
+    def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self._shutdown = shutdown
-        self._free = asyncio.Semaphore(concurrency)
-        self._free_threads = asyncio.Semaphore(threads.size)
+        self._free = asyncio.Semaphore(self.concurrency)
+        self._free_threads = asyncio.Semaphore(self.threads.size)
         self._rooms: dict[str, Sequence[asyncio.Semaphore]] = {}
         self._going: set[Execution] = set()
         self._next_look: asyncio.TimerHandle | None = None
@@ -380,7 +378,7 @@ class Executions:
         finally:
             lost.remove_done_callback(execution.stop)
             self._going.discard(execution)
-        return execution.outcome(interrupted=self._shutdown.aborted.done())
+        return execution.outcome(interrupted=self.shutdown.aborted.done())
 
     def cancel(self) -> None:
         """Cancel all running tasks."""

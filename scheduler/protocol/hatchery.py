@@ -34,7 +34,8 @@ from typing import NamedTuple
 
 from scheduler.errors import UsageError
 from scheduler.protocol.messages import PREFIX
-from scheduler.timing.durations import MILLISECOND, SECOND, ZERO, milliseconds, shown
+from scheduler.timing.durations import MILLISECOND, SECOND, ZERO, shown
+from scheduler.timing.moments import milliseconds
 
 
 class Unit(NamedTuple):

@@ -75,7 +75,8 @@ from scheduler.protocol.messages import (
     travelling,
     validated,
 )
-from scheduler.timing.durations import milliseconds, shown
+from scheduler.timing.durations import shown
+from scheduler.timing.moments import milliseconds
 from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 TOKEN_TYPE = "scheduler.token"

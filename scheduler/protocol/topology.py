@@ -75,7 +75,8 @@ from typing import Any, Literal, Self, overload
 from scheduler.protocol.calls import RETRY_KEY, retry_key, task_key
 from scheduler.protocol.hatchery import UNITS, Timer, end_pattern, header_at, timer_pattern, timers
 from scheduler.protocol.tokens import LOOP_KEY, SLICES
-from scheduler.timing.durations import SECOND, milliseconds
+from scheduler.timing.durations import SECOND
+from scheduler.timing.moments import milliseconds
 
 QueueType = Literal["quorum", "classic"]
 

@@ -36,11 +36,10 @@ import re
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
-from types import MappingProxyType
 from typing import Any, cast
 
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
@@ -295,25 +294,19 @@ Tell = Callable[[ParkedMessage], None]
 Check = Callable[[str, Mapping[str, Any]], None]
 
 
+@dataclass(eq=False)
 class FailedQueues:
     """Manage the failed queues of a namespace.
 
-    Args:
+    Attributes:
         aliases: old names of tasks, and their current names: messages parked under an old name
             belong to the current task.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        names: Names,
-        clock: Clock,
-        aliases: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        self._broker = broker
-        self._names = names
-        self._clock = clock
-        self._aliases = aliases
+    broker: Broker
+    names: Names
+    clock: Clock
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
 
     async def park(
         self,
@@ -325,11 +318,11 @@ class FailedQueues:
         timeout: timedelta | None = DEFAULT_TIMEOUT,
     ) -> None:
         """Park a message by its routing key, with the reason, and record it in the journal."""
-        message = parked(message, routing_key, reason, error, self._clock.now())
-        await self._publish(message, self._names.failed, routing_key, timeout)
-        await self._broker.publish(
+        message = parked(message, routing_key, reason, error, self.clock.now())
+        await self._publish(message, self.names.failed, routing_key, timeout)
+        await self.broker.publish(
             record_of(message),
-            exchange=self._names.scheduler,
+            exchange=self.names.scheduler,
             routing_key=RECORD_KEY,
             timeout=timeout,
         )
@@ -363,7 +356,7 @@ class FailedQueues:
         left = await self._waiting(tasks)
         with _counting(left):
             for queue, depth in left.items():
-                async with self._broker.browse(queue, limit=depth) as deliveries:
+                async with self.broker.browse(queue, limit=depth) as deliveries:
                     async for delivery in deliveries:
                         left[queue] -= 1
                         if which.has(parked := self._read(delivery)):
@@ -450,7 +443,7 @@ class FailedQueues:
             await self._send_back(parked, body, to)
 
         pacer = Pacer(rate) if rate else None
-        sweep = _Sweep(self._broker, self._read, which, send_back, tell, pacer)
+        sweep = _Sweep(self.broker, self._read, which, send_back, tell, pacer)
         return await self._take(tasks, sweep)
 
     async def purge(
@@ -475,9 +468,9 @@ class FailedQueues:
 
         async def discard(parked: ParkedMessage) -> None:
             message = _trashed(parked, deletion)
-            await self._publish(message, self._names.failed, TRASH_KEY, DEFAULT_TIMEOUT)
+            await self._publish(message, self.names.failed, TRASH_KEY, DEFAULT_TIMEOUT)
 
-        sweep = _Sweep(self._broker, self._read, which, discard, tell)
+        sweep = _Sweep(self.broker, self._read, which, discard, tell)
         return await self._take(tasks, sweep)
 
     async def restore(self, which: Selection, *, tell: Tell = lambda parked: None) -> int:
@@ -497,9 +490,9 @@ class FailedQueues:
             key = str(headers.pop(TRASHED_KEY, ""))
             headers.pop(DELETION, None)
             message = replace(parked.message, headers=own_headers(headers), expiration=None)
-            await self._publish(message, self._names.failed, key, DEFAULT_TIMEOUT)
+            await self._publish(message, self.names.failed, key, DEFAULT_TIMEOUT)
 
-        sweep = _Sweep(self._broker, self._read, which, park_again, tell)
+        sweep = _Sweep(self.broker, self._read, which, park_again, tell)
         return await self._take(None, sweep)
 
     async def _take(self, tasks: Iterable[str] | None, sweep: "_Sweep") -> int:
@@ -513,7 +506,7 @@ class FailedQueues:
         """Count the messages in each queue."""
         waiting: dict[str, int] = {}
         for queue in self._queues(tasks):
-            depth = await self._broker.depth(queue)
+            depth = await self.broker.depth(queue)
             if depth is None:
                 raise QueueNotFound(
                     f"The queue {queue!r} does not exist: run `scheduler seed` first."
@@ -523,24 +516,24 @@ class FailedQueues:
 
     def _queues(self, tasks: Iterable[str] | None) -> list[str]:
         if tasks is None:
-            return [self._names.trash]
+            return [self.names.trash]
         wanted = list(dict.fromkeys(tasks))
-        names = (*wanted, *(old for old, task in self._aliases.items() if task in wanted))
-        return [*map(self._names.failed_queue, names), self._names.failed]
+        names = (*wanted, *(old for old, task in self.aliases.items() if task in wanted))
+        return [*map(self.names.failed_queue, names), self.names.failed]
 
     def _read(self, delivery: Delivery) -> ParkedMessage:
         message, key = delivery.message, delivery.routing_key
-        if delivery.queue == self._names.trash:
+        if delivery.queue == self.names.trash:
             key = str(message.headers.get(TRASHED_KEY) or "")
-        name = delivery.queue.removeprefix(self._names.failed_queue(""))
-        if (task := self._aliases.get(name)) is not None:
+        name = delivery.queue.removeprefix(self.names.failed_queue(""))
+        if (task := self.aliases.get(name)) is not None:
             message, key = renamed(message, key, name, task)
             if key.startswith(before := f"{LOOP_KEY}{name}."):
                 key = f"{LOOP_KEY}{task}.{key.removeprefix(before)}"
         return read_parked(message, delivery.queue, key)
 
     async def _send_back(self, parked: ParkedMessage, body: bytes, to: str | None) -> None:
-        headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
+        headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self.clock.now())}
         if to is not None and parked.came_as_token:
             raise UsageError(
                 f"{parked.id!r} is a tick of the loop {parked.loop!r}, and cannot go to another "
@@ -549,9 +542,9 @@ class FailedQueues:
         if to is not None and is_call(parked.message):
             headers[f"{PREFIX}task"] = to
         message = replace(parked.message, body=body, headers=headers, expiration=None)
-        exchange, key = self._names.processor, parked.routing_key
+        exchange, key = self.names.processor, parked.routing_key
         if not parked.came_as_token:
-            exchange, key = self._names.delayed, retry_key(to or parked.task)
+            exchange, key = self.names.delayed, retry_key(to or parked.task)
         # A foreign key may be invalid text, which cannot be sent. It leads to no other task.
         key = key.encode(errors="replace").decode()
         await self._publish(message, exchange, key, DEFAULT_TIMEOUT)
@@ -562,7 +555,7 @@ class FailedQueues:
         """Publish as many of its headers as fit."""
         while True:
             try:
-                return await self._broker.publish(
+                return await self.broker.publish(
                     message, exchange=exchange, routing_key=routing_key, timeout=timeout
                 )
             except TooLarge as error:

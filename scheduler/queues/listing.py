@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -24,7 +24,6 @@ from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment
 
 MOST_DECODED = 10_000
 MOST_EPOCHS = 100_000
-T = TypeVar("T")
 V = TypeVar("V")
 _CHECKPOINT = TypeAdapter(Checkpoint)
 
@@ -119,35 +118,22 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self._shares: Sequence[int] = ()
 
     def __getitem__(self, loop: LoopId) -> RosterEntry:
-        if (listed := self.get(loop)) is None:
-            raise KeyError(loop)
-        return listed
-
-    @overload
-    def get(self, key: LoopId, default: None = None, /) -> RosterEntry | None: ...
-    @overload
-    def get(self, key: LoopId, default: RosterEntry, /) -> RosterEntry: ...
-    @overload
-    def get(self, key: LoopId, default: T, /) -> RosterEntry | T: ...
-    def get(self, key: LoopId, default: Any = None, /) -> Any:
-        """Return the latest entry of a loop; None: unknown.
+        """Return the latest entry of a loop.
 
         Raises:
+            KeyError: it is unknown.
             OutOfScope: it was not read for this loop.
         """
-        if (listed := self._decoded.get(key)) is not None:
+        if (listed := self._decoded.get(loop)) is not None:
             return listed
-        if not self.is_for(key):
-            raise OutOfScope(str(key))
-        if (entry := self.table.entry(key)) is None or (
+        if not self.is_for(loop):
+            raise OutOfScope(str(loop))
+        if (entry := self.table.entry(loop)) is None or (
             listed := entry_of(parsed_json(entry))
         ) is None:
-            return default
-        self._decoded[key] = listed
+            raise KeyError(loop)
+        self._decoded[loop] = listed
         return listed
-
-    def __contains__(self, loop: object) -> bool:
-        return isinstance(loop, LoopId) and self.get(loop) is not None
 
     def __iter__(self) -> Iterator[LoopId]:
         return (loop for loop in self.table.loops() if loop in self)

@@ -9,8 +9,8 @@ from scheduler.protocol.hatchery import AT, LONGEST, NO_WAIT, STEP, Route, route
 from scheduler.protocol.messages import LEAD, Message
 from scheduler.protocol.tokens import Token, encode, rest_key, token_key
 from scheduler.protocol.topology import Names
-from scheduler.timing.durations import MILLISECOND, ZERO, milliseconds
-from scheduler.timing.moments import Clock, milliseconds_since_epoch
+from scheduler.timing.durations import MILLISECOND, ZERO
+from scheduler.timing.moments import Clock, milliseconds, milliseconds_since_epoch
 from scheduler.timing.schedules import Once
 
 SHORTEST_LEG = timedelta(minutes=1)

@@ -73,11 +73,6 @@ def format_duration(span: timedelta) -> str:
     return text if text and not rest else text + _seconds(rest)
 
 
-def milliseconds(span: timedelta) -> int:
-    """Return the duration in whole milliseconds, rounded up so that nothing is ever early."""
-    return -(-span // MILLISECOND)
-
-
 def _read(text: object, about: str) -> timedelta:
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if not text or match is None:

@@ -1,6 +1,7 @@
 """Read the clock, and check moments: aware, within calendar years.
 
-On the wire, they are milliseconds since 1970. No other module reads the time of the machine.
+On the wire, they are milliseconds since 1970, and spans are milliseconds. No other module reads the
+time of the machine.
 """
 
 import asyncio
@@ -68,6 +69,11 @@ def utc_of(moment: datetime) -> datetime:
             f"got: {moment.isoformat()}"
         )
     return moment.astimezone(UTC)
+
+
+def milliseconds(span: timedelta) -> int:
+    """Return the duration in whole milliseconds, rounded up so that nothing is ever early."""
+    return -(-span // MILLISECOND)
 
 
 def milliseconds_since_epoch(moment: datetime) -> int:

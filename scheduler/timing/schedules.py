@@ -25,13 +25,13 @@ from scheduler.timing.durations import (
     ZERO,
     Duration,
     format_duration,
-    milliseconds,
     parse_duration,
     shown,
 )
 from scheduler.timing.moments import (
     LATEST_MS,
     UNIX_EPOCH,
+    milliseconds,
     milliseconds_since_epoch,
     moment_of,
     utc_of,

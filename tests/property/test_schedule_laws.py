@@ -9,7 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scheduler.errors import ScheduleError
-from scheduler.timing.durations import format_duration, milliseconds, parse_duration
+from scheduler.timing.durations import format_duration, parse_duration
+from scheduler.timing.moments import milliseconds
 from scheduler.timing.schedules import (
     MISSED_COUNT_LIMIT,
     Cron,

@@ -16,7 +16,8 @@ from scheduler.protocol.hatchery import (
 from scheduler.protocol.messages import LONGEST_LEAD_MS
 from scheduler.protocol.topology import QueueType
 from scheduler.settings import Settings
-from scheduler.timing.durations import MILLISECOND, milliseconds, parse_duration
+from scheduler.timing.durations import MILLISECOND, parse_duration
+from scheduler.timing.moments import milliseconds
 from tests.stage import hatched
 
 MICROSECOND = timedelta(microseconds=1)

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from scheduler.errors import ScheduleError
-from scheduler.timing.durations import LONGEST, format_duration, milliseconds, parse_duration, shown
+from scheduler.timing.durations import LONGEST, format_duration, parse_duration, shown
+from scheduler.timing.moments import milliseconds
 
 WRITTEN = [
     ("0s", timedelta(0)),
