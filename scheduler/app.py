@@ -25,7 +25,7 @@ from pydantic_core import to_json
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.keyed import Synced
-from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop, UsageError
+from scheduler.errors import RegistrationError, UnknownLoop, UsageError
 from scheduler.events import EscalationHook, Event, EventStream
 from scheduler.middleware import Around, AroundSending, require_around, require_lifespan
 from scheduler.protocol.messages import PREFIX, Message
@@ -37,7 +37,7 @@ from scheduler.sending import CallTask, Outboxes, PeriodicTask
 from scheduler.spelling import misnamed, no_such, refusing_misnamed
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop, loop_of, module_of_caller, supervision, topology_of
-from scheduler.tasks.registration import ScheduleOptions, SubscribeTo, schedule_of, task_spec
+from scheduler.tasks.registration import ScheduleOptions, SubscribeTo, named_schedule, task_spec
 from scheduler.tasks.retries import Policy, Retry
 from scheduler.tasks.tasks import DEFAULT_CONCURRENCY, DEFAULT_TASK_TIMEOUT, Executor, TaskSpec
 from scheduler.timing.durations import Duration, parse_duration, shown
@@ -210,7 +210,8 @@ class Scheduler:
                 aliases=aliases,
                 shards=shards,
             )
-            loop = loop_of(spec, _schedule(spec.name, every, cron, schedule, options), args)
+            given = {"every": every, "cron": cron, "schedule": schedule, **options}
+            loop = loop_of(spec, named_schedule(repr(spec.name), **given), args)
             self._add_task(spec)
             self._loops[loop.id] = loop
             return PeriodicTask(function, spec, self.operations)
@@ -668,19 +669,6 @@ def _check_call(bare: object, options: Iterable[str]) -> None:
             takes = [each.name for each in named if each.kind is each.KEYWORD_ONLY]
             known = (*takes, *ScheduleOptions.__annotations__)
             raise RegistrationError(misnamed("@app.periodic", option, known))
-
-
-def _schedule(
-    task: str,
-    every: Duration | None,
-    cron: str | None,
-    schedule: Recurring | None,
-    options: ScheduleOptions,
-) -> Recurring:
-    try:
-        return schedule_of(every=every, cron=cron, schedule=schedule, **options)
-    except ScheduleError as error:
-        raise ScheduleError(f"The schedule of {task!r}: {error}") from None
 
 
 def _policy(

@@ -18,11 +18,11 @@ from scheduler.control.status import Survey
 from scheduler.control.supervision import Supervisor
 from scheduler.control.timer_watch import TimerWatch
 from scheduler.control.verbs import Cancellation, Endings, Removal, Verbs
+from scheduler.middleware import Lifespan
 from scheduler.processor.call_reporter import CallReporter
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.insight import Insight
 from scheduler.processor.knowledge import Knowledge
-from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.order import Order
 from scheduler.processor.pipeline import Pipeline, Punctuality
 from scheduler.processor.processor import ProcessedApp, Processor, Worker
@@ -94,7 +94,7 @@ def processor(
         supervises: whether it takes part in supervision.
     """
     shutdown, turns = Shutdown(), LoopTurns(listing := Listing())
-    lifespan = Lifespan(app, app.lifespan, shutdown)
+    lifespan = Lifespan(app, app.lifespan, shutdown.begun)
     threads = Threads(app.settings.threads, shutdown)
     executions = Executions(clock, shutdown, lifespan, app.around_runs, threads, concurrency)
     insight = Insight(executions)

@@ -30,7 +30,7 @@ from scheduler.errors import BrokerError, NotSent, ScheduleError, SchedulerError
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.outbox import DEADLINE
 from scheduler.tasks.loops import Loop, loop_of
-from scheduler.tasks.registration import ScheduleOptions, schedule_of
+from scheduler.tasks.registration import ScheduleOptions, named_schedule
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import SECOND, ZERO, Duration, parse_duration, shown
 from scheduler.timing.moments import Clock, milliseconds
@@ -155,11 +155,8 @@ class Keyed:
             NotSent: it was not confirmed within 30 s.
             BrokerUnavailable: the broker has not responded for 30 s.
         """
-        name = self._keyed_spec.name
-        try:
-            when = schedule_of(every=every, cron=cron, schedule=schedule, **options)
-        except ScheduleError as error:
-            raise ScheduleError(f"The schedule of {name}.{key}: {error}") from None
+        given = {"every": every, "cron": cron, "schedule": schedule, **options}
+        when = named_schedule(f"{self._keyed_spec.name}.{key}", **given)
         loop = loop_of(self._keyed_spec, when, args, checked_key(self._keyed_spec, key))
         async with self._starting(loop.id) as operations:
             return (await operations.seeding.start(loop)).did

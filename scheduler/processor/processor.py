@@ -22,11 +22,10 @@ from scheduler.events import (
     TaskPaused,
     TaskResumed,
 )
-from scheduler.middleware import Around, LifespanFunction
+from scheduler.middleware import Around, Lifespan, LifespanFunction
 from scheduler.processor.call_reporter import CallReporter
 from scheduler.processor.intake import ConcurrentIntake, InOrder, Intake, Paced
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
-from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.pipeline import Pipeline
 from scheduler.processor.processes import prepare
 from scheduler.processor.publishing import FIRST_PAUSE, LONGEST_PAUSE

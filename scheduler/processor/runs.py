@@ -13,11 +13,10 @@ from types import TracebackType
 from typing import Any, cast
 
 from scheduler.brokers.contract import Delivery
-from scheduler.middleware import Around, surrounded
+from scheduler.middleware import Around, Lifespan, surrounded
 from scheduler.processor import processes as processor_processes
 from scheduler.processor import threads as processor_threads
 from scheduler.processor.child import checked_progress, refuse_to_carry
-from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.processes import Child
 from scheduler.processor.settlement import (
     Broken,

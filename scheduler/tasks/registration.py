@@ -85,6 +85,14 @@ def schedule_of(
     raise ScheduleError(f"schedule: expected an Every or a Cron, got: {shown(schedule)}")
 
 
+def named_schedule(of: str, **given: Any) -> Recurring:
+    """Return the schedule that arguments describe; an error names the loop that it is of."""
+    try:
+        return schedule_of(**given)
+    except ScheduleError as error:
+        raise ScheduleError(f"The schedule of {of}: {error}") from None
+
+
 def _check_options(source: str, options: Iterable[str]) -> None:
     for name in options:
         if name in _OPTIONS[source]:

@@ -23,7 +23,7 @@ from scheduler.events import (
     ProcessorStarted,
     RunFinished,
 )
-from scheduler.processor.lifespan import Lifespan
+from scheduler.middleware import Lifespan
 from scheduler.processor.runs import Executions, Run
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
@@ -589,7 +589,7 @@ class _EagerBroker(MemoryBroker):
             )
         delivery = _delivered(self._sent(message), exchange, routing_key)
         shutdown, around = Shutdown(), self._app.around_runs
-        lifespan = Lifespan(self._app, None, shutdown)
+        lifespan = Lifespan(self._app, None, shutdown.begun)
         lifespan.state = self._state
         runs = Executions(self._clock, shutdown, lifespan, around, Threads(1, shutdown), 1)
         await runs.begin(self._run(delivery)).task
