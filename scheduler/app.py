@@ -26,7 +26,7 @@ from pydantic_core import to_json
 from scheduler.brokers.contract import Broker
 from scheduler.control.keyed import Synced
 from scheduler.errors import RegistrationError, UnknownLoop, UsageError
-from scheduler.events import EscalationHook, Event, EventStream
+from scheduler.events import EscalationHook, Event
 from scheduler.middleware import Around, AroundSending, require_around, require_lifespan
 from scheduler.protocol.messages import PREFIX, Message
 from scheduler.protocol.tokens import LoopId
@@ -43,7 +43,7 @@ from scheduler.tasks.tasks import DEFAULT_CONCURRENCY, DEFAULT_TASK_TIMEOUT, Exe
 from scheduler.timing.durations import Duration, parse_duration, shown
 from scheduler.timing.moments import Clock, SystemClock
 from scheduler.timing.schedules import Recurring
-from scheduler.user_code import require_parameters
+from scheduler.user_code import EventStream, require_parameters
 
 if TYPE_CHECKING:
     from scheduler.brokers.memory.server import MemoryServer

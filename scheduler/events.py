@@ -1,25 +1,20 @@
-"""Define the typed events that logs, metrics and tests listen to, and hand them to listeners.
+"""Define the typed events that logs, metrics and tests listen to.
 
 Each event has its line in the log: `text` with its fields filled in, at `level`.
 """
 
-import inspect
-import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import Field, dataclass, field
 from datetime import datetime, timedelta
 from logging import DEBUG, ERROR, INFO, NOTSET, WARNING
 from typing import Any, ClassVar, dataclass_transform
 
-from scheduler.errors import RegistrationError
 from scheduler.protocol.calls import Call
 from scheduler.protocol.messages import lead_of, summary_of
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.spelling import counted
 from scheduler.timing.durations import format_duration
 from scheduler.timing.moments import exact, time_of_day
-from scheduler.user_code import UserCode, require_parameters
 
 Line = tuple[int, str]
 """The level of a line of the log, and its words."""
@@ -718,68 +713,3 @@ class EventLoopBlocked(Event):
     by: str
     place: str
     took: timedelta
-
-
-class EventStream:
-    """Hand each event to every listener, at once and in order.
-
-    A listener runs inside the scheduler, so it should be quick. Its exceptions are logged, and not
-    raised.
-    """
-
-    def __init__(self) -> None:
-        self._listeners: list[tuple[Emit, tuple[type[Event], ...]]] = []
-        self._of_kind: dict[type[Event], list[Emit]] = {}
-
-    def listen(self, listener: Emit, *kinds: type[Event]) -> Emit:
-        """Add a listener. Usable as a decorator.
-
-        Args:
-            kinds: the kinds of events to listen to; none: all.
-        """
-        require_parameters(f"The listener {listener!r}", listener, "event")
-        if inspect.iscoroutinefunction(listener):
-            raise RegistrationError(
-                f"The listener {listener!r} is a coroutine function, which would never be "
-                "awaited: write `def`, and start tasks in it."
-            )
-        self._listeners.append((listener, kinds or (Event,)))
-        self._of_kind.clear()
-        return listener
-
-    def forget(self, listener: Emit) -> None:
-        """Remove a listener."""
-        del self._listeners[[each for each, _ in self._listeners].index(listener)]
-        self._of_kind.clear()
-
-    @contextmanager
-    def listening(self, listener: Emit, *kinds: type[Event]) -> Generator[None]:
-        """Add a listener during the block."""
-        self.listen(listener, *kinds)
-        try:
-            yield
-        finally:
-            self.forget(listener)
-
-    def emit(self, event: Event) -> None:
-        """Hand an event to every listener of its kind."""
-        for listener in self.listeners_of(type(event)):
-            try:
-                listener(event)
-            except BaseException as error:
-                _log_failure(listener, error)
-
-    def listeners_of(self, kind: type[Event]) -> Sequence[Emit]:
-        """Return the listeners of a kind of event: without any, the event need not be made."""
-        if (found := self._of_kind.get(kind)) is None:
-            found = [each for each, kinds in self._listeners if issubclass(kind, kinds)]
-            self._of_kind[kind] = found
-        return found
-
-
-def _log_failure(listener: Emit, error: BaseException) -> None:
-    try:
-        with UserCode("the listener"):
-            raise error
-    except Exception:
-        logging.getLogger(__name__).exception("The listener %r failed", listener)

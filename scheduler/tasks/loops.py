@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from pydantic import ConfigDict
 
 from scheduler.errors import InvalidArguments, RegistrationError
-from scheduler.events import EventStream
 from scheduler.protocol.messages import WIRE, Moment
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Binding, Names, Topology, topology
@@ -20,6 +19,7 @@ from scheduler.tasks.retries import Policy, Retry
 from scheduler.tasks.tasks import SUPERVISION, Arguments, TaskSpec
 from scheduler.timing.durations import shown
 from scheduler.timing.schedules import Every, Schedule
+from scheduler.user_code import EventStream
 
 if TYPE_CHECKING:
     from scheduler.settings import Settings
