@@ -28,6 +28,8 @@ APPS = Path(__file__).parent / "apps"
 SHOP = f"{APPS}/shop.py:app"
 LOOPS = ("report", "sell", "wait_for_input")
 TIME_LIMIT = 50
+PASSWORD = "open-sesame-17"
+UNREACHABLE = f"amqp://shop:{PASSWORD}@127.0.0.1:1/"  # nobody listens on port 1
 Process = warm.Program | subprocess.Popen[bytes]
 Start = Callable[
     [Sequence[str], Path, Mapping[str, str], tuple[int, int, int]],

@@ -117,38 +117,6 @@ def test_a_paused_task_is_left_alone_until_it_is_resumed(shop: CommandLine) -> N
     assert "only a loop is resumed at once" in shop("resume", "bill", "--now").err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["mail"], "to: "),
-        (["mail", "--args", "{"], "--args: expected a JSON object such as"),
-        (["mail", "--args", "[1]"], "got '[1]'."),
-        (["mail", "--args", "[" * 100_000], "...: maximum recursion depth exceeded"),
-        (["mial", "--args", "{}"], "mail"),
-        (["tidy"], "gets no calls"),
-        (["mail", "--in", "1s", "--at", "2090-01-01"], "give --in or --at, not both"),
-        (["mail", "--args", '{"to": "x"}', "--in", "soon"], "--in: "),
-        ([], "The command needs the argument TASK"),
-    ],
-)
-def test_a_call_that_cannot_be_sent_is_refused(
-    offline: CommandLine, tmp_path: Path, arguments: list[str], words: str
-) -> None:
-    (tmp_path / "shop.py").write_text(SHOP.format(namespace="shop"))
-    done = offline("send", *arguments, SCHEDULER_APP="shop.py:app")
-    assert words in done.err
-    assert "Traceback" not in done.err
-    assert done.code in (1, 2)
-
-
-def test_a_call_to_the_embedded_broker_is_refused(offline: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(SHOP.format(namespace="shop"))
-    command = "send", "bill", "--args", '{"order": 1}'
-    done = offline(*command, SCHEDULER_APP="shop.py:app", SCHEDULER_BROKER_URL="memory://")
-    assert (done.code, done.out) == (2, "")
-    assert "memory:// lives within one process" in done.err
-
-
 CALL = ["send", "mail", "--args", '{"to": "x"}']
 SAFE = "shop.py:safe"
 LOOKS = (

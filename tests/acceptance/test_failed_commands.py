@@ -201,6 +201,9 @@ def test_the_list_is_a_table_of_what_matters(desk: Desk):
     assert words[0] == ("m1", "sms", "-", "exhausted", "ValueError:", "boom", "m1")
     assert [row[1] for row in done.rows] == ["sms", "sms", "mail", "audit", "gone"]
     assert "no queue of a task is bound for its routing key" in done.out
+    done = desk("list", "--task", "smss")
+    assert done.code == MISUSE
+    assert "There is no task 'smss'; did you mean 'sms'?" in refused(done)
 
 
 def test_a_terminal_shows_as_much_of_an_id_as_a_verb_needs(desk: Desk):
@@ -339,27 +342,3 @@ def test_purging_asks_first(desk: Desk):
     purged = desk("purge", "--task", "sms", answer="y\n")
     assert (purged.code, purged.out.splitlines()[-1]) == (FINE, "2 purged")
     assert desk.left == ["m3", "m4", "m5"]
-
-
-MISUSES: list[tuple[list[str], str]] = [
-    (["list", "--task", "smss"], "There is no task 'smss'; did you mean 'sms'?"),
-    (["list", "--reason", "exausted"], "There is no reason to park 'exausted'; did you mean"),
-    (["show"], "The command needs the argument ID"),
-    (["show", "a", "b"], "There is no module 'a'."),
-    (["replay"], "the IDs of messages, --task, --reason or --all"),
-    (["replay", "m1", "--task", "sms"], "--all, --task and --reason cannot be combined"),
-    (["purge", "m1", "--reason", "broken", "--yes"], "cannot be combined"),
-    (["replay", "--all", "--rate", "fast"], 'such as "50/s" or "100/m", got \'fast\''),
-    (
-        ["replay", "--all", "--args", "[1]"],
-        "--args: expected a JSON object such as",
-    ),
-]
-
-
-def test_misuse_is_told_and_changes_nothing(desk: Desk):
-    for arguments, told in MISUSES:
-        done = desk(*arguments)
-        assert done.code == MISUSE
-        assert told in refused(done)
-    assert desk.left == ["m1", "m2", "m3", "m4", "m5"]

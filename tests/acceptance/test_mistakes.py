@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli.commands import ELSEWHERE
 from tests.acceptance.conftest import CommandLine
 
 APP = """
@@ -56,90 +55,8 @@ def here(tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path)
 
 
-def test_a_setting_that_there_is_not_is_answered_with_the_nearest(here: CommandLine) -> None:
-    done = here("dev", "shop.py:app", "--for", "1s", SCHEDULER_CONCURENCY="5")
-    assert done.code == 2
-    assert done.err.splitlines()[-1] == (
-        "scheduler: There is no setting SCHEDULER_CONCURENCY: did you mean SCHEDULER_CONCURRENCY?"
-    )
-    assert "Traceback" not in done.err
-
-
-@pytest.mark.parametrize("command", ["beat", "help", "purge", "rm", "worker"])
-def test_a_command_of_another_program_is_answered_with_the_one_here(
-    here: CommandLine, command: str
-) -> None:
-    done = here(command)
-    told = f"No such command '{command}'. Did you mean `scheduler {ELSEWHERE[command]}`?"
-    assert (done.code, told in done.err) == (2, True)
-    assert here(*ELSEWHERE[command].split(), "--help").code == 0
-
-
-def test_a_command_that_a_group_has_not_is_answered_with_those_that_it_has(
-    here: CommandLine,
-) -> None:
-    done = here("import", "apscheduler", "shop.py")
-    told = "There is no command 'apscheduler'; there are: celery, cronjob, crontab."
-    assert (done.code, told in done.err) == (2, True)
-
-
-def test_a_word_too_many_is_answered_with_the_arguments_that_there_are(here: CommandLine) -> None:
-    done = here("next", "shop.py", "poll")
-    told = "Error: `scheduler next` takes APP, and got poll as well."
-    assert (done.code, done.err.splitlines()[-1]) == (2, told)
-
-
-def test_a_file_that_there_is_not_is_no_loop(here: CommandLine) -> None:
-    done = here("status", "nosuch.py", SCHEDULER_APP="shop.py")
-    assert (done.code, "There is no file 'nosuch.py' in '/" in done.err) == (2, True)
-
-
 def test_a_word_is_an_app_where_none_is_named_else(here: CommandLine) -> None:
-    done = here("status", "nosuch")
-    assert (done.code, "There is no module 'nosuch'. Modules are" in done.err) == (2, True)
     assert here("next", "shop").out.startswith("poll")
-
-
-@pytest.mark.parametrize("words", [["sell", "n=5"], ["shop", "sell", "5"], ["sell", "--n", "5"]])
-def test_how_arguments_are_sent_is_told(here: CommandLine, words: list[str]) -> None:
-    done = here("send", *words, SCHEDULER_APP="shop")
-    told = "is no option: the arguments are one JSON object, such as --args '{\"n\": 1}'."
-    assert (done.code, told in done.err) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("command", "words", "told"),
-    [
-        (
-            "schedule set",
-            ["poll", "--every", "5s", "--grace", "5s"],
-            "--grace needs --catch-up skip, got: --catch-up latest",
-        ),
-        (
-            "schedule set",
-            ["poll", "--every", "5s", "--offset", "1s"],
-            "--offset needs --fixed-rate",
-        ),
-        ("scheduled list", ["--task", "sel"], "There is no task 'sel'; did you mean 'sell'?"),
-        ("pause", ["\udcff"], "'\\udcff' is neither UTF-8 text nor an existing file."),
-        ("status", ["--key", "\udcff"], "'\\udcff' is neither UTF-8 text nor an existing file."),
-    ],
-)
-def test_an_option_with_a_wrong_value_is_told(
-    here: CommandLine, command: str, words: list[str], told: str
-) -> None:
-    done = here(*command.split(), "shop.py", *words)
-    assert (done.code, done.out) == (2, "")
-    assert told in done.err.splitlines()[-1]
-    assert "Traceback" not in done.err
-
-
-def test_a_reason_that_there_is_not_is_answered_with_those_that_there_are(
-    here: CommandLine,
-) -> None:
-    done = here("failed", "list", "shop.py:app", "--reason", "exhasted")
-    assert done.code == 2
-    assert "exhausted" in done.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

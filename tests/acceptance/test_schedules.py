@@ -4,8 +4,6 @@ import getpass
 import re
 import socket
 
-import pytest
-
 from tests.acceptance.conftest import CommandLine
 
 WRONG, MISUSE = 1, 2
@@ -60,33 +58,6 @@ def test_programs_are_told_who_has_set_a_schedule_with_any_options(seeded: Comma
     assert told.out.splitlines()[1].startswith("every 1h at fixed rate, offset 5m, set by ")
     told = seeded("schedule", "set", "sell", "--cron", "0 9 * * *", "--tz", "Europe/Berlin")
     assert told.out.splitlines()[1].startswith("0 9 * * * in Europe/Berlin: at 09:00")
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ([], "A schedule is --every or --cron, one of them: --every 5m, or --cron "),
-        (["--every", "5m", "--cron", "@daily"], "A schedule is --every or --cron, one of them"),
-        (["--every", "5m", "--tz", "UTC"], "--tz goes with --cron, not with --every"),
-        (["--every", "5x"], "--every: expected a number and a unit"),
-        (["--every", "10ms"], "--every: expected at least 100ms, got: 10ms"),
-        (["--every", "1m", "--catch-up", "al"], "--catch-up: expected one of 'latest', "),
-        (
-            ["--every", "1m", "--catch-up", "all"],
-            "--catch-up all needs a grid to catch up on: use --fixed-rate, or --catch-up latest",
-        ),
-        (["--cron", "0 9 * * MOX"], "the day of week field takes 0-7 or SUN-SAT"),
-        (["--cron", "0 9 * * *", "--tz", "Europe/Berln"], "did you mean Europe/Berlin"),
-    ],
-)
-def test_a_bad_schedule_is_told_in_the_words_of_the_command(
-    offline: CommandLine, options: list[str], told: str
-) -> None:
-    environment = {"SCHEDULER_APP": f"{__file__.rpartition('/')[0]}/apps/shop.py"}
-    done = offline("schedule", "set", "report", *options, **environment)
-    assert (done.code, done.out) == (MISUSE, "")
-    assert told in done.err
-    assert len(done.err.splitlines()) == 1
 
 
 def test_a_schedule_of_no_loop_is_refused(scheduler: CommandLine) -> None:

@@ -98,22 +98,6 @@ def test_a_watch_shows_what_changes_until_it_is_interrupted(seeded: CommandLine)
     assert "Traceback" not in done.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--watch"], "--watch shows all loops in a terminal"),
-        (["--watch", "--json"], "omit LOOP and --json"),
-        (["report", "--watch"], "omit LOOP and --json"),
-    ],
-)
-def test_a_watch_is_of_all_loops_in_a_terminal(
-    offline: CommandLine, arguments: list[str], told: str
-):
-    done = offline("status", *arguments, SCHEDULER_APP=SHOP)
-    assert (done.code, done.out if "--json" not in arguments else "") == (2, "")
-    assert told in done.output
-
-
 def test_a_watch_leaves_the_broker_time(offline: CommandLine):
     done = offline.in_terminal("status", SHOP, "--watch", "--interval", "100ms")
     assert (done.code, "--interval must be at least 1s" in done.out) == (2, True)

@@ -79,16 +79,3 @@ def test_whether_a_processor_lives_is_asked_at_its_port(offline: CommandLine, po
         assert (told.code, json.loads(told.out)) == (FINE, {"live": True, "why": ""})
         processor.signal()
         assert processor.end().code == FINE
-
-
-def test_whether_a_processor_lives_is_not_known_without_a_port(offline: CommandLine):
-    done = offline("doctor", SHOP, "--live")
-    assert (done.code, done.out) == (MISUSE, "")
-    assert "SCHEDULER_HEALTH_PORT" in done.err
-
-
-def test_what_kubernetes_makes_of_the_name_of_a_service_is_told(offline: CommandLine):
-    done = offline("run", SHOP, SCHEDULER_METRICS_PORT="tcp://10.0.0.7:9100")
-    assert (done.code, done.out) == (MISUSE, "")
-    assert "SCHEDULER_METRICS_PORT: " in done.err
-    assert "enableServiceLinks: false" in done.err

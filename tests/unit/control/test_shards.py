@@ -20,7 +20,7 @@ from scheduler.tasks.tasks import SUPERVISION
 from tests.faulty import Call, FaultyBroker, Operation
 from tests.stage import Stage, new_app, of, processor_of, program_of
 
-KEYS = [f"k{number}" for number in range(32)]
+KEYS = [f"k{number}" for number in range(12)]
 LOOPS = len(KEYS) + 1
 WRITES: tuple[Operation, ...] = "declare", "unbind", "publish", "delete"
 

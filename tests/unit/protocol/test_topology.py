@@ -365,15 +365,24 @@ def test_a_key_of_something_else_names_no_loop(key: str):
 @pytest.mark.parametrize("source", [NAMES.processor, NAMES.rerouted])
 async def test_a_token_goes_to_one_shard_of_its_task(shards: int, source: str):
     wanted = topology("shop", ["a", "b"], called=["a"], shards={"a": shards})
-    queues, found = NAMES.processor_queues("a", shards), Counter[str]()
-    for number in range(60):
-        loop = LoopId("a", f"k{number}")
-        ends = await arrivals(wanted, source, token_key(loop, route(timedelta(hours=number)).key))
-        assert ends == {queues[slice_of(loop) % shards]}
-        found.update(ends)
-    assert found.keys() == set(queues)
-    assert await arrivals(wanted, source, token_key(LoopId("a"), ZEROS)) == {queues[0]}
-    assert await arrivals(wanted, NAMES.calls, "task.a") == {queues[0]}
+    queues, due = NAMES.processor_queues("a", shards), Counter[str]()
+    server = MemoryServer()
+    async with MemoryBroker(server) as broker:
+        await broker.declare(wanted)
+
+        async def send(exchange: str, key: str, queue: str) -> None:
+            server.publish(Message(b"m"), exchange, key)
+            due[queue] += 1
+            depths = {each.name: await broker.depth(each.name) for each in wanted.queues}
+            assert Counter({name: each.ready for name, each in depths.items() if each}) == due
+
+        for number in range(60):
+            loop = LoopId("a", f"k{number}")
+            key = token_key(loop, route(timedelta(hours=number)).key)
+            await send(source, key, queues[slice_of(loop) % shards])
+        assert due.keys() == set(queues)
+        await send(source, token_key(LoopId("a"), ZEROS), queues[0])
+        await send(NAMES.calls, "task.a", queues[0])
 
 
 @pytest.mark.parametrize("name", ["{}", "user-{}", "order-{}0", "k{}.eu"])

@@ -68,10 +68,17 @@ ALONE = ("-p", "no:asyncio")
 SCOPE = ("-o", "asyncio_default_fixture_loop_scope=function")
 
 
-def run_pytest(project: Path, tests: str, *options: str, conftest: str = CONFTEST) -> str:
+MARKED = TESTS + OTHERS + "\npytestmark = pytest.mark.asyncio\n"
+
+
+def run_pytest(project: Path, *options: str, **tests: str) -> str:
+    """What pytest says of these files: in `shop` there is an app, in `bare` there is none."""
     (project / "pytest.ini").write_text("[pytest]\n")
-    (project / "conftest.py").write_text(conftest)
-    (project / "test_shop.py").write_text(tests)
+    for folder in "shop", "bare":
+        (project / folder).mkdir()
+    (project / "shop" / "conftest.py").write_text(CONFTEST)
+    for name, text in tests.items():
+        (project / name.replace("_", "/test_", 1)).with_suffix(".py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-W", "error", "--strict-markers", *options]
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider"], cwd=project, capture_output=True, text=True
@@ -82,39 +89,31 @@ def run_pytest(project: Path, tests: str, *options: str, conftest: str = CONFTES
 @pytest.mark.parametrize(
     ("options", "tests", "passed"),
     [
-        (ALONE, TESTS, 5),
-        ((*SCOPE, "--asyncio-mode=strict"), TESTS, 5),
-        ((*SCOPE, "--asyncio-mode=auto"), TESTS + OTHERS, 6),
-        (
-            (*SCOPE, "--asyncio-mode=strict"),
-            TESTS + OTHERS + "\npytestmark = pytest.mark.asyncio\n",
-            6,
-        ),
+        (ALONE, {"shop_all": TESTS}, 5),
+        ((*SCOPE, "--asyncio-mode=strict"), {"shop_all": TESTS, "shop_marked": MARKED}, 11),
+        ((*SCOPE, "--asyncio-mode=auto"), {"shop_all": TESTS + OTHERS}, 6),
     ],
-    ids=["alone", "strict", "auto", "marked"],
+    ids=["alone", "strict", "auto"],
 )
 def test_a_test_runs_in_virtual_time_whatever_runs_the_others(
-    tmp_path: Path, options: tuple[str, ...], tests: str, passed: int
+    tmp_path: Path, options: tuple[str, ...], tests: dict[str, str], passed: int
 ) -> None:
-    told = run_pytest(tmp_path, tests, *options)
+    told = run_pytest(tmp_path, *options, **tests)
     assert f"{passed} passed in" in told, told
 
 
-def test_a_failure_is_shown_where_it_is(tmp_path: Path) -> None:
-    test = "async def test_shop(scheduler_kit):\n    scheduler_kit.assert_ran('greet')\n"
-    told = run_pytest(tmp_path, test, *ALONE)
+def test_a_failure_is_shown_where_it_is_and_misuse_is_told(tmp_path: Path) -> None:
+    told = run_pytest(
+        tmp_path,
+        *ALONE,
+        shop_fails="async def test(scheduler_kit):\n    scheduler_kit.assert_ran('greet')\n",
+        shop_waits="def test(scheduler_kit): ...\n",
+        bare_lacks="async def test(scheduler_kit): ...\n",
+    )
     error = "AssertionError: Expected greet to run at least once; it ran 0 times"
     assert f">       scheduler_kit.assert_ran('greet')\nE       {error}" in told, told
-
-
-def test_a_project_without_an_app_is_told_what_to_define(tmp_path: Path) -> None:
-    told = run_pytest(tmp_path, "async def test_shop(scheduler_kit): ...\n", *ALONE, conftest="")
-    assert "define that in your conftest.py" in told
-
-
-def test_a_test_that_cannot_wait_is_told_so(tmp_path: Path) -> None:
-    told = run_pytest(tmp_path, "def test_shop(scheduler_kit): ...\n", *ALONE)
     assert "A test with scheduler_kit must be an `async def`." in told
+    assert "define that in your conftest.py" in told
 
 
 def test_who_does_not_use_it_loads_next_to_nothing() -> None:
