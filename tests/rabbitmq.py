@@ -33,6 +33,7 @@ SELDOM = "[{rabbit,[{quorum_tick_interval,60000},{collect_statistics_interval,30
 # A quorum queue that could not hand on a message, because the next queue was not up yet, tries it
 # again after three minutes, unless the broker is told otherwise.
 TRIES_AGAIN = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 3000}]}]."
+IN_MEMORY, ROOM = Path("/dev/shm"), 4 << 30
 BELOW_OUTGOING = range(10_000, 32_768)  # where Linux begins: net.ipv4.ip_local_port_range
 URL_VARIABLE = "SCHEDULER_TEST_BROKER_URL"
 ROOT_VARIABLE = "SCHEDULER_TEST_RABBITMQ_ROOT"
@@ -443,7 +444,11 @@ def find_server_directory() -> Path | None:
 
 
 def temporary_directory(root: Path) -> Path:
-    return Path(tempfile.gettempdir()) if root == Path("/") else root / "tmp"
+    """In memory, if there is room: what a node that is killed has written stays there as well."""
+    if root != Path("/"):
+        return root / "tmp"
+    has_room = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ROOM
+    return IN_MEMORY if has_room else Path(tempfile.gettempdir())
 
 
 def root_of_nodes() -> Path:

@@ -35,13 +35,13 @@ def processes_of(field: Field) -> set[int]:
 
 async def test_what_is_longer_than_its_time_is_killed_and_tried_again(working: Field) -> None:
     working.call("seed", PROCESS="1")
-    process = working.start("run", PROCESS="1", TAKES="600", TIMEOUT="5s")
+    process = working.start("run", PROCESS="1", TAKES="600", TIMEOUT="3s")
     await working.until(lambda: len(working.notes("start")) >= 3)
     working.stop()
     first, second, third = working.notes("start")[:3]
     assert [each["attempt"] for each in (first, second, third)] == [1, 2, 3]
     assert not any(is_there(each["pid"]) for each in (first, second))
-    assert "it ran longer than its timeout of 5 s" in working.output_of(process)
+    assert "it ran longer than its timeout of 3 s" in working.output_of(process)
     assert not working.notes("end")
 
 
