@@ -444,9 +444,14 @@ def find_server_directory() -> Path | None:
 
 
 def temporary_directory(root: Path) -> Path:
-    """In memory, if there is room: what a node that is killed has written stays there as well."""
+    """In memory for tests, if there is room: what a killed node has written stays there as well.
+
+    Benchmarks and storms need a disk.
+    """
     if root != Path("/"):
         return root / "tmp"
+    if "PYTEST_VERSION" not in os.environ:
+        return Path(tempfile.gettempdir())
     has_room = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ROOM
     return IN_MEMORY if has_room else Path(tempfile.gettempdir())
 
