@@ -325,7 +325,9 @@ class Picture:
     def hear_of_entry(self, loop: LoopId) -> None:
         """Note that the listing has a new entry of a loop; ignore loops beyond the limit."""
         if loop.is_whole or loop in self.loops or not self.is_full:
-            self.enter(self.listing[loop])
+            listed = self.listing.get(loop)  # None: it is unreadable
+            if listed is not None:
+                self.enter(listed)
 
     def enter(self, listed: RosterEntry) -> None:
         """Show the latest entry of a loop."""

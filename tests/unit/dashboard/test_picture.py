@@ -33,7 +33,7 @@ from scheduler.protocol.tokens import (
     encode,
     token_key,
 )
-from scheduler.queues.entries import RosterEntry
+from scheduler.queues.entries import RosterEntry, messages_of, parts_of
 from scheduler.queues.failed import Reason, kind_of, parked, record_of
 from scheduler.queues.journal import JournalEntry
 from scheduler.tasks.tasks import SUPERVISION
@@ -255,3 +255,14 @@ def test_routine_pushes_out_no_failure_and_no_operation() -> None:
     assert found[:2] == [("poll", Verb.PAUSE), ("other", Ending.ESCALATED)]
     assert found.count(("poll", Ending.SUCCEEDED)) == ROUTINE_KEPT
     assert found.count(("poll", Ending.ESCALATED)) == FAILURES_KEPT
+
+
+def test_a_new_entry_is_shown_unless_it_is_unreadable() -> None:
+    picture = Picture("test")
+    (part,) = parts_of(next(messages_of([RosterEntry(POLL, Every("10s"), at=START)])))
+    for number, loop in enumerate(("poll", "spoilt")):
+        changes = {"task": loop} if loop == "poll" else {"task": loop, "schedule": {"moon": 1}}
+        first = picture.listing.enter_first(part | changes, number)
+        assert first is not None
+        picture.hear_of_entry(first.loop)
+    assert [*picture.loops] == [POLL]
