@@ -38,10 +38,8 @@ from scheduler.cli.printing import print_line
 from scheduler.cli.schedules import warn_of_doubts
 from scheduler.control.doctor import explaining_refusals, require_fit
 from scheduler.errors import SettingsError, UsageError
-from scheduler.events import Emit
-from scheduler.processor.health import Health
-from scheduler.processor.pages import serving
-from scheduler.processor.processor import CLOSING_TIMEOUT, Processor, Worker
+from scheduler.processor.health import Health, serving
+from scheduler.processor.processor import CLOSING_TIMEOUT, Processor
 from scheduler.processor.watchdog import Watchdog
 from scheduler.program import Program, processor
 from scheduler.protocol.administration import rights_to_process
@@ -141,7 +139,8 @@ async def _develop(app: Scheduler, span: timedelta | None, port: int | None) -> 
     async with MemoryBroker(server) as broker, _shown(app, server, port):
         await Program(app, broker, SystemClock()).seeding.seed()
         ours = _processor(app, broker, list(app.tasks), None)
-        return await _work(ours, app.events.emit, span)
+        with Watchdog(app.events.emit):
+            return await _work(ours, span)
 
 
 @asynccontextmanager
@@ -168,22 +167,24 @@ async def _process(
     _stop_on_signal()
     broker = remote_broker(app, patient=True)
     ours = _processor(app, broker, tasks, concurrency)
-    async with _observable(app, broker, ours.worker, health, metrics), broker:
-        require_fit(broker)
-        with explaining_refusals(broker, rights_to_process(app.names)):
-            return await _work(ours, app.events.emit, None)
+    with Watchdog(app.events.emit) as watchdog:
+        checks = Health(broker, ours.worker, watchdog)
+        async with _observable(app, checks, health, metrics), broker:
+            require_fit(broker)
+            with explaining_refusals(broker, rights_to_process(app.names)):
+                return await _work(ours, None)
 
 
 @asynccontextmanager
 async def _observable(
-    app: Scheduler, broker: Broker, worker: Worker, health: int | None, metrics: int | None
+    app: Scheduler, checks: Health, health: int | None, metrics: int | None
 ) -> AsyncGenerator[None]:
     """Serve the health and the metrics of a processor at their ports, if they have any."""
     pages: dict[int, dict[str, WSGIApplication]] = {}
     async with AsyncExitStack() as stack:
         if health is not None:
-            checked = await stack.enter_async_context(Health(broker, worker))
-            pages.setdefault(health, {}).update(checked.pages)
+            await stack.enter_async_context(checks)
+            pages.setdefault(health, {}).update(checks.pages)
         if metrics is not None:
             pages.setdefault(metrics, {})["/metrics"] = _metrics_page(app)
         for port, answers in pages.items():
@@ -306,7 +307,7 @@ def _processor(
     )
 
 
-async def _work(ours: Processor, emit: Emit, span: timedelta | None) -> int:
+async def _work(ours: Processor, span: timedelta | None) -> int:
     """Run a processor until a signal, or the end of the span; return how many threads are left."""
     worker = ours.worker
 
@@ -317,7 +318,7 @@ async def _work(ours: Processor, emit: Emit, span: timedelta | None) -> int:
     on_signal(stop)
     if span is not None:
         asyncio.get_running_loop().call_later(span.total_seconds(), worker.stop)
-    with Watchdog(emit), in_lifespan():
+    with in_lifespan():
         await ours.run()
     return ours.threads.going
 

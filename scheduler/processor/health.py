@@ -1,4 +1,4 @@
-"""Serve liveness and readiness of a processor.
+"""Serve liveness and readiness of a processor over HTTP.
 
 =========  ======================================================================================
 page       is 200, unless
@@ -10,33 +10,46 @@ page       is 200, unless
 
 Otherwise it is 503. Both are a JSON object with the reason. A processor stays alive when the broker
 is down: it reconnects by itself.
+
+Threads serve the pages, which respond when the event loop cannot. One, with its own event loop,
+reads all requests: a slow one costs no more than its connection, for some seconds, and their number
+is limited. A separate thread makes each page, so that a long one, such as the metrics of many
+loops, does not hold up a probe.
 """
 
 import asyncio
 import http.client
 import json
-import logging
+import os
+import socket
 import sys
 import threading
-import traceback
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from io import BytesIO
 from time import monotonic
 from typing import Any, Self, cast
+from urllib.parse import unquote
+from wsgiref.handlers import SimpleHandler
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from scheduler.brokers.contract import Broker, cancelled
-from scheduler.errors import BrokerError
+from scheduler.errors import BrokerError, PortUnavailable
 from scheduler.processor.processor import Worker
+from scheduler.processor.watchdog import Watchdog
 
-BEAT_S = 1.0
 BLOCKED_AFTER_S = 10.0
 ASK_AGAIN_S = 5.0
 ASK_SOON_S = 1.0
 ASK_AT_LEAST_EVERY_S = 60.0
 NO_ANSWER_S = 10.0
-STACK_DEPTH = 15
 ASKING_SHARE = 20  # asking takes at most this share of the time
+LONGEST_VISIT_S = 10.0
+# More than arrive while one request is read: asyncio takes 100 at once.
+MOST_VISITS = 300
+MOST_AT_THE_DOOR = 1024
+LONGEST_REQUEST = 16 * 1024
 
 
 class Health:
@@ -46,26 +59,21 @@ class Health:
     broker nothing.
     """
 
-    def __init__(self, broker: Broker, worker: Worker) -> None:
+    def __init__(self, broker: Broker, worker: Worker, watchdog: Watchdog) -> None:
         self._broker = broker
         self._worker = worker
-        self._thread = threading.get_ident()
-        self._beaten_at = monotonic()
+        self._watchdog = watchdog
         self._asking_since: float | None = None
         self._unheard_of: list[str] = []
-        self._told = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._asking: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._tasks = [
-            asyncio.create_task(self._beat(), name="health beat"),
-            asyncio.create_task(self._keep_asking(), name="health asking"),
-        ]
+        self._asking = asyncio.create_task(self._keep_asking(), name="health")
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        for task in self._tasks:
-            await cancelled(task)
+        if self._asking is not None:
+            await cancelled(self._asking)
 
     @property
     def pages(self) -> Mapping[str, WSGIApplication]:
@@ -76,20 +84,10 @@ class Health:
 
     def why_not_live(self) -> list[str]:
         """Return what is wrong with the event loop; empty: it is alive."""
-        silence = monotonic() - self._beaten_at
-        if silence < BLOCKED_AFTER_S:
-            self._told = False
+        block = self._watchdog.block
+        if block is None or (silence := monotonic() - block.since) < BLOCKED_AFTER_S:
             return []
-        stack = traceback.extract_stack(sys._current_frames().get(self._thread), STACK_DEPTH)  # pyright: ignore[reportPrivateUsage]
-        line = stack[-1]
-        why = (
-            f"the event loop has been blocked for {silence:.0f} s, "
-            f"now by {line.filename}:{line.lineno} ({line.name})"
-        )
-        if not self._told:
-            self._told = True
-            logging.getLogger(__name__).error("%s\n%s", why, "".join(stack.format()))
-        return [why]
+        return [f"the event loop has been blocked for {silence:.0f} s by {block}"]
 
     def why_not_ready(self) -> list[str]:
         """Return what keeps it from processing; empty: it is ready."""
@@ -108,11 +106,6 @@ class Health:
             return [f"{self._broker.address} does not respond; it may be blocked by an alarm"]
         missing = dict.fromkeys((*self._worker.silent, *self._unheard_of))
         return [f"no deliveries from {queue}" for queue in missing]
-
-    async def _beat(self) -> None:
-        while True:
-            self._beaten_at = monotonic()
-            await asyncio.sleep(BEAT_S)
 
     async def _keep_asking(self) -> None:
         """Ask the broker for its side: it may not know a consumer that seems active."""
@@ -163,3 +156,105 @@ def _page(what: str, why_not: Callable[[], list[str]]) -> WSGIApplication:
         return [body.encode()]
 
     return answer
+
+
+@contextmanager
+def serving(port: int, pages: Mapping[str, WSGIApplication]) -> Generator[None]:
+    """Serve pages by path at a port of all addresses, inside the block.
+
+    Raises:
+        PortUnavailable: the port is in use, or not permitted.
+    """
+    try:
+        if socket.has_dualstack_ipv6():
+            door = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        else:
+            door = socket.create_server(("", port))
+    except OSError as error:
+        raise PortUnavailable(
+            f"Port {port} cannot be listened on: {os.strerror(error.errno or 0)}. Nothing was "
+            "started. Choose another one: two processors on one machine need a port each."
+        ) from None
+    over = Future[None]()
+    serve = _Visits(pages).serve
+    thread = threading.Thread(
+        target=lambda: asyncio.run(serve(door, over)), name=f"pages {port}", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set_result(None)
+        thread.join()
+
+
+class _Visits:
+    """Handle the open connections: one request, and one response each."""
+
+    def __init__(self, pages: Mapping[str, WSGIApplication]) -> None:
+        self._makers = {path: (page, ThreadPoolExecutor(1)) for path, page in pages.items()}
+        self._going: dict[asyncio.Task[None] | None, asyncio.StreamWriter] = {}
+
+    async def serve(self, door: socket.socket, over: Future[None]) -> None:
+        server = await asyncio.start_server(self._visit, sock=door, limit=LONGEST_REQUEST)
+        door.listen(MOST_AT_THE_DOOR)
+        await asyncio.wrap_future(over)
+        server.close()
+        for visit in tuple(self._going):
+            self._send_away(visit)
+        for _, thread in self._makers.values():
+            thread.shutdown(cancel_futures=True)
+
+    def _send_away(self, visit: asyncio.Task[None] | None) -> None:
+        self._going.pop(visit).transport.abort()
+        if visit is not None:
+            visit.cancel()
+
+    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        this = asyncio.current_task()
+        self._going[this] = writer
+        if len(self._going) > MOST_VISITS:
+            self._send_away(next(iter(self._going)))
+        with suppress(TimeoutError, OSError, asyncio.CancelledError):
+            async with asyncio.timeout(LONGEST_VISIT_S):
+                writer.write(await self._answer(reader))
+                writer.close()
+                await writer.wait_closed()
+        writer.transport.abort()
+        self._going.pop(this, None)
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            environ = _understood(await reader.readuntil(b"\r\n\r\n"))
+        except (ValueError, EOFError, asyncio.LimitOverrunError, http.client.HTTPException):
+            return b"HTTP/1.0 400 Bad Request\r\n\r\n"
+        if (maker := self._makers.get(environ["PATH_INFO"])) is None:
+            return _made(self._missing, environ)
+        page, thread = maker
+        return await asyncio.get_running_loop().run_in_executor(thread, _made, page, environ)
+
+    def _missing(self, environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        start("404 Not Found", [("Content-Type", "text/plain")])
+        return [f"There are: {', '.join(self._makers)}\n".encode()]
+
+
+def _understood(request: bytes) -> WSGIEnvironment:
+    reader = BytesIO(request)
+    method, target, protocol = reader.readline().decode("latin-1").split()
+    headers = http.client.parse_headers(reader)
+    path, _, query = target.partition("?")
+    named = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()}
+    return {
+        **named,
+        "REQUEST_METHOD": method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote(path, "latin-1"),
+        "QUERY_STRING": query,
+        "SERVER_PROTOCOL": protocol,
+    }
+
+
+def _made(page: WSGIApplication, environ: WSGIEnvironment) -> bytes:
+    answer = BytesIO()
+    SimpleHandler(BytesIO(), answer, sys.stderr, environ).run(page)
+    return answer.getvalue()

@@ -13,7 +13,7 @@ import threading
 from datetime import timedelta
 from time import monotonic
 from types import FrameType
-from typing import Self
+from typing import NamedTuple, Self
 
 from scheduler.events import Emit, EventLoopBlocked
 
@@ -25,15 +25,30 @@ AT_REST = ("selectors", "asyncio.windows_events", "asyncio.base_events", "asynci
 OF_OTHERS = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
 
+class Block(NamedTuple):
+    """Describe what blocks the event loop: the task, its line, and since when."""
+
+    by: str
+    place: str
+    since: float
+
+    def __str__(self) -> str:
+        return f"{self.by}, at {self.place}"
+
+
 class Watchdog:
     """Watch the running event loop, inside a `with` block.
 
     Args:
         emit: called in the event loop when it runs again.
         after: how long it may be blocked before that is logged.
+
+    Attributes:
+        block: what blocks it now, for longer than that; None: it runs.
     """
 
     def __init__(self, emit: Emit, *, after: timedelta = BLOCKED_AFTER) -> None:
+        self.block: Block | None = None
         self._emit = emit
         self._after = after.total_seconds()
         self._loop = asyncio.get_running_loop()
@@ -66,20 +81,22 @@ class Watchdog:
                 if not is_late:
                     found = None if self._answered.wait(self._after) else self.look()
             if found is not None:
-                self._report(*found, asked_at)
+                self._report(Block(*found, asked_at))
             asked_at = monotonic() + ASK_AGAIN_S
 
-    def _report(self, by: str, place: str, since: float) -> None:
+    def _report(self, block: Block) -> None:
         """Log it now, and emit it when the event loop runs again."""
+        self.block = block
         logging.getLogger(__name__).warning(
-            "the event loop is blocked by %s, at %s: nothing else runs. Await I/O, and move long "
+            "the event loop is blocked by %s: nothing else runs. Await I/O, and move long "
             "computations to asyncio.to_thread",
-            by,
-            place,
+            block,
         )
         self._answered.wait()
+        self.block = None
         if not self._over.is_set():
-            event = EventLoopBlocked(by, place, timedelta(seconds=monotonic() - since))
+            took = timedelta(seconds=monotonic() - block.since)
+            event = EventLoopBlocked(block.by, block.place, took)
             self._loop.call_soon_threadsafe(self._emit, event)
 
     def look(self) -> tuple[str, str] | None:

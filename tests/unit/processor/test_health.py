@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from typing import cast
@@ -12,9 +11,9 @@ import pytest
 from scheduler.brokers.contract import Broker, Depth
 from scheduler.errors import BrokerUnavailable
 from scheduler.processor import health
-from scheduler.processor.health import BLOCKED_AFTER_S, NO_ANSWER_S, Health
-from scheduler.processor.pages import serving
+from scheduler.processor.health import BLOCKED_AFTER_S, NO_ANSWER_S, Health, serving
 from scheduler.processor.processor import Worker
+from scheduler.processor.watchdog import Block, Watchdog
 from scheduler.timing.moments import LoopClock
 from tests.integration.watched import ask
 from tests.rabbitmq import free_ports
@@ -56,7 +55,8 @@ class Case:
     def __init__(self) -> None:
         self.broker = SomeBroker()
         self.worker = SomeWorker()
-        self.health = Health(cast(Broker, self.broker), cast(Worker, self.worker))
+        self.watchdog = Watchdog(lambda event: None)
+        self.health = Health(cast(Broker, self.broker), cast(Worker, self.worker), self.watchdog)
 
 
 @pytest.fixture
@@ -137,23 +137,15 @@ async def test_a_processor_that_drains_lives_and_is_not_ready(case: Case) -> Non
     assert "draining" in case.health.why_not_ready()[0]
 
 
-async def test_a_processor_whose_event_loop_is_blocked_is_neither_and_tells_once_each_time(
-    case: Case, caplog: pytest.LogCaptureFixture
-) -> None:
-    now = asyncio.get_running_loop().time()
-    with caplog.at_level(logging.ERROR), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(health, "monotonic", lambda: now + BLOCKED_AFTER_S - 1)
-        assert case.health.why_not_live() == []
-        patch.setattr(health, "monotonic", lambda: now + BLOCKED_AFTER_S + 2)
-        (why,) = case.health.why_not_live()
-        assert why.startswith("the event loop has been blocked for 12 s, now by ")
-        assert case.health.why_not_ready() == [why]
-        assert len(caplog.records) == 1
+async def test_a_processor_whose_event_loop_is_blocked_is_neither(case: Case) -> None:
+    case.watchdog.block = Block("run report #7", "jobs.py:12 (report)", 0)
+    await asyncio.sleep(BLOCKED_AFTER_S - 1)
     assert case.health.why_not_live() == []
-    with caplog.at_level(logging.ERROR), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(health, "monotonic", lambda: now + BLOCKED_AFTER_S + 2)
-        assert case.health.why_not_live() != []
-        assert len(caplog.records) == 2
+    await asyncio.sleep(2)
+    why = "the event loop has been blocked for 11 s by run report #7, at jobs.py:12 (report)"
+    assert case.health.why_not_live() == case.health.why_not_ready() == [why]
+    case.watchdog.block = None
+    assert case.health.why_not_live() == []
 
 
 # The pages

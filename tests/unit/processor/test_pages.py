@@ -9,8 +9,8 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import pytest
 
-from scheduler.processor import pages
-from scheduler.processor.pages import MOST_VISITS, serving
+from scheduler.processor import health
+from scheduler.processor.health import MOST_VISITS, serving
 from tests.integration.watched import Answer, ask
 from tests.rabbitmq import free_ports
 
@@ -50,7 +50,7 @@ def is_sent_away(visitor: socket.socket) -> bool:
 
 
 def test_hundreds_who_ask_slowly_hold_up_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "LONGEST_VISIT_S", 10 * PATIENCE)  # not for that they are sent away
+    monkeypatch.setattr(health, "LONGEST_VISIT_S", 10 * PATIENCE)  # not for that they are sent away
     (port,) = free_ports(1)
     threads = threading.active_count()
     with serving(port, LIVEZ), visitors(port, 400) as slow:
@@ -62,7 +62,7 @@ def test_hundreds_who_ask_slowly_hold_up_no_probe(monkeypatch: pytest.MonkeyPatc
 
 
 def test_who_sends_a_byte_now_and_then_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "LONGEST_VISIT_S", 0.2)
+    monkeypatch.setattr(health, "LONGEST_VISIT_S", 0.2)
     (port,) = free_ports(1)
     with serving(port, LIVEZ), visitors(port) as (slow,):
         slow.settimeout(0.01)
@@ -75,7 +75,7 @@ def test_who_sends_a_byte_now_and_then_is_sent_away(monkeypatch: pytest.MonkeyPa
 
 
 def test_who_does_not_read_the_answer_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "LONGEST_VISIT_S", 1)
+    monkeypatch.setattr(health, "LONGEST_VISIT_S", 1)
     (port,) = free_ports(1)
     large = page_of(bytes(50_000_000))
     with serving(port, {"/livez": large}), visitors(port, 2) as (deaf, later):
@@ -121,9 +121,10 @@ def test_nobody_waits_for_those_who_are_there_at_the_end() -> None:
         (b"\r\n\r\n", b"400"),
         (b"GET\r\n\r\n", b"400"),
         (b"GET /livez HTTP/1.0\r\n" + b"a: b\r\n" * 200 + b"\r\n", b"400"),
-        (b"GET /livez?now HTTP/1.1\nhost: a\n\n", b"200"),
+        (b"GET /livez HTTP/1.0\r\na: " + b"b" * 20_000 + b"\r\n\r\n", b"400"),
+        (b"GET /livez?now HTTP/1.1\r\nhost: a\r\n\r\n", b"200"),
     ],
-    ids=["nothing", "no path", "many headers", "bare new lines"],
+    ids=["nothing", "no path", "many headers", "a long one", "a query"],
 )
 def test_each_request_is_answered_at_once(asked: bytes, status: bytes) -> None:
     (port,) = free_ports(1)

@@ -48,15 +48,18 @@ def never(event: Event) -> None:
     pytest.fail(f"nobody blocked it: {event}")
 
 
-async def block_until_told(ear: Ear) -> None:
+async def block_until_told(ear: Ear, watched: Watchdog) -> None:
+    assert watched.block is None
     assert ear.heard.wait(PATIENCE_S)  # blocks
+    assert watched.block is not None
 
 
 async def test_a_task_that_blocks_is_named_once_with_its_line_while_it_does(ear: Ear) -> None:
     told: asyncio.Queue[Event] = asyncio.Queue()
-    with Watchdog(told.put_nowait, after=AT_ONCE):
-        await asyncio.create_task(block_until_told(ear), name="run report #7")
+    with Watchdog(told.put_nowait, after=AT_ONCE) as watched:
+        await asyncio.create_task(block_until_told(ear, watched), name="run report #7")
         event = await asyncio.wait_for(told.get(), PATIENCE_S)
+        assert watched.block is None
     place = f"{__file__}:{line_of('blocks')} (block_until_told), in {threading.__file__}:"
     assert isinstance(event, EventLoopBlocked)
     assert event.by == "run report #7"
@@ -105,8 +108,8 @@ async def test_a_call_that_stops_all_threads_is_told_where_it_was(
     told: asyncio.Queue[Event] = asyncio.Queue()
     now = itertools.count(0, 2 * (BLOCKED_AFTER.total_seconds() + ASK_AGAIN_S))
     monkeypatch.setattr(watchdog, "monotonic", lambda: next(now))
-    with Watchdog(told.put_nowait):
+    with Watchdog(told.put_nowait) as watched:
         began = asyncio.get_running_loop().time()
-        await asyncio.create_task(block_until_told(ear), name="run report #7")
+        await asyncio.create_task(block_until_told(ear, watched), name="run report #7")
         assert asyncio.get_running_loop().time() - began < BLOCKED_AFTER.total_seconds()
         assert isinstance(await asyncio.wait_for(told.get(), PATIENCE_S), EventLoopBlocked)
