@@ -165,12 +165,10 @@ def _here(found: Found, usual: Work | None) -> str:
     ]
     if parts and usual is None:
         parts = [f"`{', '.join(part.strip('`') for part in parts)}`"]
-    if work.body != before.body or "is_on" in work.body:
+    if work.body != before.body:
         parts.append(f"`{work.body}`")
     if any(job.paused for job in found.jobs):
         parts.append("what to pause is told at the head of the code")
-    if any(job.once for job in found.jobs):
-        parts.append("a named one-off, asked for by `schedule_one_offs()`")
     return "; ".join([*parts, *told]) or "is so in any case"
 
 

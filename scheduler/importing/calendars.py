@@ -15,6 +15,10 @@ from scheduler.timing.crontab import Pattern, pattern_of
 
 _PART = re.compile(r"(?:(?P<all>[*?])|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+BOTH_DAYS = (
+    "both the day of the month and the weekday have to match, which no expression requires here: "
+    "leave one of them to the task"
+)
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
@@ -65,7 +69,7 @@ class Dialect:
         numbers = {number for part in text.split(",") for number in self._part(column, part)}
         return frozenset(0 if column is WEEKDAY and number == 7 else number for number in numbers)
 
-    def expression(self, fields: Sequence[str], *, both: bool) -> tuple[str, frozenset[int] | None]:
+    def expression(self, fields: Sequence[str], *, both: bool) -> str:
         """Return the cron expression of this package for five fields: see `Calendar`."""
         numbers = [self.read(column, text) for column, text in zip(COLUMNS, fields, strict=True)]
         return Calendar(*numbers, both=both).expression(" ".join(fields))
@@ -116,19 +120,19 @@ class Calendar:
     weekdays: frozenset[int]
     both: bool
 
-    def expression(self, text: str) -> tuple[str, frozenset[int] | None]:
-        """Return the equivalent expression of this package, and the only weekdays on which it
-        counts, if no expression can say so. The foreign text is used if it means the same here.
+    def expression(self, text: str) -> str:
+        """Return the equivalent expression of this package, or raise a ScheduleError.
+
+        The foreign text is used if it means the same here.
         """
         for candidate in (text, *self._candidates()):
             if self._is_said_by(candidate):
-                return candidate, None
-        columns = [*self._columns()[:4], "*"]
+                return candidate
         try:
-            pattern_of(" ".join(columns))
+            pattern_of(" ".join([*self._columns()[:4], "*"]))
         except ScheduleError as error:
             raise NeverFires(str(error)) from None
-        return " ".join(columns), self.weekdays
+        raise ScheduleError(BOTH_DAYS)
 
     def _candidates(self) -> Iterable[str]:
         minutes, hours, days, months, weekdays = self._columns()

@@ -54,11 +54,11 @@ from scheduler.importing.writing import (
     Parameter,
     SourceLine,
     Unknown,
-    literal,
     noting,
 )
 from scheduler.tasks.retries import ErrorTypes, Retry
 from scheduler.timing.pacing import parse_rate
+from scheduler.timing.schedules import Recurring
 
 RETRIES = 3  # Celery's defaults
 RETRY_DELAY = timedelta(minutes=3)
@@ -66,7 +66,7 @@ BACKOFF_MAXIMUM = 600
 FOR_EVER = 1_000_000
 # Carried over, or irrelevant here. All other options are noted.
 TAKEN = {
-    *("name", "bind", "run_every", "autoretry_for", "retry_kwargs", "retry_backoff", "max_retries"),
+    *("name", "bind", "autoretry_for", "retry_kwargs", "retry_backoff", "max_retries"),
     *("retry_backoff_max", "retry_jitter", "default_retry_delay", "dont_autoretry_for"),
     *("rate_limit", "time_limit", "soft_time_limit", "expires", "acks_late", "ignore_result"),
     *("reject_on_worker_lost", "acks_on_failure_or_timeout", "track_started", "trail", "typing"),
@@ -77,10 +77,9 @@ WHY = {
     "priority": "give it to each message: options(priority=...)",
     "serializer": "messages are JSON",
     "base": "what a class of tasks does is for a middleware, or the task itself",
-    "pydantic": "arguments are checked against the annotations in any case",
+    "run_every": "give the schedule to @app.periodic",
+    "pydantic": "annotate the parameters: arguments are checked in any case",
 }
-TYPES = {"int", "str", "float", "bool", "None", "Any"}
-BARE = {"dict": "dict[str, Any]", "list": "list[Any]"}
 SCHEDULING = re.compile(r"period|schedul|cron|interval|every|beat", re.IGNORECASE)
 METHOD = ("self", "cls")
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -99,12 +98,10 @@ class Definition:
 
     Attributes:
         path: of its function.
-        run_every: its schedule, if its decorator has one.
     """
 
     name: str
     path: str
-    run_every: Bound | None
     job: ImportedJob
 
 
@@ -195,7 +192,7 @@ class _Decorated:
             expires=self._options.span("expires"),
             notes=self._options.notes,
         )
-        return Definition(str(name), path, self._given.get("run_every"), job)
+        return Definition(str(name), path, job)
 
     def _note(self, at: ast.AST | Bound, text: str) -> None:
         self._options.note(at.place if isinstance(at, Bound) else self._source.place(at), text)
@@ -281,38 +278,19 @@ class _Decorated:
             default, by_name = defaults.get(each.arg), each in given.kwonlyargs
             said = f"the parameter {each.arg} of {self._function.name} keeps its default"
             with noting(self._options.notes, self._source.place(each), said):
-                yield _parameter(each, default, by_name=by_name)
+                yield Parameter(each.arg, default and _constant(default), by_name)
         for star, each in (("*", given.vararg), ("**", given.kwarg)):
             if each is not None:
                 said = "arguments travel by name: write out those that there are"
                 self._note(each, f"{star}{each.arg} of {self._function.name}: {said}")
 
 
-def _parameter(given: ast.arg, default: ast.expr | None, *, by_name: bool) -> Parameter:
-    annotation = _annotation(given.annotation)
-    if default is None:
-        return Parameter(given.arg, annotation, by_name=by_name)
+def _constant(default: ast.expr) -> str:
+    """Return a default as code, or raise Unreadable if it is no constant."""
     value = default.operand if isinstance(default, ast.UnaryOp) else default
-    if not isinstance(value, ast.Constant) or isinstance(value.value, bytes | complex):
-        raise Unreadable(Unread(SourceLine("", 0), shown_source(default)))
-    if type(value.value).__name__ not in annotation and value.value is not None:
-        annotation = "Any"
-    if value.value is None and annotation != "Any" and "None" not in annotation:
-        annotation = f"{annotation} | None"
-    code = literal(value.value) if isinstance(value.value, str) else ast.unparse(default)
-    return Parameter(given.arg, annotation, code, by_name)
-
-
-def _annotation(node: ast.expr | None) -> str:
-    """Return an annotation of plain types as it is; for others, `Any`."""
-    if node is None:
-        return "Any"
-    text = ast.unparse(node)
-    if text in BARE:
-        return BARE[text]
-    words = {*re.findall(r"[\w.']+", text)}
-    is_plain = words <= {*TYPES, *BARE} and not re.search(r"\b(dict|list)\b(?!\[)", text)
-    return text if is_plain else "Any"
+    if isinstance(value, ast.Constant) and not isinstance(value.value, bytes | complex):
+        return ast.unparse(default)
+    raise Unreadable(Unread(SourceLine("", 0), shown_source(default)))
 
 
 def rate_of(value: Any) -> str | None:
@@ -375,8 +353,7 @@ class _App:
         ]
 
     def jobs(self) -> list[ImportedJob]:
-        tasks = [each.job for each in self._definitions if each.run_every is None]
-        periodic = filter(None, map(self._periodic, self._definitions))
+        tasks = [each.job for each in self._definitions]
         loops = [*filter(None, map(self._loop, self._entries()))]
         undefined: dict[str, SourceLine] = {}
         for job in loops:
@@ -386,7 +363,7 @@ class _App:
             said = "retries and limits are not in these files, so it has none: give the modules of"
             place = next(iter(undefined.values()))
             self.notes.append(Note(place, f"{said} {', '.join(undefined)}, too"))
-        return [*tasks, *periodic, *loops]
+        return [*tasks, *loops]
 
     def _entries(self) -> Iterator[BeatEntry]:
         seen: dict[Any, Bound] = {}
@@ -419,41 +396,30 @@ class _App:
             yield from entries_in_dump(text, file, self.notes)
 
     def _loop(self, entry: BeatEntry) -> ImportedJob | None:
-        place, spans = entry.place, entry.spans
-        name, about = entry.key or entry.task, entry.about and f": {entry.about}"
-        said = f"{name!r} runs {entry.task}{about}" if entry.key else f"beat runs {entry.task}"
-        notes, schedule, weekdays = [*entry.notes], None, None
-        with noting(self.notes, place, f"left out, {name!r}"):
-            if not entry.once:
-                beat = Beat(entry.tz) if entry.tz else self._settings.beat
-                schedule, weekdays = beat.schedule(entry.schedule, spans.get("expires"))
-        if not entry.once and schedule is None:
-            return None
+        beat = Beat(entry.tz) if entry.tz else self._settings.beat
+        with noting(self.notes, entry.place, f"left out, {(entry.key or entry.task)!r}"):
+            return self._job(entry, beat.schedule(entry.schedule, entry.spans.get("expires")))
+        return None
+
+    def _job(self, entry: BeatEntry, schedule: Recurring) -> ImportedJob:
+        about, notes = entry.about and f": {entry.about}", [*entry.notes]
         action: Action = CeleryCall(entry.task, entry.args, entry.kwargs)
         if entry.unread:
             action = Unknown(f"Call {entry.task} here, with {entry.unread}.")
-            notes.append(Note(place, f"the arguments of {name!r}: {entry.unread}"))
+            detail = f"the arguments of {(entry.key or entry.task)!r}: {entry.unread}"
+            notes.append(Note(entry.place, detail))
+        spans = entry.spans
         job = ImportedJob(
-            place,
+            entry.place,
             entry.key or last(entry.task),
-            said,
+            f"{entry.key!r} runs {entry.task}{about}" if entry.key else f"beat runs {entry.task}",
             action,
             schedule,
-            weekdays,
-            once=entry.once,
             timeout=spans.get("soft_time_limit") or spans.get("time_limit"),
             paused=entry.paused,
             notes=notes,
         )
         return job if entry.unread else self._with_definition(job, entry.task)
-
-    def _periodic(self, definition: Definition) -> ImportedJob | None:
-        """Return a task whose decorator has a schedule, as in releases before 5."""
-        if (every := definition.run_every) is not None:
-            with noting(self.notes, definition.job.place, f"left out, {definition.name}"):
-                schedule, weekdays = self._settings.beat.schedule(every.value)
-                return replace(definition.job, schedule=schedule, weekdays=weekdays, rate=None)
-        return None
 
     def _with_definition(self, job: ImportedJob, path: str) -> ImportedJob:
         """Add the options of its task's decorator to a loop."""

@@ -4,10 +4,9 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, cast
 
-from scheduler.control.keyed import KEY, LONGEST_KEY
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.calendars import Dialect
 from scheduler.importing.values import (
@@ -39,10 +38,8 @@ class Beat:
     tz: str = "UTC"
     deadline: timedelta | None = None
 
-    def schedule(
-        self, value: Any, expires: timedelta | None = None
-    ) -> tuple[Recurring, frozenset[int] | None]:
-        """Return the equivalent schedule, and the only weekdays on which it counts.
+    def schedule(self, value: Any, expires: timedelta | None = None) -> Recurring:
+        """Return the equivalent schedule.
 
         Args:
             value: seconds, a timedelta, or the result of a call of `crontab` or `schedule`.
@@ -51,7 +48,7 @@ class Beat:
         match value:
             case int() | float() | timedelta() if not isinstance(value, bool):
                 period = value if isinstance(value, timedelta) else timedelta(seconds=value)
-                return Every(period, mode="fixed_rate", **_lateness(expires)), None
+                return Every(period, mode="fixed_rate", **_lateness(expires))
             case Made("schedule", args, kwargs):
                 return self.schedule(_period(args, kwargs), expires)
             case Made("from_string", (str(text),)) if len(text.split()) == len(FIELDS):
@@ -68,13 +65,10 @@ class Beat:
             case _:
                 raise ScheduleError(f"not a schedule: {shown(value)}")
 
-    def crontab(
-        self, fields: Mapping[str, str], *, late: timedelta | None
-    ) -> tuple[Cron, frozenset[int] | None]:
+    def crontab(self, fields: Mapping[str, str], *, late: timedelta | None) -> Cron:
         """Return the same for the fields of a crontab, whose days both have to match."""
         texts = [fields.get(name, "*").replace(" ", "") for name in FIELDS]
-        expression, weekdays = CELERY.expression(texts, both=True)
-        return Cron(expression, tz=self.tz, **_lateness(late)), weekdays
+        return Cron(CELERY.expression(texts, both=True), tz=self.tz, **_lateness(late))
 
 
 def span_of(value: Any) -> timedelta | None:
@@ -233,7 +227,6 @@ class BeatEntry:
         task: Celery's name of it, or the path of its function.
         unread: which of its arguments are unknown.
         spans: its options of sending that are times.
-        once: the moments of its one-offs, by name.
         tz: the zone of its crontab, if it has one of its own.
     """
 
@@ -248,7 +241,6 @@ class BeatEntry:
     paused: bool = False
     notes: Sequence[Note] = ()
     about: str = ""
-    once: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
     tz: str | None = None
 
 
@@ -430,7 +422,7 @@ def _entry_of(row: BeatRow, schedules: Mapping[tuple[str, str], BeatRow]) -> Bea
         for option, why in NOT_CARRIED.items()
         if row.has(option)
     ]
-    if fields.get("one_off") and kind != "clocked":
+    if fields.get("one_off"):
         said = "it ran once, and is a loop here: raise StopLoop at its end, or send it once"
         notes.append(Note(place, f"one_off of {name!r}: {said}"))
     late = fields.get("expire_seconds")
@@ -448,10 +440,8 @@ def _entry_of(row: BeatRow, schedules: Mapping[tuple[str, str], BeatRow]) -> Bea
         about=" ".join(str(fields.get("description") or "").split()),
     )
     match kind:
-        case "clocked" if entry.paused:
-            raise ScheduleError("it is a disabled one-off")
         case "clocked":
-            return replace(entry, once={_key_of(name): _moment(of)})
+            raise ScheduleError(f"it runs once, at {of.fields.get('clocked_time')}: send a call")
         case "interval":
             period = _span(of.fields.get("period"), of.fields.get("every"))
             return replace(entry, schedule=period)
@@ -484,24 +474,8 @@ def _json(row: BeatRow, name: str, kind: type) -> Any:
     return cast("Any", value)
 
 
-def _moment(row: BeatRow) -> datetime:
-    text = str(row.fields.get("clocked_time"))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ScheduleError(f"its moment cannot be read: {shown(text)}") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 def _span(unit: object, count: object) -> timedelta:
     with suppress(OverflowError):
         if isinstance(count, int) and unit in UNITS:
             return timedelta(**{str(unit): count})
     raise ScheduleError(f"not a period: {shown(count)} {shown(unit)}")
-
-
-def _key_of(name: str) -> str:
-    """Return a valid name of a one-off, as similar as possible."""
-    plain = "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name).split())
-    key = plain[:LONGEST_KEY].strip("-")
-    return key if KEY.fullmatch(key) else "one-off"

@@ -195,10 +195,10 @@ def _job(line: _Line, setting: _Setting, with_user: bool) -> ImportedJob:
     if stdin:
         said = "what follows a `%` is read by the command, as cronie has it; others pass it on"
         notes.append(Note(line.place, said))
+    schedule = None
     try:
-        schedule, weekdays = _schedule(match["when"], setting.tz)
+        schedule = _schedule(match["when"], setting.tz)
     except NeverFires:
-        schedule, weekdays = None, None
         notes.append(Note(line.place, BY_HAND))
     words, folder = (setting.shell, "-c", command), setting.environment.get("HOME")
     return ImportedJob(
@@ -207,7 +207,6 @@ def _job(line: _Line, setting: _Setting, with_user: bool) -> ImportedJob:
         f"{line.text}{f'  # {line.above}' if line.above else ''}",
         Command(words, stdin, setting.environment, folder),
         schedule,
-        weekdays,
         notes=notes,
     )
 
@@ -225,7 +224,7 @@ def _misread(line: _Line, setting: _Setting, user: str, command: str) -> Iterato
         yield f"the path {path!r} {said}"
 
 
-def _schedule(when: str, tz: str) -> tuple[Cron, frozenset[int] | None]:
+def _schedule(when: str, tz: str) -> Cron:
     if when == "@reboot":
         raise ScheduleError("there is no equivalent: run it when the machine starts")
     if when.startswith("@") and when not in OF_CRON:
@@ -233,8 +232,7 @@ def _schedule(when: str, tz: str) -> tuple[Cron, frozenset[int] | None]:
     text = OF_CRON.get(when, when).removeprefix("-")  # keeps cronie from logging it
     fields = ["*" if each == "?" else each for each in text.split()]
     both = fields[2].startswith("*") or fields[4].startswith("*")
-    expression, weekdays = CRON.expression(fields, both=both)
-    return Cron(expression, tz=tz, catch_up="skip"), weekdays
+    return Cron(CRON.expression(fields, both=both), tz=tz, catch_up="skip")
 
 
 def _split(command: str) -> tuple[str, str]:
@@ -403,10 +401,10 @@ class _CronJob:
 
     def job(self) -> ImportedJob:
         """Convert it to a job, or raise a ScheduleError if its schedule has no equivalent."""
+        schedule = None
         try:
-            schedule, weekdays = self._schedule()
+            schedule = self._schedule()
         except NeverFires:
-            schedule, weekdays = None, None
             self._note(self._spec["schedule"], BY_HAND)
         name = self._manifest["metadata"]["name"]
         action = self._action()
@@ -419,7 +417,6 @@ class _CronJob:
             said,
             action,
             schedule,
-            weekdays,
             retry=self._retry(),
             timeout=self._timeout(),
             paused=self._is_suspended(),
@@ -435,7 +432,7 @@ class _CronJob:
     def _note(self, value: Value, text: str) -> None:
         self._notes.append(Note(SourceLine(self._file, value.line), text))
 
-    def _schedule(self) -> tuple[Recurring, frozenset[int] | None]:
+    def _schedule(self) -> Recurring:
         text = self._spec["schedule"].text.strip()
         tz = self._spec["timeZone"].text or self._tz
         if match := re.match(r"(?:CRON_)?TZ=(\S+)\s+(.*)", text):
@@ -444,12 +441,11 @@ class _CronJob:
         if text.startswith("@every "):
             self._note(self._spec["schedule"], "@every counts from 1970 here: offset= moves it")
             period = parse_duration(text.removeprefix("@every ").strip())
-            return Every(period, mode="fixed_rate", **late), None
+            return Every(period, mode="fixed_rate", **late)
         if tz is None:
             said = "goes by the zone of the cluster's controller, mostly UTC, which is taken (--tz)"
             self._note(self._spec["schedule"], said)
-        expression, weekdays = _expression(text)
-        return Cron(expression, tz=tz or "UTC", **late), weekdays
+        return Cron(_expression(text), tz=tz or "UTC", **late)
 
     def _lateness(self) -> dict[str, Any]:
         deadline = self._spec["startingDeadlineSeconds"]
@@ -533,7 +529,7 @@ def _seconds(value: Value, name: str) -> timedelta:
     return parse_duration(f"{value.number}s", name)
 
 
-def _expression(text: str) -> tuple[str, frozenset[int] | None]:
+def _expression(text: str) -> str:
     fields = NICKNAMES.get(text, text).split()
     if len(fields) != len(COLUMNS):
         raise ScheduleError(f"the schedule is not understood: {text!r}")

@@ -57,6 +57,8 @@ OF_APPS = {
     *("broker", "include", "fixups", "task_cls", "autofinalize", "namespace", "strict_typing"),
     *("result_backend", "broker_url"),
 }
+# These may change any name.
+CHANGING = {"exec", "eval", "globals", "locals", "vars", "split_settings.tools.include"}
 OF_ITEMS = ("list", "tuple", "sorted", "enumerate", "reversed")
 
 
@@ -320,8 +322,6 @@ class Evaluator:
                 return self.hidden(value, node)
             case TableValue():
                 return self._entry(value, name, node)
-            case Source() if name == "__dict__":
-                return self.state.names(self.project.names(value))
             case Source():
                 scope = self.project.names(value)
                 return self._read(name, scope[name]) if name in scope else self.unread(node)
@@ -372,8 +372,6 @@ class Evaluator:
         match value:
             case TableValue():
                 return self._entry(value, self.plain(key), node)
-            case Ref("sys.modules") if isinstance(key, ast.Name) and key.id == "__name__":
-                return self.source
             case Ref(path) if path == "sys.modules" or path.endswith(".tasks"):
                 return self.ref(str(self.plain(key)), node)
             case Class() if value.is_enum:
@@ -508,12 +506,8 @@ class Evaluator:
 
     def _of_ref_called(self, path: str, name: str, node: ast.Call, hint: str) -> Any:
         match name, node.args:
-            case "exec" | "eval" | "include", _ if path in (name, "split_settings.tools.include"):
+            case _ if path in CHANGING:
                 return self.unfollowed(node)
-            case "globals" | "locals" | "vars", [] if path == name:
-                return self.state.names(self.scopes[0 if name == "globals" else -1])
-            case "vars", [owner] if path == name:
-                return self.attribute(self.value(owner), "__dict__", node)
             case "getattr", [owner, attribute, *_] if path == name:
                 return self.attribute(self.value(owner), str(self.plain(attribute)), node)
             case "copy" | "deepcopy", [copied]:
@@ -527,10 +521,6 @@ class Evaluator:
                 except Unreadable:
                     self.unfollowed(node)
                 return None
-            case "map", [ast.Name(function), items] if function in FUNCTIONS:
-                values = self.items(self.value(items), items)
-                place = self.source.place(items)
-                return self.state.listed(called(function, [plain(v, place)], {}) for v in values)
             case "config_from_object", [first, *_]:
                 self._named_by(self.arguments(node)[1].entries)
                 self.configure(self.bound(first), node)

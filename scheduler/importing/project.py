@@ -107,10 +107,6 @@ class ModuleState:
         table.entries.update(entries or {})
         return table
 
-    def names(self, scope: Scope) -> TableValue:
-        """Return the names of a module or of a class as a table."""
-        return TableValue(scope, self.conf.missing, "names")
-
     def changes(self, run: Callable[[], object]) -> bool:
         """Return whether code changes what there is, or notes something."""
         self.step(len(self._heap) // 16)  # by its cost
@@ -231,10 +227,8 @@ class Follower(Evaluator):
             match statement:
                 case ast.If():
                     left = self._if(statement, later)
-                case ast.Match(_, []):
-                    left = self.block(later)
                 case ast.Match():
-                    left = self._match(statement, later)
+                    left = self.block([*_as_conditions(statement), *later])
                 case _:
                     later, left = (), self._statement(statement)
             if left is not None or later:
@@ -288,45 +282,17 @@ class Follower(Evaluator):
         return None
 
     def _if(self, node: ast.If, later: Block) -> Left | None:
-        one, other = conditions(node.test)
-        known = self.decided(node.test)
-        return self._choose(known, (one, other, f"else of {one}"), node.body, node.orelse, later)
-
-    def _match(self, node: ast.Match, later: Block) -> Left | None:
-        first, *others = node.cases
-        case = f"case {shown_source(first.pattern)}"
-        one = f"{case} of match {shown_source(node.subject)}"
-        rest = [ast.copy_location(ast.Match(node.subject, others), node)]
-        names = (one, f"not {one}", f"other than {case}")
-        return self._choose(self._matches(node.subject, first), names, first.body, rest, later)
-
-    def _matches(self, subject: ast.expr, case: ast.match_case) -> bool | None:
-        match case:
-            case ast.match_case(ast.MatchValue(value), None):
-                return self.decided(
-                    ast.copy_location(ast.Compare(subject, [ast.Eq()], [value]), subject)
-                )
-            case ast.match_case(ast.MatchAs(None), None):
-                return True
-            case _:
-                return None
-
-    def _choose(
-        self,
-        known: bool | None,
-        names: tuple[str, str, str],
-        body: Block,
-        other: Block,
-        later: Block,
-    ) -> Left | None:
         """Follow one of two blocks, or both, and the statements after."""
+        condition, contrary = conditions(node.test)
+        known = self.decided(node.test)
         if known is None:
             return self.state.either(
-                (names[0], lambda: self.block([*body, *later])),
-                (names[1], lambda: self.block([*other, *later])),
+                (condition, lambda: self.block([*node.body, *later])),
+                (contrary, lambda: self.block([*node.orelse, *later])),
             )
-        taken, skipped = (body, other) if known else (other, body)
-        detail = f"left out, under `{names[2 if known else 0]}`, which does not hold here"
+        taken, skipped = (node.body, node.orelse) if known else (node.orelse, node.body)
+        unmet = contrary if known else condition
+        detail = f"left out, under `{unmet}`, which does not hold here"
         self.project.leave(self.source, skipped, detail)
         return self.block([*taken, *later])
 
@@ -432,6 +398,25 @@ class Follower(Evaluator):
                 self.unfollowed(target)
             case _:
                 pass
+
+
+def _as_conditions(node: ast.Match) -> list[ast.stmt]:
+    """Return the statements that a `match` stands for; a pattern is a condition of its own."""
+    otherwise: list[ast.stmt] = []
+    for case in reversed(node.cases):
+        match case:
+            case ast.match_case(ast.MatchAs(None), None):
+                otherwise = case.body
+                continue
+            case ast.match_case(ast.MatchValue(value), None):
+                test: ast.expr = ast.Compare(node.subject, [ast.Eq()], [value])
+            case _:
+                test = ast.Name(
+                    f"case {shown_source(case.pattern)} of {shown_source(node.subject)}"
+                )
+        ast.copy_location(test, node.subject)
+        otherwise = [ast.copy_location(ast.If(test, case.body, otherwise), node)]
+    return otherwise
 
 
 @cache

@@ -8,9 +8,9 @@ import unicodedata
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 from scheduler.errors import ScheduleError
 from scheduler.protocol.messages import printable
@@ -97,10 +97,9 @@ Action = Command | CeleryCall | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Describe a parameter of a task that is called; its annotation and default are code."""
+    """Describe a parameter of a task that is called; its default is code."""
 
     name: str
-    annotation: str = "Any"
     default: str | None = None
     by_name: bool = False
 
@@ -112,8 +111,6 @@ class ImportedJob:
     Attributes:
         said: the original, in a line.
         schedule: when it runs; None: when it is called.
-        weekdays: the only ones on which it runs; Sunday is 0.
-        once: the moments of its one-offs, by name.
         expires: how old a call may get to be run.
     """
 
@@ -122,8 +119,6 @@ class ImportedJob:
     said: str
     action: Action
     schedule: Recurring | None = None
-    weekdays: frozenset[int] | None = None
-    once: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
     parameters: Sequence[Parameter] = ()
     retry: Retry = NO_RETRY
     timeout: timedelta | None = None
@@ -169,8 +164,8 @@ TAKEN = {
     *keyword.kwlist,
     *keyword.softkwlist,
     *dir(builtins),
-    *("app", "asyncio", "contextlib", "os", "pkgutil", "signal", "datetime", "zoneinfo"),
-    *("run", "task_of", "schedule_one_offs", "is_on", "command", "process", "ctx"),
+    *("app", "asyncio", "contextlib", "os", "pkgutil", "signal"),
+    *("run", "task_of", "command", "process"),
 }
 
 RUN = '''
@@ -216,11 +211,6 @@ def task_of(path: str) -> Callable[..., Any]:
     """Return a task of Celery, to call in place: neither its broker nor its workers are needed."""
     return pkgutil.resolve_name(path)
 '''
-IS_ON = '''
-def is_on(ctx: Context, weekdays: set[int], tz: str) -> bool:
-    """Return whether a run is due on one of these days; Sunday is 0."""
-    return ctx.scheduled_at.astimezone(ZoneInfo(tz)).isoweekday() % 7 in weekdays
-'''
 REMARKS = {
     "crontab": (
         "Runs of a loop do not overlap: the next one waits, while cron starts it concurrently.",
@@ -251,7 +241,6 @@ def code_of(found: Found) -> str:
     body = [*_constants(found, shared), *_helpers(found.jobs)]
     for job in found.jobs:
         body += ["", "", *_function(job, names[id(job)], shared)]
-    body += _one_offs(found.jobs, names)
     head = [*_head(found, names), *_imports("\n".join(body))]
     return "\n".join([*head, *body]) + "\n"
 
@@ -302,13 +291,11 @@ def _head(found: Found, names: Mapping[int, str]) -> Iterator[str]:
 
 def comment(text: str, bullet: str = "") -> list[str]:
     plain = printable(" ".join(text.split()))
-    room = WIDTH - 2 - (len(plain.encode()) - len(plain)) // 2 if not plain.isascii() else WIDTH - 2
-    hanging = " " * len(bullet)
     lines = textwrap.wrap(
         plain,
-        max(room, WIDTH // 2),
+        WIDTH - 2,
         initial_indent=bullet,
-        subsequent_indent=hanging,
+        subsequent_indent=" " * len(bullet),
         break_on_hyphens=False,
     )
     return [f"# {line}" for line in lines]
@@ -320,10 +307,8 @@ def _imports(body: str) -> Iterator[str]:
     yield from (f"import {name}" for name in modules if re.search(rf"\b{name}\.", body))
     names = {
         "collections.abc": ("Callable", "Mapping"),
-        "datetime": ("datetime",),
         "typing": ("Any",),
-        "zoneinfo": ("ZoneInfo",),
-        "": ("Context", "Reject", "Retry", "Scheduler"),
+        "": ("Reject", "Retry", "Scheduler"),
     }
     for module, those in names.items():
         used = [name for name in those if re.search(rf"\b{name}[\[\].(,:=)]", body)]
@@ -348,12 +333,12 @@ def _shared_environments(jobs: Iterable[ImportedJob]) -> dict[str, Mapping[str, 
 
 
 def _constants(found: Found, shared: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    yield f"app = Scheduler({literal(found.namespace)})"
+    yield f"app = Scheduler({found.namespace!r})"
     if any(job.timeout is None for job in found.jobs):
         yield from comment(f"{NO_LIMIT}. Keep it below the broker's consumer_timeout, 30 minutes.")
-        yield f"TIMEOUT = {literal(format_duration(TIMEOUT))}"
+        yield f"TIMEOUT = {format_duration(TIMEOUT)!r}"
     for name, environment in shared.items():
-        yield f"{name} = {literal(environment)}"
+        yield f"{name} = {environment!r}"
 
 
 def _helpers(jobs: Iterable[ImportedJob]) -> Iterator[str]:
@@ -361,7 +346,6 @@ def _helpers(jobs: Iterable[ImportedJob]) -> Iterator[str]:
     for helper, wanted in (
         (RUN, Command in actions),
         (TASK_OF, CeleryCall in actions),
-        (IS_ON, any(job.weekdays is not None for job in jobs)),
     ):
         if wanted:
             yield f"\n{helper.rstrip()}"
@@ -378,11 +362,6 @@ def _function(
     waits = isinstance(job.action, CeleryCall) and not job.action.awaited
     define = f"{'' if waits else 'async '}def {name}"
     yield f"{call(define, _signature(job))} -> None:"
-    if job.weekdays is not None:
-        days = ", ".join(map(str, sorted(job.weekdays)))
-        zone = job.schedule.tz if isinstance(job.schedule, Cron) else "UTC"
-        yield f"    if not is_on(ctx, {{{days}}}, {literal(zone)}):"
-        yield "        return"
     yield textwrap.indent(_action(job, shared), INDENT)
 
 
@@ -395,30 +374,8 @@ def call(function: str, arguments: Iterable[str]) -> str:
     return "\n".join([f"{function}(", *(f"{INDENT}{each}," for each in given), ")"])
 
 
-def literal(value: Any) -> str:
-    """Write a value as code, strings in double quotes."""
-    match value:
-        case str():
-            return f'"{"".join(map(_escaped, value))}"'
-        case Mapping():
-            pairs = cast("Mapping[Any, Any]", value).items()
-            return f"{{{', '.join(f'{literal(key)}: {literal(each)}' for key, each in pairs)}}}"
-        case list():
-            return f"[{', '.join(map(literal, cast('list[Any]', value)))}]"
-        case tuple():
-            return _tuple([*map(literal, cast("tuple[Any, ...]", value))])
-        case _:
-            return repr(value)
-
-
 def _tuple(items: Sequence[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-
-
-def _escaped(char: str) -> str:
-    if char in ('"', "\\"):
-        return f"\\{char}"
-    return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
 def _options(job: ImportedJob) -> Iterator[str]:
@@ -427,14 +384,14 @@ def _options(job: ImportedJob) -> Iterator[str]:
         options = {"cron": job.schedule.expression, "tz": job.schedule.tz}
     if job.schedule is not None:
         options |= options_of(job.schedule)
-    yield from (f"{name}={literal(text)}" for name, text in options.items())
+    yield from (f"{name}={text!r}" for name, text in options.items())
     yield f"retry={_retry(job.retry)}"
     if job.rate:
-        yield f"rate={literal(job.rate)}"
+        yield f"rate={job.rate!r}"
     if job.expires is not None:
-        yield f"expires={literal(format_duration(job.expires))}"
+        yield f"expires={format_duration(job.expires)!r}"
         yield 'expired="drop"'
-    yield f"timeout={literal(format_duration(job.timeout)) if job.timeout else 'TIMEOUT'}"
+    yield f"timeout={repr(format_duration(job.timeout)) if job.timeout else 'TIMEOUT'}"
 
 
 def _retry(retry: Retry) -> str:
@@ -442,11 +399,11 @@ def _retry(retry: Retry) -> str:
     if not retry.retries:
         return "Retry(0)"
     if retry.delays is not None:
-        arguments.append(f"delays={literal([format_duration(each) for each in retry.delays])}")
+        arguments.append(f"delays={[format_duration(each) for each in retry.delays]}")
     for name in ("initial", "multiplier", "maximum", "jitter"):
         if (value := getattr(retry, name)) != getattr(usual, name):
             shown = format_duration(value) if isinstance(value, timedelta) else value
-            arguments.append(f"{name}={literal(shown)}")
+            arguments.append(f"{name}={shown!r}")
     arguments += [
         f"{name}={_tuple([each.__name__ for each in types])}"
         for name in ("retry_on", "give_up_on")
@@ -456,14 +413,12 @@ def _retry(retry: Retry) -> str:
 
 
 def _signature(job: ImportedJob) -> list[str]:
-    context = ["ctx: Context"] if job.weekdays is not None else []
     parameters = [
-        f"{each.name}: {each.annotation}{f' = {each.default}' if each.default else ''}"
-        for each in job.parameters
+        f"{each.name}: Any{f' = {each.default}' if each.default else ''}" for each in job.parameters
     ]
     positional = sum(not each.by_name for each in job.parameters)
     star = ["*"] if positional < len(parameters) else []
-    return [*context, *parameters[:positional], *star, *parameters[positional:]]
+    return [*parameters[:positional], *star, *parameters[positional:]]
 
 
 def _action(job: ImportedJob, shared: Mapping[str, Mapping[str, str]]) -> str:
@@ -472,15 +427,15 @@ def _action(job: ImportedJob, shared: Mapping[str, Mapping[str, str]]) -> str:
             return call("await run", _arguments(command, shared))
         case CeleryCall(path, args, kwargs, awaited):
             passed = [
-                *map(literal, args),
-                *(f"{name}={literal(each)}" for name, each in kwargs.items() if _is_name(name)),
+                *map(repr, args),
+                *(f"{name}={each!r}" for name, each in kwargs.items() if _is_name(name)),
                 *(f"{each.name}=" * each.by_name + each.name for each in job.parameters),
             ]
             if odd := {name: each for name, each in kwargs.items() if not _is_name(name)}:
-                passed.append(f"**{literal(odd)}")
+                passed.append(f"**{odd!r}")
             return call(f'{"await " if awaited else ""}task_of("{path}")', passed)
         case Unknown(why):
-            return call("raise Reject", [literal(why)])
+            return call("raise Reject", [repr(why)])
 
 
 def _is_name(text: str) -> bool:
@@ -488,26 +443,13 @@ def _is_name(text: str) -> bool:
 
 
 def _arguments(command: Command, shared: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    yield from map(literal, command.words)
+    yield from map(repr, command.words)
     if command.stdin:
-        yield f"stdin={literal(command.stdin)}"
+        yield f"stdin={command.stdin!r}"
     if environment := command.environment:
         names = [name for name, each in shared.items() if each == environment]
-        yield f"env={names[0] if names else literal(environment)}"
+        yield f"env={names[0] if names else repr(environment)}"
     if command.folder:
-        yield f"cwd={literal(command.folder)}"
+        yield f"cwd={command.folder!r}"
     if (seconds := command.grace.total_seconds()) != 10:
         yield f"grace={int(seconds)}"
-
-
-def _one_offs(jobs: Iterable[ImportedJob], names: Mapping[int, str]) -> Iterator[str]:
-    asked = [(names[id(job)], key, at) for job in jobs for key, at in job.once.items()]
-    if not asked:
-        return
-    yield "\n\nasync def schedule_one_offs() -> None:"
-    yield '    """Schedule the one-offs. Another call changes nothing."""'
-    for name, key, at in asked:
-        moment = f"datetime.fromisoformat({literal(at.isoformat())})"
-        yield textwrap.indent(call(f"await {name}.once", [literal(key), f"at={moment}"]), INDENT)
-    yield '\n\nif __name__ == "__main__":  # after the first seed'
-    yield "    asyncio.run(schedule_one_offs())"

@@ -83,8 +83,6 @@ def test_modules_run_in_the_order_of_their_imports() -> None:
     base, no_jobs = f"CELERY_BEAT_SCHEDULE = {{'a': {A}}}", "CELERY_BEAT_SCHEDULE = {}"
     told = "shop/dev.py:1: beat_schedule: it is empty here, and entries of other tables are taken"
     assert told_of(read("from .base import *", base=base, dev=no_jobs)) == [told]
-    config = "from . import config\napp.conf.update(vars(config))"
-    assert loops_of(read(config, config=f"beat_schedule = {{'a': {A}}}")) == {"a": "60"}
 
 
 @pytest.mark.parametrize("file", ["stdin", "shop/its-tasks.py"])

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,21 +22,10 @@ from scheduler.importing.writing import (
     SourceLine,
     code_of,
     comment,
-    literal,
     name_of,
 )
 from scheduler.testing import Kit, run_virtually
 from tests.imported import KINDS, app_of, module_of
-
-VALUES: Any = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.lists(inner, max_size=4).map(tuple)
-        | st.dictionaries(st.text(), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
 
 
 def test_code_is_typed(tmp_path: Path) -> None:
@@ -78,11 +66,6 @@ def test_all_that_is_left_is_in_the_code(kind: str) -> None:
     assert found.left
     left = [" ".join(note.text.split()) for note in found.left]
     assert [text for text in left if text not in comments] == []
-
-
-@given(VALUES)
-def test_a_value_is_written_as_a_literal_of_itself(value: Any) -> None:
-    assert ast.literal_eval(literal(value)) == value
 
 
 @given(st.text())
