@@ -116,7 +116,6 @@ class ActionConfirmation:
         about: the first of `count` affected things, in a line each.
         yes: the button that confirms it.
         frozen: the counted set, as fields: the action applies to exactly these.
-        doubt: what may not have been meant.
         is_grave: whether it cannot be reverted.
     """
 
@@ -126,12 +125,11 @@ class ActionConfirmation:
     count: int
     yes: str
     frozen: Mapping[str, str] = field(default_factory=dict[str, str])
-    doubt: str = ""
     is_grave: bool = True
 
 
 class ActionResult(NamedTuple):
-    """Lead to the page that shows an operation."""
+    """Lead to the page that shows an operation; to none, if it failed before anything was done."""
 
     to: str
     operation: OperationRecord
@@ -148,18 +146,6 @@ class RequestedAction(NamedTuple):
     work: Work
     to: str = ""
     question: ActionConfirmation | None = None
-
-
-class ActionFailed(Exception):
-    """An action has failed, and none of it is known to be done.
-
-    Args:
-        error_type: the name of its cause.
-    """
-
-    def __init__(self, error: str, error_type: str) -> None:
-        super().__init__(error)
-        self.error_type = error_type
 
 
 def is_allowed(site: Site, form: Form) -> bool:
@@ -185,7 +171,7 @@ async def act(site: Site, form: Form) -> ActionConfirmation | ActionResult:
         requested.what, form.visitor.name, right_of(form.action), requested.work
     )
     if operation.error and operation.ended_at is not None and not operation.count:
-        raise ActionFailed(operation.error, operation.error_type)
+        return ActionResult("", operation)
     to = form.back(operation.id, to="" if operation.is_bad else requested.to)
     return ActionResult(to, operation)
 
@@ -425,8 +411,8 @@ def _about_schedule(
     times = "; ".join(wording.in_full(wording.in_zone(tick, zone)) for tick in ticks)
     words = f"from now on: {wording.schedule_in_words(schedule)}"
     about = [words, *([f"next: {times}"] if times else []), more]
-    yes, doubt = title.removesuffix("?"), wording.doubt_of(schedule)
-    return ActionConfirmation(title, says, about, len(about), yes, doubt=doubt, is_grave=False)
+    yes = title.removesuffix("?")
+    return ActionConfirmation(title, says, about, len(about), yes, is_grave=False)
 
 
 # Parked messages
@@ -490,7 +476,7 @@ def _about_messages(
     count = form.text("count") or "1"
     about = [*(which.ids or ()), *words_of(which)]
     if which.until is not None:
-        says += f" Those parked after {wording.brief(which.until)} stay."
+        says += f" Those parked after {wording.in_full(which.until)} stay."
     what = f"{verb} {count} message{'' if count == '1' else 's'}"
     return ActionConfirmation(
         f"{what}?", says, about[:MOST_TOLD], len(about), what, is_grave=is_grave
@@ -592,10 +578,10 @@ def _unacknowledge(site: Site, form: Form) -> RequestedAction:
 
 def _examine(site: Site, _: Form) -> RequestedAction:
     async def work(operation: Operation) -> None:
-        findings = await site.examine()
-        wrong = sum(finding.verdict != "ok" for finding in findings)
-        operation.add_line(f"{len(findings)} checks, {wrong} need attention")
-        operation.data = [asdict(finding) for finding in findings]
+        found = operation.findings = await site.program.doctor.examine()
+        wrong = sum(finding.verdict != "ok" for finding in found)
+        operation.add_line(f"{len(found)} checks, {wrong} need attention")
+        operation.data = [asdict(finding) for finding in found]
 
     return RequestedAction("examine the broker", work)
 

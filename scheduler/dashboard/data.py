@@ -22,7 +22,7 @@ from scheduler.control.rows import (
     row_of_status,
 )
 from scheduler.control.status import Status, status_of
-from scheduler.dashboard.actions import ActionConfirmation, ActionFailed, act
+from scheduler.dashboard.actions import ActionConfirmation, act
 from scheduler.dashboard.charts import Chart
 from scheduler.dashboard.forms import Form
 from scheduler.dashboard.operations import Operation, OperationRecord
@@ -40,12 +40,6 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.schedules import Cron, Every, Once, describe, options_of
 
 LEFT_OUT = "zones", "orders", "grouped_from"  # of forms
-NAMES = {
-    "/loops": {"rows": "loops"},
-    "/tasks": {"rows": "tasks"},
-    "/running": {"going_on": "runs"},
-}
-"""The names that commands give to lists of pages, by page."""
 
 
 def _row_of_picture(loop: LoopPicture) -> Row:
@@ -74,18 +68,12 @@ class PageData:
     def __init__(self, site: Site) -> None:
         self._site = site
 
-    def of_page(self, path: str, values: Mapping[str, Any]) -> Row:
-        names = NAMES.get(path, {})
-        return self.plain({names.get(name, name): value for name, value in values.items()})
-
     async def of_action(self, form: Form) -> tuple[int, Any]:
         """Run an action; return the code of the response, and what the command prints of it."""
         try:
             result = await act(self._site, form)
         except UsageError as error:
             return 400, failure(type(error).__name__, f"{error} Nothing was done.")
-        except ActionFailed as error:
-            return 409, failure(error.error_type, str(error))
         if isinstance(result, ActionConfirmation):
             why = f"{result.title} {result.says} To confirm, send these fields, too."
             fields = {"count": result.count, "fields": {**result.frozen, "sure": "yes"}}

@@ -75,46 +75,18 @@ class Query(dict[str, str]):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskFilter:
-    """Filter by words in names, in a URL that outlives reloads and can be shared."""
-
-    q: str = ""
-    page: int = 1
-
-    @classmethod
-    def of(cls, query: Mapping[str, str]) -> "TaskFilter":
-        """Parse a query; ignore invalid parts."""
-        return cls(query.get("q", "").strip()[:200], _page(query.get("page", "")))
-
-    def but(self, **changes: Any) -> str:
-        """Return the query of the same filter with these changes, from its first page on."""
-        return replace(self, **{"page": 1, **changes}).query
-
-    @property
-    def query(self) -> str:
-        defaults = asdict(type(self)())
-        return urlencode({k: v for k, v in asdict(self).items() if v != defaults[k]})
-
-    def choose_names(self, names: Iterable[str]) -> list[str]:
-        """Return the selected names, of all pages."""
-        words = self.q.lower().split()
-        return [name for name in names if all(word in name.lower() for word in words)]
-
-    def cut(self, chosen: Sequence[Any]) -> Sequence[Any]:
-        """Return those of its page."""
-        return chosen[(self.page - 1) * PAGE : self.page * PAGE]
-
-
-@dataclass(frozen=True, slots=True)
-class Filter(TaskFilter):
-    """Select and order loops.
+class Filter:
+    """Select and order loops or tasks, in a URL that outlives reloads and can be shared.
 
     Attributes:
+        q: words in names.
         failing: "1": only those whose last run has failed.
         late: "1": only those of which a run of the last day began seriously late.
         by: "task": in groups; "loop": one by one; empty: in groups if there are many.
     """
 
+    q: str = ""
+    page: int = 1
     state: str = ""
     failing: str = ""
     late: str = ""
@@ -124,9 +96,11 @@ class Filter(TaskFilter):
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Filter":
+        """Parse a query; ignore invalid parts."""
         state, sort = query.get("state", ""), query.get("sort", "")
         return cls(
-            **asdict(TaskFilter.of(query)),
+            q=query.get("q", "").strip()[:200],
+            page=_page(query.get("page", "")),
             state=state if state in list(Where) else "",
             failing="1" if query.get("failing") else "",
             late="1" if query.get("late") else "",
@@ -135,9 +109,27 @@ class Filter(TaskFilter):
             by=by if (by := query.get("by", "")) in ("task", "loop") else "",
         )
 
+    def but(self, **changes: Any) -> str:
+        """Return the query of the same filter with these changes, from its first page on."""
+        return replace(self, **{"page": 1, **changes}).query
+
+    @property
+    def query(self) -> str:
+        defaults = asdict(Filter())
+        return urlencode({k: v for k, v in asdict(self).items() if v != defaults[k]})
+
     @property
     def is_all(self) -> bool:
         return not (self.q or self.state or self.failing or self.late or self.task)
+
+    def choose_names(self, names: Iterable[str]) -> list[str]:
+        """Return the selected names, of all pages."""
+        words = self.q.lower().split()
+        return [name for name in names if all(word in name.lower() for word in words)]
+
+    def cut(self, chosen: Sequence[Any]) -> Sequence[Any]:
+        """Return those of its page."""
+        return chosen[(self.page - 1) * PAGE : self.page * PAGE]
 
     def choose(self, standings: Sequence[Standing]) -> list[Standing]:
         """Return the selected loops, of all pages."""
@@ -231,15 +223,9 @@ class Form:
         return self.text("sure") == "yes"
 
     @property
-    def is_changing(self) -> bool:
-        """Return whether the visitor wants to change the input after the confirmation page."""
-        return self.text("change") == "yes"
-
-    @property
     def kept(self) -> list[tuple[str, str]]:
         """Return the fields to send again after the confirmation."""
-        left_out = ("sure", "change")
-        return [(k, str(v)) for k, v in self.fields.multi_items() if k not in left_out]
+        return [(k, str(v)) for k, v in self.fields.multi_items() if k != "sure"]
 
     @property
     def typed(self) -> dict[str, str]:

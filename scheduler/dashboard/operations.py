@@ -6,7 +6,7 @@ them, and stop them, wherever a request arrives.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from scheduler.control.doctor import Finding
 from scheduler.control.reports import acting_as
 from scheduler.errors import BrokerError, SchedulerError
 from scheduler.protocol.messages import Message
@@ -49,6 +50,7 @@ class OperationRecord:
         lines: the results of the first of them, failures first.
         undo: the action that reverts it, and its fields; None: there is none.
         stacks: those that were read, by run.
+        findings: those of the doctor.
     """
 
     id: str
@@ -66,6 +68,7 @@ class OperationRecord:
     undo: tuple[str, Mapping[str, str]] | None = None
     is_stopped: bool = False
     stacks: Mapping[str, str] = field(default_factory=dict[str, str])
+    findings: Sequence[Finding] = ()
 
     @property
     def title(self) -> str:
@@ -183,10 +186,11 @@ class DashboardOperations:
         operations = sorted(self._known.values(), key=_moment)
         return {run: stack for each in operations for run, stack in each.stacks.items()}
 
-    def last_begun(self, right: str) -> datetime | None:
-        """Return when the last operation of a right began that has ended, in any process."""
-        ended = (each for each in self._known.values() if each.ended_at is not None)
-        return max((each.begun_at for each in ended if each.right == right), default=None)
+    @property
+    def examination(self) -> OperationRecord | None:
+        """Return the last operation that has examined the broker, in any process."""
+        examined = (each for each in self._known.values() if each.findings)
+        return max(examined, key=_moment, default=None)
 
     def hear(self, record: Message) -> None:
         """Note the record of an operation in another process, or stop one of this process."""

@@ -23,7 +23,6 @@ from scheduler.dashboard.forms import (
     TASK_SORTS,
     Filter,
     Query,
-    TaskFilter,
     arguments_in,
     pages_of,
 )
@@ -224,7 +223,7 @@ def loops(site: Site, query: Query) -> Context:
     sorts = SORTS if of_tasks is None else TASK_SORTS
     return {
         "filter": chosen_by,
-        "rows": chosen_by.cut(chosen),
+        "loops": chosen_by.cut(chosen),
         "by_task": None if of_tasks is None else chosen_by.cut(of_tasks),
         "orders": {name: words for name, (words, _) in sorts.items()},
         "grouped_from": GROUPED_FROM,
@@ -372,7 +371,7 @@ def _call(task: TaskSpec, query: Query, defaults: Mapping[str, str]) -> Context:
 
 def tasks(site: Site, query: Query) -> Context:
     names, depths, work = site.app.names, site.picture.depths, site.judged.workloads
-    chosen = TaskFilter.of(query)
+    chosen = Filter.of(query)
     found = chosen.choose_names(site.app.tasks)
     rows = [
         {
@@ -387,7 +386,7 @@ def tasks(site: Site, query: Query) -> Context:
         for name in chosen.cut(found)
     ]
     return {
-        "rows": rows,
+        "tasks": rows,
         "filter": chosen,
         "count": len(found),
         "total": len(site.app.tasks),
@@ -518,20 +517,20 @@ def running(site: Site, _: Query) -> Context:
     told = site.watch.running
     reported = [*told[1].runs] if told else []
     now, loops = site.clock.now(), site.picture.loops
-    going_on = [
+    runs = [
         (run, _usual(loops.get(LoopId(run.task, run.key))) if run.loop else None)
         for run in reported
         if not _has_ended(run, site.picture)
     ]
-    going_on.sort(key=lambda item: item[0].started_at + 2 * (item[1] or item[0].deadline - now))
-    ids = {run.id for run, _ in going_on}
+    runs.sort(key=lambda item: item[0].started_at + 2 * (item[1] or item[0].deadline - now))
+    ids = {run.id for run, _ in runs}
     not_told = [each for each in due if _run_of(each.loop) not in ids]
     return {
         "running": told,
         "refusal": site.watch.refusal,
         "stacks": site.operations.stacks,
-        "going_on": going_on,
-        "ended": len(reported) - len(going_on),
+        "runs": runs,
+        "ended": len(reported) - len(runs),
         "due": len(due),
         "not_told": [
             (each, _usual(each.loop), site.app.tasks.get(each.loop.id.task))
@@ -639,13 +638,12 @@ def _found_messages(site: Site, words: str) -> Iterator[ParkedMessage]:
     return (parked for id, parked in known.items() if id.startswith(words))
 
 
-async def doctor(site: Site, _: Query) -> Context:
-    await site.catch_up()
-    if site.findings is None:
-        return {"findings": None}
-    at, found = site.findings
+def doctor(site: Site, _: Query) -> Context:
     worst_first = ("problem", "warning", "ok")
-    return {"findings": (at, sorted(found, key=lambda each: worst_first.index(each.verdict)))}
+    if (found := site.operations.examination) is None:
+        return {"findings": None}
+    findings = sorted(found.findings, key=lambda each: worst_first.index(each.verdict))
+    return {"findings": (found.begun_at, findings)}
 
 
 PAGES = (

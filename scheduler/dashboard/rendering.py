@@ -229,7 +229,7 @@ def moment(value: datetime | None, zone: str = "") -> Markup:
     if value is None:
         return Markup("")
     local = wording.in_zone(value, zone)
-    return _time(value, local, wording.brief(local))
+    return _time(value, local, wording.in_full(local))
 
 
 def key(value: datetime) -> str:
@@ -238,7 +238,7 @@ def key(value: datetime) -> str:
 
 
 def exact(value: datetime, zone: str = "") -> str:
-    return wording.by_clock(wording.in_zone(value, zone))
+    return wording.in_full(wording.in_zone(value, zone))
 
 
 def clock(value: datetime) -> Markup:

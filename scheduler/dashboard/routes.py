@@ -32,7 +32,7 @@ from scheduler.dashboard.access import (
     visitor_of,
     without_actions,
 )
-from scheduler.dashboard.actions import ActionConfirmation, ActionFailed, act, is_allowed
+from scheduler.dashboard.actions import ActionConfirmation, act, is_allowed
 from scheduler.dashboard.data import PageData, failure
 from scheduler.dashboard.forms import Form, Query
 from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
@@ -49,6 +49,7 @@ MOST_STREAMS = 30
 """The most live pages of one client; further ones ask again every `POLL_S`."""
 POLL_S = 10.0
 UNBUFFERED = {**HEADERS, "X-Accel-Buffering": "no"}  # nginx would buffer updates
+GONE = "There is no such loop, task or parked message, or no longer."
 NO_ACCESS = "You have no access to this dashboard. "
 LOCAL_ONLY = (
     "Without access=, only this machine has access, directly and under its own name. Give "
@@ -120,17 +121,17 @@ class Routes:
         except BrokerError as error:
             return self._failed(request, visitor, 503, type(error).__name__, str(error))
         if rendered is None:
-            return await self._missing(_missing_on(page), request, visitor)
+            return await self._missing(GONE, request, visitor)
         live = f"/live/{rendered.digest}{page.path}" if not page.form else ""
         return self._documents.whole(request, visitor, page.title, rendered.html, live)
 
     async def _as_data(self, page: Page, request: Request, visitor: Visitor) -> Response:
         context = await page.seen(self._site, Query(request.query_params, visitor))
         if context is None:
-            return await self._missing(_missing_on(page), request, visitor)
+            return await self._missing(GONE, request, visitor)
         if done := request.query_params.get("done"):
             context |= {"operation": self._site.operations.get(done)}
-        return JSONResponse(self._data.of_page(page.path, context), headers=HEADERS)
+        return JSONResponse(self._data.plain(context), headers=HEADERS)
 
     async def _missing(self, why: str, request: Request, visitor: Visitor) -> Response:
         return self._failed(request, visitor, 404, "NotFound", why)
@@ -230,19 +231,16 @@ class Routes:
         if _wants_data(request):
             code, data = await self._data.of_action(form)
             return JSONResponse(data, code, headers=HEADERS)
-        if form.is_changing:
-            return await self._not_done(request, form, "", 200)
         try:
             result = await act(self._site, form)
         except UsageError as error:
             return await self._not_done(request, form, f"{error} Nothing was done.", 400)
-        except ActionFailed as error:
-            return await self._not_done(request, form, str(error), 409)
         if isinstance(result, ActionConfirmation):
-            can_change = form.action in PAGE_OF_FORM
-            context: Context = {"question": result, "form": form, "can_change": can_change}
+            context: Context = {"question": result, "form": form}
             title = "Are you sure?"
             return self._documents.answer(request, visitor, title, "confirm.html", context)
+        if not result.to:
+            return await self._not_done(request, form, result.operation.error, 409)
         return RedirectResponse(f"{base_of(request)}{result.to}", 303)
 
     async def _not_done(self, request: Request, form: Form, error: str, code: int) -> Response:
@@ -261,13 +259,6 @@ class Routes:
 
 def _wants_data(request: Request) -> bool:
     return request.headers.get("accept", "").startswith("application/json")
-
-
-def _missing_on(page: Page) -> str:
-    what = "task of this name" if page.path.startswith("/tasks") else "loop of this name"
-    if page.path == "/failed/message":
-        what = "message parked under this ID"
-    return f"There is no {what}, or no longer."
 
 
 def _refused(request: Request, message: str) -> Response:

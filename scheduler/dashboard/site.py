@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any, cast
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.doctor import Finding
 from scheduler.control.loops import ids_of
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import Access, Redact
@@ -164,7 +163,6 @@ class Site:
 
     Attributes:
         watch: the latest answers of the broker and the processors.
-        findings: the last findings of the doctor, and when.
         charts: the last ones of each span, with the data that they show.
     """
 
@@ -184,7 +182,6 @@ class Site:
         self.picture = Picture(app.namespace, aliases_of(app))
         self.operations = DashboardOperations(clock, self._record)
         self.watch = Watch(self.picture, clock, self.is_viewed, self._asked_about)
-        self.findings: tuple[datetime, Sequence[Finding]] | None = None
         self._redact = redact
         self._connect = connect
         self.charts: dict[str, tuple[object, Sequence[Chart]]] = {}
@@ -290,18 +287,6 @@ class Site:
         known = self.picture.listing.known
         loops = [each.loop.id for each in self.judged.standings if each.state not in AT_REST]
         return {loop: known(loop) for loop in loops[:MOST_ASKED]}
-
-    async def examine(self) -> Sequence[Finding]:
-        findings = await self.program.doctor.examine()
-        self.findings = self.clock.now(), findings
-        return findings
-
-    async def catch_up(self) -> None:
-        """Examine the broker if another process has done so since: its findings are there."""
-        at = self.operations.last_begun("examine")
-        if at is not None and (self.findings is None or self.findings[0] < at):
-            with suppress(BrokerError):  # the page tells that it is away
-                await self.examine()
 
     def view(self, path: str = "") -> None:
         """Note that a visitor looks, and at which page."""

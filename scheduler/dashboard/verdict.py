@@ -422,7 +422,7 @@ def unattended(app: App, picture: Picture) -> list[str]:
 def vital_of_broker(app: App, picture: Picture, alarm: str) -> Vital:
     what, path = "Broker", "/doctor"
     if not picture.connected:
-        since = f" since {wording.brief(wording.in_zone(picture.since))}" if picture.since else ""
+        since = f" since {wording.in_full(wording.in_zone(picture.since))}" if picture.since else ""
         problem = f"The broker cannot be reached{since}: the page shows the last known state."
         return Vital(what, path, "bad", "Not reached", picture.trouble, problem)
     if alarm:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from pydantic_core import to_jsonable_python
 
 from scheduler.spelling import listed
-from scheduler.timing.crontab import in_words, seconds_first
+from scheduler.timing.crontab import in_words
 from scheduler.timing.schedules import Cron, Every, Schedule, describe, ticks_after, zone_of
 
 LONGEST_LINE = 200
@@ -49,17 +49,6 @@ def in_full(moment: datetime) -> str:
     return f"{moment:%a} {moment.day} {moment:%b %Y, %H:%M:%S} {moment.tzname()}"
 
 
-def brief(moment: datetime) -> str:
-    """Format a moment as briefly as it is unambiguous."""
-    return f"{moment:%d %b %H:%M:%S} {moment.tzname()}"
-
-
-def by_clock(moment: datetime) -> str:
-    """Format a moment in its zone: "Wed 25 Nov, 02:00 CET"; with seconds if there are any."""
-    seconds = f":{moment:%S}" if moment.second else ""
-    return f"{moment:%a} {moment.day} {moment:%b, %H:%M}{seconds} {moment.tzname()}"
-
-
 def schedule_in_words(schedule: Schedule) -> str:
     """Describe when a loop runs, in words."""
     if isinstance(schedule, Cron):
@@ -72,16 +61,6 @@ def zone_name(schedule: Schedule) -> str:
     """Return the zone of a schedule's times; empty: none of its own."""
     zone = zone_of(schedule)
     return "" if zone is None else zone.key
-
-
-def doubt_of(schedule: Schedule) -> str:
-    """Return a doubt about an expression; empty: none."""
-    if not isinstance(schedule, Cron) or (meant := seconds_first(schedule.expression)) is None:
-        return ""
-    return (
-        f"Of six fields the last is the second. If you meant the first one, write {meant}: "
-        f"{in_words(meant)}."
-    )
 
 
 def ticks(schedule: Schedule, after: datetime, most: int) -> list[datetime]:

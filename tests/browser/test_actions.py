@@ -249,7 +249,7 @@ def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
     button(page, "Start…").click()
     question = asked(page, "Start visit.north.1?")
     expect(question).to_contain_text("every 1m30s, from the end of a run")
-    button(question, "No, change it").click()
+    question.get_by_role("link", name="No, go back").click()
     page.get_by_label("Every", exact=True).fill("1h")
     button(page, "Start…").click()
     assert listed(ward, loop) is None

@@ -65,7 +65,8 @@ def test_each_page_says_the_same_without_javascript(
         times = page.locator("main time").all_text_contents()
     assert len(told) > 30
     # In UTC, or in the zone of a schedule.
-    assert all(re.fullmatch(r"(\d\d \w{3} )?\d\d:\d\d(:\d\d)? \w+", each) for each in times)
+    exact = r"(\w{3} \d+ \w{3} \d{4}, \d\d:\d\d:\d\d|\d\d:\d\d) \w+"
+    assert all(re.fullmatch(exact, each) for each in times)
 
 
 def tick_of(page: Page) -> int:

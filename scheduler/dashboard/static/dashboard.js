@@ -390,7 +390,7 @@ function ask(asked) {
 
 // What leads back, leaves the page as it was written.
 question.addEventListener("click", (event) => {
-  if (!event.target.closest("a, [name=change]")) return;
+  if (!event.target.closest("a")) return;
   event.preventDefault();
   question.close();
 });

@@ -6,7 +6,6 @@ from starlette.datastructures import FormData
 from scheduler import Cron, Every, Scheduler
 from scheduler.dashboard.access import Visitor
 from scheduler.dashboard.forms import Form
-from scheduler.dashboard.wording import doubt_of
 from scheduler.errors import UsageError
 from scheduler.timing.schedules import Recurring, options_of
 from tests.stage import new_app
@@ -78,9 +77,3 @@ def test_what_is_no_loop_is_told(fields: dict[str, str], told: str) -> None:
     good = {"task": "visit", "key": "n", "every": "1h", "args": '{"ward": "north"}'}
     with pytest.raises(UsageError, match=told):
         form(**{**good, **fields}).loop(app())
-
-
-def test_seconds_that_seem_to_stand_first_are_doubted() -> None:
-    assert "write 0 9 * * 1-5" in doubt_of(Cron("0 0 9 * * 1-5"))
-    assert doubt_of(Cron("0 9 * * MON")) == ""
-    assert doubt_of(Every("1h")) == ""

@@ -64,7 +64,7 @@ def test_the_broker_is_judged_by_its_connection_and_its_alarms() -> None:
     picture.be(False, at(60))
     vital = vital_of_broker(app, picture, "")
     assert vital.level == "bad"
-    assert vital.problem.startswith("The broker cannot be reached since 01 Jun 12:01")
+    assert vital.problem.startswith("The broker cannot be reached since Mon 1 Jun 2026, 12:01:00")
 
 
 @pytest.mark.parametrize(
