@@ -1,7 +1,7 @@
 """Record who has acknowledged a failure: the failures of one task with one kind of error.
 
-A record in the journal, so that all processes of a dashboard show it, and a restart keeps it. It is
-recorded again from time to time, as the journal may grow faster than a dashboard reads it back.
+A record in the journal, so that all processes of a dashboard show it, and a restart keeps it if it
+reads the journal back so far.
 """
 
 from contextlib import suppress
@@ -24,7 +24,6 @@ class Acknowledgement:
 
     Attributes:
         kind: the error, without numbers and quoted names.
-        recorded_at: when it was recorded last.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
@@ -33,7 +32,6 @@ class Acknowledgement:
     kind: str
     by: str
     at: Moment
-    recorded_at: Moment
     note: str = ""
     is_withdrawn: Flag = False
 
@@ -42,12 +40,13 @@ class Acknowledgement:
         return self.task, self.kind
 
     @property
-    def rank(self) -> tuple[datetime, bool, datetime]:
+    def rank(self) -> tuple[datetime, bool]:
         """Return its place among those of the same failure: the greatest one counts."""
-        return self.at, self.is_withdrawn, self.recorded_at
+        return self.at, self.is_withdrawn
 
-    def withdrawn(self, now: datetime) -> "Acknowledgement":
-        return replace(self, is_withdrawn=True, recorded_at=now)
+    @property
+    def withdrawn(self) -> "Acknowledgement":
+        return replace(self, is_withdrawn=True)
 
     @property
     def record(self) -> Message:

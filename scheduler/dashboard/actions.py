@@ -548,7 +548,7 @@ def _acknowledge(site: Site, form: Form) -> RequestedAction:
     if (known := failure.acknowledged) is not None:
         raise UsageError(f"{known.by} has acknowledged this already.")
     now = site.clock.now()
-    told = Acknowledgement(task, kind, form.visitor.name, now, now, one_line(form.text("reason")))
+    told = Acknowledgement(task, kind, form.visitor.name, now, one_line(form.text("reason")))
 
     async def work(operation: Operation) -> None:
         await site.acknowledge(told)
@@ -566,7 +566,7 @@ def _unacknowledge(site: Site, form: Form) -> RequestedAction:
     again = {"task": task, "kind": kind, "reason": known.note}
 
     async def work(operation: Operation) -> None:
-        await site.acknowledge(known.withdrawn(site.clock.now()))
+        await site.acknowledge(known.withdrawn)
         operation.add_line(f"{task}: not acknowledged")
         operation.undo = "acknowledge", again
 

@@ -23,7 +23,6 @@ from scheduler.control.rows import (
 )
 from scheduler.control.status import Status, status_of
 from scheduler.dashboard.actions import ActionConfirmation, act
-from scheduler.dashboard.charts import Chart
 from scheduler.dashboard.forms import Form
 from scheduler.dashboard.operations import Operation, OperationRecord
 from scheduler.dashboard.picture import LoopPicture
@@ -109,16 +108,6 @@ class PageData:
             case OperationRecord():
                 told = {each.name: getattr(value, each.name) for each in fields(OperationRecord)}
                 return self.plain(told | {"state": value.state})
-            case Chart():
-                series = {each.name: [*each.values] for each in value.series}
-                return self.plain(
-                    {
-                        "title": value.title,
-                        "unit": value.unit,
-                        "from": value.moments,
-                        "series": series,
-                    }
-                )
             case Mapping():
                 items = cast("Mapping[Any, Any]", value).items()
                 return {str(name): self.plain(each) for name, each in items if name not in LEFT_OUT}

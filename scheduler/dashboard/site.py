@@ -5,9 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import Any, cast
 
 from scheduler.brokers.contract import Broker
@@ -23,26 +21,10 @@ from scheduler.dashboard.standings import (
     AT_REST,
     Standing,
     Standings,
-    Workload,
-    count_unjudged,
-    workloads,
 )
 from scheduler.dashboard.ticks import Agenda, planned
-from scheduler.dashboard.verdict import (
-    Failure,
-    HealthVerdict,
-    Vital,
-    delays_in_words,
-    failures_of,
-    leftovers_in_words,
-    pauses_in_words,
-    verdict_of,
-    vital_of_broker,
-    vital_of_calls,
-    vital_of_loops,
-    vital_of_processors,
-)
-from scheduler.dashboard.watch import Watch, parked_in_each
+from scheduler.dashboard.verdict import Judgement
+from scheduler.dashboard.watch import Watch, parked_in
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
@@ -50,112 +32,18 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.entries import RosterEntry
 from scheduler.queues.failed import ParkedMessage
-from scheduler.queues.history import CallTotals
 from scheduler.tasks.loops import App, aliases_of, queues_of
 from scheduler.timing.moments import Clock
 from scheduler.timing.pacing import backoff
 
-FRESH = timedelta(seconds=1)
 PLANS_HOLD = timedelta(seconds=30)
-MANY = 2_000  # loops, from which judging all of them is slow
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 VIEWED = timedelta(seconds=30)
 MOST_ASKED = 1_000  # loops
 RECORD_WITHIN = timedelta(seconds=5)
-REVIEWED_EVERY = timedelta(minutes=1)
-RECORDED_EVERY = timedelta(minutes=10)
 LONGEST_NAME = 255  # is in a routing key
 TASKS = "/tasks"
 DATA = ("args", "carry")
-
-
-class Judgement:
-    """Judge all loops at a moment; what follows from it is computed once."""
-
-    def __init__(
-        self, app: App, picture: Picture, watch: Watch, standings: Sequence[Standing], now: datetime
-    ) -> None:
-        self.version = picture.version
-        self.at = now
-        self.standings = standings
-        self._app, self._picture, self._watch = app, picture, watch
-
-    @cached_property
-    def verdict(self) -> HealthVerdict:
-        app, picture = self._app, self._picture
-        failures = failures_of(self.standings, picture, app.names, self.at)
-        delays = delays_in_words(app, picture, self._calls, self.at)
-        judged = len(self.standings)
-        unjudged = [f"Only {judged:,} of {self.total:,} loops are judged."]
-        notes = [
-            *(unjudged if judged < self.total else ()),
-            *pauses_in_words(app, picture),
-            *leftovers_in_words(picture),
-        ]
-        around = [(each.problem, each.level) for each in self._around if each.problem]
-        return verdict_of(self.standings, self._calls, failures, delays, notes, around)
-
-    @cached_property
-    def vitals(self) -> list[Vital]:
-        parked = parked_in(self._app, self._picture)
-        return [
-            vital_of_loops(self.standings, self.verdict),
-            vital_of_calls(self._app, self._calls, self.verdict, parked),
-            *self._around,
-        ]
-
-    @cached_property
-    def _around(self) -> list[Vital]:
-        app, picture, watch = self._app, self._picture, self._watch
-        return [
-            vital_of_processors(app, picture, watch.roll, watch.silent),
-            vital_of_broker(app, picture, watch.alarm),
-        ]
-
-    @cached_property
-    def _calls(self) -> Mapping[str, CallTotals]:
-        return self._picture.calls(self.at)
-
-    @cached_property
-    def workloads(self) -> dict[str, Workload]:
-        picture = self._picture
-        return workloads(self.standings, picture.listing, self.at, picture.heard_back_to)
-
-    @cached_property
-    def total(self) -> int:
-        """Count all loops, of which too many are not judged."""
-        standings, picture = self.standings, self._picture
-        return len(standings) + (
-            count_unjudged(standings, picture.listing) if picture.is_full else 0
-        )
-
-    @cached_property
-    def failing(self) -> int:
-        """Count the failing loops, without those whose failures are acknowledged."""
-        failing = [each for each in self.verdict.troubles if each.what == "failing"]
-        return sum(len(each.loops) - each.acknowledged for each in failing)
-
-    def failure(self, task: str, kind: str) -> Failure | None:
-        return self._failures.get((task, kind))
-
-    @cached_property
-    def _failures(self) -> dict[tuple[str, str], Failure]:
-        return {(each.task, each.kind): each for each in self.verdict.failures}
-
-    @cached_property
-    def by_name(self) -> dict[str, Standing]:
-        return {standing.name: standing for standing in self.standings}
-
-    @cached_property
-    def tasks(self) -> Sequence[str]:
-        """Return the tasks that have loops."""
-        return sorted({each.loop.id.task for each in self.standings})
-
-    def holds(self, version: int, now: datetime) -> bool:
-        """Return whether it is fresh enough; of many loops, though there is news."""
-        if now - self.at >= FRESH:
-            return False
-        return version == self.version or len(self.standings) >= MANY
 
 
 class Site:
@@ -247,7 +135,6 @@ class Site:
             async with asyncio.TaskGroup() as group:
                 group.create_task(feed.run(), name="feed of the dashboard")
                 group.create_task(self.watch.run(self._program), name="watch of the dashboard")
-                group.create_task(self._review_acknowledgements(), name="acknowledgements")
 
     async def _record(self, record: Message) -> None:
         await self.program.broker.publish(
@@ -262,25 +149,6 @@ class Site:
         record = told.record
         await self._record(record)
         self.picture.hear(record)
-
-    async def _review_acknowledgements(self) -> None:
-        """Record again those that hold, and withdraw those that a success has ended."""
-        picture = self.picture
-        while True:
-            await asyncio.sleep(REVIEWED_EVERY.total_seconds())
-            known = [each for each in picture.acknowledged.values() if not each.is_withdrawn]
-            if not known or not picture.is_listed or picture.is_reading_back:
-                continue
-            now, judged = self.clock.now(), self.judged
-            succeeded = picture.succeeded_at
-            with suppress(BrokerError):  # in a minute again
-                for each in known:
-                    failure = judged.failure(*each.failure)
-                    if failure is not None and failure.acknowledged is not None:
-                        if now - each.recorded_at >= RECORDED_EVERY:
-                            await self.acknowledge(replace(each, recorded_at=now))
-                    elif succeeded.get(each.task, each.at) > each.at:
-                        await self.acknowledge(each.withdrawn(now))
 
     def _asked_about(self) -> dict[LoopId, int]:
         """Return the loops that a processor may hold: not those that wait."""
@@ -365,9 +233,3 @@ class Site:
         """Return the number of processors; None: unknown yet."""
         depth = self.picture.depths.get(self.app.names.presence)
         return None if depth is None else depth.consumers
-
-
-def parked_in(app: App, picture: Picture) -> int | None:
-    """Count the parked messages of an app; None: unknown yet."""
-    known = parked_in_each(app, picture)
-    return sum(known) if known else None

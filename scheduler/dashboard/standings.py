@@ -58,7 +58,6 @@ class Standing:
         failures: how many of its last attempts have failed, in a row.
         was_late: how late a run of the last day began, if seriously so.
         task_pause: the entry that pauses its task, if the loop is not paused itself.
-        is_failing: whether a tick has failed for the last time, or one is failing again and again.
     """
 
     name: str
@@ -69,12 +68,12 @@ class Standing:
     failures: int
     was_late: timedelta | None = None
     task_pause: RosterEntry | None = None
-    is_failing: bool = field(init=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def is_failing(self) -> bool:
+        """Return whether a tick has failed for the last time, or fails again and again."""
         last = self.loop.last
-        is_over = last is not None and last.ending is Ending.ESCALATED
-        object.__setattr__(self, "is_failing", self.failures >= MANY or is_over)
+        return self.failures >= MANY or (last is not None and last.ending is Ending.ESCALATED)
 
     @property
     def failed_attempts(self) -> str:

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cached_property
 from types import MappingProxyType
 
 from scheduler.brokers.contract import Depth
@@ -11,8 +12,16 @@ from scheduler.control.loops import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.picture import DAY, RUNS_KEPT, Picture
-from scheduler.dashboard.standings import MEANINGS, TROUBLES, Standing, capped
-from scheduler.dashboard.watch import Roll
+from scheduler.dashboard.standings import (
+    MEANINGS,
+    TROUBLES,
+    Standing,
+    Workload,
+    capped,
+    count_unjudged,
+    workloads,
+)
+from scheduler.dashboard.watch import Roll, Watch, parked_in
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import kind_of
 from scheduler.queues.history import BEHIND, CallTotals
@@ -24,6 +33,8 @@ MILD = (Where.LATE, Where.UNSEEDED)
 LEVELS = ("ok", "hold", "off", "warn", "bad")
 CLAUSES = 2
 RECENT_SLOTS = 30
+FRESH = timedelta(seconds=1)
+MANY = 2_000  # loops, from which judging all of them is slow
 
 
 def pauses_in_words(app: App, picture: Picture) -> list[str]:
@@ -433,3 +444,92 @@ def vital_of_broker(app: App, picture: Picture, alarm: str) -> Vital:
         depth.ready for name, depth in picture.depths.items() if depth and name.startswith(ours)
     )
     return Vital(what, path, "ok", "No alarms", f"{counted(ready, 'message')} ready")
+
+
+class Judgement:
+    """Judge all loops at a moment; what follows from it is computed once."""
+
+    def __init__(
+        self, app: App, picture: Picture, watch: Watch, standings: Sequence[Standing], now: datetime
+    ) -> None:
+        self.version = picture.version
+        self.at = now
+        self.standings = standings
+        self._app, self._picture, self._watch = app, picture, watch
+
+    @cached_property
+    def verdict(self) -> HealthVerdict:
+        app, picture = self._app, self._picture
+        failures = failures_of(self.standings, picture, app.names, self.at)
+        delays = delays_in_words(app, picture, self._calls, self.at)
+        judged = len(self.standings)
+        unjudged = [f"Only {judged:,} of {self.total:,} loops are judged."]
+        notes = [
+            *(unjudged if judged < self.total else ()),
+            *pauses_in_words(app, picture),
+            *leftovers_in_words(picture),
+        ]
+        around = [(each.problem, each.level) for each in self._around if each.problem]
+        return verdict_of(self.standings, self._calls, failures, delays, notes, around)
+
+    @cached_property
+    def vitals(self) -> list[Vital]:
+        parked = parked_in(self._app, self._picture)
+        return [
+            vital_of_loops(self.standings, self.verdict),
+            vital_of_calls(self._app, self._calls, self.verdict, parked),
+            *self._around,
+        ]
+
+    @cached_property
+    def _around(self) -> list[Vital]:
+        app, picture, watch = self._app, self._picture, self._watch
+        return [
+            vital_of_processors(app, picture, watch.roll, watch.silent),
+            vital_of_broker(app, picture, watch.alarm),
+        ]
+
+    @cached_property
+    def _calls(self) -> Mapping[str, CallTotals]:
+        return self._picture.calls(self.at)
+
+    @cached_property
+    def workloads(self) -> dict[str, Workload]:
+        picture = self._picture
+        return workloads(self.standings, picture.listing, self.at, picture.heard_back_to)
+
+    @cached_property
+    def total(self) -> int:
+        """Count all loops, of which too many are not judged."""
+        standings, picture = self.standings, self._picture
+        return len(standings) + (
+            count_unjudged(standings, picture.listing) if picture.is_full else 0
+        )
+
+    @cached_property
+    def failing(self) -> int:
+        """Count the failing loops, without those whose failures are acknowledged."""
+        failing = [each for each in self.verdict.troubles if each.what == "failing"]
+        return sum(len(each.loops) - each.acknowledged for each in failing)
+
+    def failure(self, task: str, kind: str) -> Failure | None:
+        return self._failures.get((task, kind))
+
+    @cached_property
+    def _failures(self) -> dict[tuple[str, str], Failure]:
+        return {(each.task, each.kind): each for each in self.verdict.failures}
+
+    @cached_property
+    def by_name(self) -> dict[str, Standing]:
+        return {standing.name: standing for standing in self.standings}
+
+    @cached_property
+    def tasks(self) -> Sequence[str]:
+        """Return the tasks that have loops."""
+        return sorted({each.loop.id.task for each in self.standings})
+
+    def holds(self, version: int, now: datetime) -> bool:
+        """Return whether it is fresh enough; of many loops, though there is news."""
+        if now - self.at >= FRESH:
+            return False
+        return version == self.version or len(self.standings) >= MANY

@@ -340,3 +340,9 @@ def parked_in_each(app: App, picture: Picture) -> list[int]:
     """Count the parked messages in each failed queue of an app, as far as they are known."""
     queues = [*map(app.names.failed_queue, app.tasks), app.names.failed]
     return [depth.ready for queue in queues if (depth := picture.depths.get(queue)) is not None]
+
+
+def parked_in(app: App, picture: Picture) -> int | None:
+    """Count the parked messages of an app; None: unknown yet."""
+    known = parked_in_each(app, picture)
+    return sum(known) if known else None

@@ -80,12 +80,7 @@ def body(content: bytes) -> str:
         text = content.decode()
         if all(each.isprintable() or each in "\n\r\t" for each in text):
             return text
-    rows = range(0, len(content), 16)
-    return "\n".join(
-        f"{at:08x}  {content[at : at + 16].hex(' '):<47}  "
-        + "".join(chr(each) if 32 <= each < 127 else "." for each in content[at : at + 16])
-        for at in rows
-    )
+    return "\n".join(content[at : at + 16].hex(" ") for at in range(0, len(content), 16))
 
 
 def first_line(text: str) -> str:

@@ -25,7 +25,6 @@ from scheduler.control.loops import Where
 from scheduler.control.rows import Row, row_of_entry, row_of_status
 from scheduler.dashboard import feed, forms, pages, picture, routes
 from scheduler.dashboard.access import Access, Redact, Visitor, basic_access
-from scheduler.dashboard.acknowledgements import Acknowledgement, acknowledgement_in
 from scheduler.dashboard.actions import ACTS
 from scheduler.dashboard.pages import PAGES, Page
 from scheduler.dashboard.rendering import Rendered
@@ -823,13 +822,6 @@ async def test_what_is_parked_is_looked_at_in_groups_and_sent_back(shop: Stage) 
         assert "1 × send_sms" in page  # the page shows what is left
 
 
-async def acknowledgements(stage: Stage) -> list[Acknowledgement]:
-    """What the journal has of them."""
-    async with aclosing(stage.broker.read(stage.app.names.journal, since=None)) as messages:
-        found = [acknowledgement_in(message) async for message in messages]
-    return [each for each in found if each is not None]
-
-
 async def test_a_failure_is_acknowledged_in_all_processes_until_the_next_success(
     shop: Stage,
 ) -> None:
@@ -865,16 +857,10 @@ async def test_a_failure_is_acknowledged_in_all_processes_until_the_next_success
         assert "any more" in await other.press("unacknowledge", 400, **withdrawal | {"by": "bob"})
         assert not by_alice.search(page := await other.press("unacknowledge", **withdrawal))
         assert by_alice.search(await other.press("acknowledge", **undo_of(page, "acknowledge")))
-        # The journal may be too long to be read back to it.
-        await asyncio.sleep(700)
-        last = (await acknowledgements(shop))[-1]
-        assert not last.is_withdrawn
-        assert last.recorded_at > last.at
     async with browsing(shop) as later, shop.processor():
         assert by_alice.search(await later.await_on("/failed", "Unacknowledge"))
         await shop.app.senders["send_sms"].send("+1")
-        await asyncio.sleep(80)
-        assert (await acknowledgements(shop))[-1].is_withdrawn
+        await asyncio.sleep(20)
         assert "Acknowledged" not in await later.see("/")
 
 
@@ -1020,8 +1006,7 @@ async def test_a_body_that_is_no_text_is_shown_in_hexadecimal(shop: Stage) -> No
     async with browsing(shop) as browser:
         (one,) = await shop.parked()
         page = await browser.see(f"/failed/message?id={one.id}&task=send_sms&show=1")
-    assert "00000000  89 50 4e 47 0d 0a ff" in page
-    assert ".PNG..." in page
+    assert "<pre>89 50 4e 47 0d 0a ff</pre>" in page
 
 
 async def test_values_are_redacted(shop: Stage) -> None:

@@ -196,7 +196,7 @@ def test_acknowledgements_are_noted_once_and_only_so_many_are_kept(
     monkeypatch.setattr(pictures, "GROUPS_KEPT", 2)
     picture = Picture("test")
     for task, second in (("a", 1), ("b", 2), ("b", 2), ("c", 3)):
-        told = Acknowledgement(task, "E", "mia", at(second), at(60 + len(picture.entries.all)))
+        told = Acknowledgement(task, "E", "mia", at(second))
         picture.hear(told.record)
     assert [each.loop for each in picture.entries.all] == ["a", "b", "c"]
     assert [task for task, _ in picture.acknowledged] == ["b", "c"]

@@ -150,7 +150,7 @@ def failing(picture: Picture, *keys: str, second: int = 10) -> list[Standing]:
 
 def test_an_acknowledged_failure_is_held_until_the_next_success() -> None:
     picture = Picture("test")
-    acknowledged = Acknowledgement("poll", "E …", "mia", at(20), at(20), "partner informed")
+    acknowledged = Acknowledgement("poll", "E …", "mia", at(20), "partner informed")
     picture.hear(acknowledged.record)
     picture.hear(replace(acknowledged.record, body=b"{}"))  # of another version
     for keys in (("a", "b"), ("c",)):
@@ -178,18 +178,18 @@ def test_failures_that_are_not_acknowledged_come_first() -> None:
     for task, kind in (("a", "X"), ("b", "Y")):
         picture.parked[task, kind] = ParkedGroup(kind, 3, at(0), at(1))
     assert [each.task for each in failures_of([], picture, NAMES, at(5))] == ["a", "b"]
-    picture.hear(Acknowledgement("a", "X", "mia", at(2), at(2)).record)
+    picture.hear(Acknowledgement("a", "X", "mia", at(2)).record)
     found = failures_of([], picture, NAMES, at(5))
     assert [each.task for each in found] == ["b", "a"]
     assert verdict_of([], failures=found).sentence == (
         "3 messages of b are parked, and no run has succeeded since. "
         "3 messages of a are parked, and no run has succeeded since (acknowledged)."
     )
-    withdrawn = picture.acknowledged["a", "X"].withdrawn(at(3))
+    withdrawn = picture.acknowledged["a", "X"].withdrawn
     picture.hear(withdrawn.record)
-    picture.hear(Acknowledgement("a", "X", "mia", at(2), at(4)).record)  # of another process
+    picture.hear(Acknowledgement("a", "X", "mia", at(2)).record)  # of another process
     assert not any(each.acknowledged for each in failures_of([], picture, NAMES, at(5)))
-    picture.hear(Acknowledgement("b", "Y", "mia", at(2), at(2)).record)
+    picture.hear(Acknowledgement("b", "Y", "mia", at(2)).record)
     picture.parked["b", "Z"] = ParkedGroup("Z", 1, at(0), at(1))
     verdict = verdict_of([], failures=failures_of([], picture, NAMES, at(5)))
     # One of its errors is not acknowledged.

@@ -67,9 +67,7 @@ def test_the_broker_is_judged_by_its_connection_and_its_alarms() -> None:
     assert vital.problem.startswith("The broker cannot be reached since Mon 1 Jun 2026, 12:01:00")
 
 
-@pytest.mark.parametrize(
-    "acknowledged", [None, Acknowledgement("letter", "E", "mia", at(0), at(0))]
-)
+@pytest.mark.parametrize("acknowledged", [None, Acknowledgement("letter", "E", "mia", at(0))])
 @pytest.mark.parametrize("calls", [{}, {"letter": CallTotals(started=3, failed=3)}])
 def test_calls_are_judged_by_their_failures_and_who_has_acknowledged_them(
     calls: dict[str, CallTotals], acknowledged: Acknowledgement | None
