@@ -14,9 +14,8 @@ In JSON it is an object of tasks, each an object of keys.
 """
 
 import json
-import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any, cast
 
 from scheduler.control.keyed import Connect, Keyed, Operations, Synced, wanted_loop
 from scheduler.errors import BrokerError, UsageError
-from scheduler.spelling import nearest, no_such
+from scheduler.spelling import no_such
 from scheduler.tasks.registration import ScheduleOptions, schedule_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import shown
@@ -33,8 +32,14 @@ from scheduler.timing.schedules import Recurring
 FilePath = str | PathLike[str]
 Wanted = Mapping[str, Mapping[str, tuple[Recurring, Mapping[str, Any]]]]
 
-
-NAMES = ("every", "cron", *ScheduleOptions.__annotations__, "args")
+OPTIONS = ("every", "cron", *ScheduleOptions.__annotations__)
+EXPECTED = (
+    "an object of tasks",
+    "tables of keyed loops",
+    """a table of a loop, such as [digest."user-42"]""",
+    "a table of arguments by name",
+)
+"""The tables of a file, by the length of their place in it."""
 
 
 async def sync_file(
@@ -92,25 +97,20 @@ def loops_in(path: FilePath, tasks: Mapping[str, TaskSpec]) -> Wanted:
 def _read(file: Path) -> Mapping[str, Any]:
     try:
         text = file.read_text(encoding="utf-8")
-        is_json = file.suffix == ".json"
-        read = json.loads(text, object_pairs_hook=_unique) if is_json else tomllib.loads(text)
+        read = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise _wrong(file, f"it cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:  # invalid TOML, JSON, or UTF-8; or too deep
         raise _wrong(file, f"it cannot be read: {error}.") from None
-    if not isinstance(read, dict):
-        raise _wrong(file, f"expected an object of tasks, got: {shown(read)}.")
-    return cast("dict[str, Any]", read)
+    return _table(file, read)
 
 
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; refuse one that has a name twice, as TOML does."""
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{shown(twice)} is there twice in one object")
-    return members
+def _table(file: Path, value: object, *place: str) -> dict[str, Any]:
+    """Return a table of a file, by its place, such as `digest`, `user-42` and `args`."""
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
+    expected = EXPECTED[len(place)]
+    raise _wrong(file, f"expected {expected}, got: {shown(value)}.", *place)
 
 
 def _loops(
@@ -118,26 +118,12 @@ def _loops(
 ) -> Iterator[tuple[str, tuple[Recurring, Mapping[str, Any]]]]:
     if task not in tasks:
         raise _wrong(file, no_such("task", task, tasks), task)
-    if not isinstance(table, dict):
-        raise _wrong(file, f"expected tables of keyed loops, got: {shown(table)}.", task)
-    for key, values in cast("dict[str, object]", table).items():
-        if not isinstance(values, dict):
-            example = _table(task, "user-42")
-            detail = f"expected tables of keyed loops, such as {example}; {key!r} is not one."
-            raise _wrong(file, detail, task)
-        options = cast("dict[str, Any]", values)
-        if unknown := [name for name in options if name not in NAMES]:
-            raise _wrong(file, _no_option(task, key, unknown[0], options[unknown[0]]), task, key)
-        given = options.pop("args", {})
-        if not isinstance(given, dict):
-            raise _wrong(file, f"args: expected a table, got: {shown(given)}.", task, key)
-        args = cast("dict[str, Any]", given)
-        parameters = tasks[task].arguments.parameters
-        if unknown := [name for name in args if name not in parameters]:
-            raise _wrong(file, no_such("parameter", unknown[0], parameters), task, key, "args")
-        if (options.get("every") is None) == (options.get("cron") is None):
-            raise _wrong(file, "expected either every or cron.", task, key)
+    for key, values in _table(file, table, task).items():
+        options = _table(file, values, task, key)
+        args = _table(file, options.pop("args", {}), task, key, "args")
         try:
+            if unknown := [name for name in options if name not in OPTIONS]:
+                raise UsageError(no_such("option", unknown[0], OPTIONS))
             loop = schedule_of(**options), args
             wanted_loop(tasks[task], key, loop)
         except UsageError as error:
@@ -145,22 +131,9 @@ def _loops(
         yield key, loop
 
 
-def _no_option(task: str, key: str, name: str, value: object) -> str:
-    near = nearest(name, NAMES)
-    has = f"there are: {', '.join(NAMES)}."
-    if isinstance(value, dict):
-        has += f" Quote a key with a '.': {_table(task, f'{key}.{name}')}."
-    return f"There is no {name!r} in a loop; {f'did you mean {near!r}?' if near else has}"
-
-
-def _wrong(file: Path, what: str, *table: str) -> UsageError:
-    at = f", {_table(*table)}" if table else ""
+def _wrong(file: Path, what: str, *place: str) -> UsageError:
+    """Return an error that names the table of a file, as TOML has it."""
+    quoted = [part if part.isidentifier() else json.dumps(part) for part in place]
+    at = f", [{'.'.join(quoted)}]" if place else ""
     end = "" if what.endswith((".", "?")) else "."
     return UsageError(f"{file}{at}: {what}{end} Nothing was changed.")
-
-
-def _table(*parts: str) -> str:
-    """Return the name of a table, as TOML has it."""
-    bare = re.compile(r"[A-Za-z0-9_-]+")
-    quoted = [part if bare.fullmatch(part) else json.dumps(part) for part in parts]
-    return f"[{'.'.join(quoted)}]"
