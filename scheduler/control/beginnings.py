@@ -36,8 +36,8 @@ REPAIRED = {
     "lost": "its token was put again",
     "doubled": "a node of the broker delivered its token twice: one token replaces both",
 }
-WITHOUT_NOTE = Verb.REMOVE, Verb.SEED, Verb.RENAME
-"""Their entries do not continue from the note of the entry before; a rename has its own."""
+WITHOUT_NOTE = Verb.REMOVE, Verb.SEED
+"""Their entries do not continue from the note of the entry before."""
 
 TRIES = 10
 LOOK_BACK = timedelta(minutes=10)
@@ -215,7 +215,9 @@ class Beginnings:
             return wanted.checkpoint
         if before is None or wanted.verb in WITHOUT_NOTE:
             return None
-        noted = before.noted(self._app.namespace)
+        noted = before.noted(namespace := self._app.namespace)
+        if noted is not None and wanted.verb is Verb.RENAME:
+            noted = noted.of(wanted.loop.id, namespace)
         return None if noted is None else noted.ended(now)
 
     async def _exchanged(

@@ -5,10 +5,9 @@ operators and pods can seed at the same time: for each loop, one of them is firs
 find it unchanged.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from scheduler.control.beginnings import BEGUN_AT_ONCE, Beginnings, Intent
 from scheduler.control.installation import Installation
@@ -29,15 +28,15 @@ from scheduler.control.loops import (
 from scheduler.control.reports import Effect, Report
 from scheduler.control.status import Status, Survey
 from scheduler.control.verbs import Removal
-from scheduler.errors import AccessRefused, BrokerUnavailable, MessageError, QueueNotFound
+from scheduler.errors import AccessRefused, BrokerUnavailable, QueueNotFound
 from scheduler.events import Event, LoopRepaired, LoopSeeded
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.entries import Checkpoint, RosterEntry, checkpoint_of
+from scheduler.queues.entries import RosterEntry
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
-from scheduler.tasks.loops import Loop, aliases_of, before_rename, queues_of
+from scheduler.tasks.loops import Loop, aliases_of, queues_of
 from scheduler.tasks.tasks import TaskSpec
 
 SEEDED_PAUSED = "seeded paused"
@@ -252,48 +251,16 @@ class Seeding:
             new: the queues that were just declared.
             renew: returns the loop that is wanted now; None: none.
         """
-        noted = await self._noted_under_old_names(loops)
 
         def decide(loop: Loop, listing: Listing) -> Report | Intent:
             if (wanted := renew(loop, listing)) is None:
                 return Report(loop, Effect.UNCHANGED)
-            return self._decide(wanted, listing, new, noted, paused=paused)
+            return self._decide(wanted, listing, new, paused=paused)
 
         return await self.beginnings.act(loops, decide)
 
-    async def _noted_under_old_names(self, loops: Sequence[Loop]) -> Mapping[LoopId, Checkpoint]:
-        """Return the progress of renamed loops under their old names, by the new loop.
-
-        The journal may have dropped it when a paused loop is resumed.
-        """
-        if not any(before_rename(self._app, loop.id) for loop in loops):
-            return {}
-        heard_at, listing = self._clock.now(), await self.survey.listing()
-        old_ones = {loop.id: entry_before(self._app, loop.id, listing) for loop in loops}
-        there = {id: each for id, each in old_ones.items() if each is not None and not each.is_gone}
-        old = {loop.id: loop for loop in orphans_of(self._app, listing)}
-        last = await self.survey.last_tokens([old[each.loop] for each in there.values()])
-        noted = dict[LoopId, Checkpoint]()
-        for id, each in there.items():
-            found = [(token, heard_at)] if (token := last.get(each.loop)) is not None else []
-            if (before := each.noted(self._app.namespace)) is not None:
-                with suppress(MessageError):
-                    found.append((before.token(self._app.namespace), before.until))
-            for token, until in found:
-                its = checkpoint_of(replace(token, loop=id), self._app.namespace, until)
-                is_alive = token.epoch >= each.entry.life
-                if its is not None and is_alive and its.is_newer_than(noted.get(id)):
-                    noted[id] = its
-        return noted
-
     def _decide(
-        self,
-        loop: Loop,
-        listing: Listing,
-        new: Collection[str],
-        noted: Mapping[LoopId, Checkpoint] = MappingProxyType({}),
-        *,
-        paused: bool,
+        self, loop: Loop, listing: Listing, new: Collection[str], *, paused: bool
     ) -> Report | Intent:
         listed, before = listing.get(loop.id), entry_before(self._app, loop.id, listing)
         if was_done(loop, listed or before):
@@ -303,8 +270,7 @@ class Seeding:
         if before is not None and not before.is_gone and (listed is None or listed.is_gone):
             if before.override is not None:
                 loop = replace(loop, schedule=before.schedule, override=before.override)
-            checkpoint = noted.get(loop.id)
-            return Intent(Verb.RENAME, loop, before, checkpoint=checkpoint, did=Effect.RENAMED)
+            return Intent(Verb.RENAME, loop, before, did=Effect.RENAMED)
         names = self._app.names
         if listed is None and names.roster in new and names.journal not in new:
             # The roster was lost. The loop may be an old one: the journal has its progress.

@@ -103,6 +103,13 @@ class Checkpoint:
             return Position(epoch, seq, attempt, joined=not claims.get("first"))
         return NOWHERE
 
+    def of(self, loop: LoopId, namespace: str) -> "Checkpoint | None":
+        """Return the checkpoint, now that the loop has another name; None: it cannot be read."""
+        try:
+            return checkpoint_of(replace(self.token(namespace), loop=loop), namespace, self.until)
+        except Undecodable:
+            return None
+
     def ended(self, at: datetime) -> "Checkpoint":
         """Return the checkpoint, now that a later epoch has begun."""
         return replace(self, until=min(self.until, at))
