@@ -24,7 +24,7 @@ from scheduler.cli.schedules import meaning_of, schedule_of, warn_of_doubts
 from scheduler.cli.tables import Table, Work, paragraph
 from scheduler.control.census import Figures, count
 from scheduler.control.doctor import Finding, check_addresses, require_fit
-from scheduler.control.installation import Leftover, OldShard
+from scheduler.control.installation import Leftover
 from scheduler.control.reports import Report
 from scheduler.control.rows import row_of_report
 from scheduler.errors import UsageError
@@ -40,10 +40,6 @@ from scheduler.settings import Settings
 from scheduler.timing.moments import exact
 from scheduler.timing.schedules import Cron, zone_of
 
-OLD_SHARDS = (
-    "queues of former shards, which get no more tokens: {} (restart processors of older code, then "
-    "run `scheduler seed` again: it moves what waits there, and deletes them)"
-)
 TIME_TO_LIVE = "x-message-ttl"
 FEW = 4
 MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
@@ -90,7 +86,7 @@ def seed(
     """
     warn_of_doubts(app.loops.values())
 
-    async def seeded(program: Program) -> tuple[list[Report], list[Leftover], list[OldShard]]:
+    async def seeded(program: Program) -> tuple[list[Report], list[Leftover]]:
         require_fit(program.broker)
         if dry_run:
             reports = await program.seeding.plan(prune=prune, paused=paused)
@@ -98,15 +94,14 @@ def seed(
             reports = await program.seeding.seed(
                 prune=prune, migrate=migrate, take_over=take_over, paused=paused
             )
-        installation = program.installation
-        return reports, await installation.leftovers(), await installation.old_shards()
+        return reports, await program.installation.leftovers()
 
     with (
         Work("seeding queues and loops", counted=not dry_run) as work,
         app.events.listening(_count_of(app, work), QueueDeclared, LoopSeeded),
     ):
         rights = rights_to_seed(app.names, app.topology())
-        reports, left, old = ask(app, seeded, rights, is_long=True)
+        reports, left = ask(app, seeded, rights, is_long=True)
     lines = list[str | Text]()
     if reports:
         schedules = [report.loop.schedule for report in reports]
@@ -117,11 +112,8 @@ def seed(
         lines += [f"{text}; the queues of its tasks {are} declared: {', '.join(app.tasks)}."]
     if left:
         lines += [LEFTOVERS.format(", ".join(map(str, left)))]
-    if old and not dry_run:
-        lines += [OLD_SHARDS.format(", ".join(map(str, old)))]
     rows = [row_of_report(report) for report in reports]
-    others = {"leftovers": [*map(asdict, left)], "old_shards": [*map(asdict, old)]}
-    return Output({"loops": rows, **others}, lines)
+    return Output({"loops": rows, "leftovers": [*map(asdict, left)]}, lines)
 
 
 def _count_of(app: Scheduler, work: Work) -> Emit:

@@ -149,9 +149,6 @@ class OldShard:
     ready: int
     processors: int
 
-    def __str__(self) -> str:
-        return f"{self.queue} ({self.ready} ready, {counted(self.processors, 'processor')})"
-
 
 class Installation:
     """Manage the exchanges and queues of an app in a broker."""
