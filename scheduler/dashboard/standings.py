@@ -6,8 +6,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from heapq import heappop, heappush
+from datetime import UTC, datetime, timedelta
 from math import ceil
 
 from scheduler.brokers.contract import Depth
@@ -47,6 +46,7 @@ TROUBLES = (Where.LOST, Where.UNATTENDED, Where.LATE, Where.UNSEEDED)
 ATTENTION = "failing", *(state.value for state in TROUBLES)
 """The words of loops that need attention, the worst first."""
 WINDOW = timedelta(minutes=5)
+FOR_EVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,70 +97,54 @@ class Standings:
     def __init__(self, app: App, picture: Picture) -> None:
         self._app, self._picture = app, picture
         self._known = dict[LoopId, Standing]()
-        self._is_sorted = True
+        self._until = dict[LoopId, datetime]()
         self._of_tasks = dict[str, RosterEntry | None]()
-        self._unsettled = set[LoopId]()
-        self._unsettled_at: datetime | None = None
-        self._times = list[tuple[datetime, LoopId]]()
-        self._time_of = dict[LoopId, datetime]()
         picture.changed.update(picture.loops)
 
     def at(self, now: datetime) -> Sequence[Standing]:
         """Return the standings at a moment, by name."""
+        unsettled = sum(standing.state not in SETTLED for standing in self._known.values())
+        pause, is_sorted = SECOND * (unsettled // AT_ONCE), True
         for loop in [*self._to_judge(now)]:
-            self._judge(loop, now)
-        if not self._is_sorted:
+            standing = self._standing(loop, now)
+            if standing is None:
+                self._known.pop(loop, None)
+                self._until.pop(loop, None)
+                continue
+            is_sorted &= loop in self._known
+            self._known[loop] = standing
+            if loop.task not in self._of_tasks:
+                self._of_tasks[loop.task] = self._picture.listing.of_task(loop.task)
+            self._until[loop] = self._holds_until(standing, now + pause)
+        if not is_sorted:
             self._known = dict(sorted(self._known.items(), key=lambda item: item[1].name))
-            self._is_sorted = True
         return [*self._known.values()]
 
     def _to_judge(self, now: datetime) -> Iterable[LoopId]:
-        """Return the loops with news, and those whose time has come, or that depend on queues."""
+        """Return the loops with news, and those whose standing holds no longer."""
         loops, self._picture.changed = self._picture.changed, set()
         # The picture has no news of these: they are unseeded, or beyond its limit.
         loops.update(loop for loop in self._app.loops if loop not in self._picture.loops)
-        while self._times and self._times[0][0] < now:
-            time, loop = heappop(self._times)
-            if self._time_of.get(loop) == time:
-                loops.add(loop)
+        loops.update(loop for loop, until in self._until.items() if until <= now)
         of_tasks = {task: self._picture.listing.of_task(task) for task in self._of_tasks}
         if changed := {task for task in of_tasks if of_tasks[task] is not self._of_tasks[task]}:
             loops.update(loop for loop in self._known if loop.task in changed)
         self._of_tasks = of_tasks
-        pause = SECOND * (len(self._unsettled) // AT_ONCE)
-        if self._unsettled_at is None or now - self._unsettled_at >= pause:
-            self._unsettled_at = now
-            loops |= self._unsettled
         return loops
 
-    def _judge(self, loop: LoopId, now: datetime) -> None:
-        standing = self._standing(loop, now)
-        if standing is not None and loop not in self._known:
-            self._is_sorted = False
-        self._time_of.pop(loop, None)
-        self._unsettled.discard(loop)
-        if standing is None:
-            self._known.pop(loop, None)
-            return
-        self._known[loop] = standing
-        if loop.task not in self._of_tasks:
-            self._of_tasks[loop.task] = self._picture.listing.of_task(loop.task)
+    def _holds_until(self, standing: Standing, next_time: datetime) -> datetime:
+        """Return until when a standing holds without news; an unsettled one, until next time."""
+        loop = standing.loop
         if standing.state not in SETTLED:
-            self._unsettled.add(loop)
-        elif (time := self._until(standing)) is not None and time >= now:
-            self._time_of[loop] = time
-            heappush(self._times, (time, loop))
-
-    def _until(self, standing: Standing) -> datetime | None:
-        """Return when a settled loop may change without news; None: never."""
-        loop, due_at = standing.loop, None
+            return next_time
+        ends = [FOR_EVER]
         if standing.state is Where.WAITING and loop.listed is not None:
             put = None if loop.token is None else put_of(loop.token)
-            due_at = due_at_of(loop.listed, put, self._of_tasks[loop.id.task])
-        if standing.was_late is None or loop.latest is None:
-            return due_at
-        over_at = loop.latest.started_at + DAY
-        return over_at if due_at is None else min(due_at, over_at)
+            if due_at := due_at_of(loop.listed, put, self._of_tasks[loop.id.task]):
+                ends.append(due_at)
+        if standing.was_late is not None and loop.latest is not None:
+            ends.append(loop.latest.started_at + DAY)
+        return min(ends)
 
     def _standing(self, name: LoopId, now: datetime) -> Standing | None:
         """Judge one loop; None: there is none of this name, or no longer."""
