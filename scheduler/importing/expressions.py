@@ -147,7 +147,7 @@ class Evaluator:
         """Bind a name, an attribute or a key to a value, or several to its parts."""
         match target:
             case ast.Name(name):
-                self.project.outer(self.scopes[-1]).get(name, self.scopes[-1])[name] = bound
+                self.scopes[-1][name] = bound
             case ast.Tuple(targets) | ast.List(targets):
                 parts = items_of(bound.value) or ()
                 if len(parts) != len(targets):

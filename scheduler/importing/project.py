@@ -32,7 +32,6 @@ from scheduler.importing.values import (
     is_setting,
     last,
     named,
-    plain,
     shown_source,
     shown_value,
 )
@@ -271,10 +270,8 @@ class Follower(Evaluator):
                     self._delete(target)
             case ast.Expr(value) | ast.Assert(value):
                 self.bound(value)
-            case ast.Global(names):
-                self._share(names, self.scopes[:1])
-            case ast.Nonlocal(names):
-                self._share(names, self.scopes[1:-1])
+            case ast.Global() | ast.Nonlocal():
+                self.unfollowed(statement)
             case ast.Import() | ast.ImportFrom():
                 self.project.bring(self, statement)
             case _:
@@ -329,13 +326,6 @@ class Follower(Evaluator):
             if left is not None and left.how != "continue":
                 return left
         return self.block(node.orelse)
-
-    def _share(self, names: Sequence[str], scopes: Sequence[Scope]) -> None:
-        """Let names be those of a scope around this one."""
-        for name in names:
-            self.scopes[-1].pop(name, None)
-            found = next((each for each in reversed(scopes) if name in each), self.scopes[0])
-            self.project.outer(self.scopes[-1])[name] = found
 
     def _class(self, node: ast.ClassDef) -> None:
         made = Class(node.name, self.state.scope(), [self.value(each) for each in node.bases])
@@ -443,7 +433,6 @@ class Project:
         self.functions: list[Function] = []
         self.executed: set[ast.AST] = set()
         self._names: dict[Source, Scope] = {}
-        self._outer: dict[int, dict[str, Scope]] = {}
         self._called: set[ast.AST] = set()
         self._taken_over: set[int] = set()
         self._depth = 0
@@ -465,10 +454,6 @@ class Project:
 
     def evaluator(self, source: Source) -> Follower:
         return Follower(self, source, [self._names[source]])
-
-    def outer(self, scope: Scope) -> dict[str, Scope]:
-        """Return the scopes of the names of a function that are not its own."""
-        return self._outer.setdefault(id(scope), {})
 
     def _follow(self, place: SourceLine, follow: Callable[[], T]) -> T | None:
         """Follow a module or a function, up to a limit of steps."""
@@ -587,24 +572,14 @@ class Project:
             scope[each.asname or each.name] = self._taken(bound, each.name)
 
     def _exported(self, names: Scope, origin: str, place: SourceLine) -> list[str]:
-        """Return the names that `import *` brings, and note the settings that it does not."""
-        public = [name for name in names if not name.startswith("_")]
+        """Return the names that `import *` brings, and note a module that may restrict them."""
         if not names and origin.partition(".")[0] not in KNOWN:
             detail = f"the names of {origin} are not known{hint_of(origin)}"
             self.state.notes.append(Note(place, detail))
-        if "__all__" not in names:
-            return public
-        try:
-            exported = [str(each) for each in plain(names["__all__"].value, place)]
-        except (Unreadable, TypeError) as error:
-            detail = f"the names that {origin} exports are not known: {error}"
+        if "__all__" in names:
+            detail = f"all public names of {origin} are taken: its `__all__` is not followed"
             self.state.notes.append(Note(place, detail))
-            return public
-        for name in filter(is_setting, public):
-            if name not in exported:
-                detail = f"`import *` does not bring {name}: it is not in `__all__` of {origin}"
-                self.state.notes.append(Note(place, detail))
-        return exported
+        return [name for name in names if not name.startswith("_")]
 
     def _taken(self, bound: Bound, name: str) -> Bound:
         """Return a value for another module, without duplicating settings."""
