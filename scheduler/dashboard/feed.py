@@ -192,9 +192,6 @@ class Feed:
             depths = await side_by_side(self._broker.depth, queues)
         except BrokerError:
             return  # the next beat shows whether it is down
-        picture, ours = self._picture, self._names.processor_queue("")
+        picture = self._picture
         picture.measure(dict(zip(queues, depths, strict=True)))
-        ready = sum(
-            each.ready for name, each in picture.depths.items() if each and name.startswith(ours)
-        )
-        picture.minutes.note_backlog(ready, self._clock.now())
+        picture.minutes.note_backlog(picture.ready(self._names), self._clock.now())

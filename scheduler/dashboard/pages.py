@@ -30,6 +30,7 @@ from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standings import Standing, Workload
 from scheduler.dashboard.ticks import Agenda, past_ticks
+from scheduler.dashboard.verdict import unconsumed
 from scheduler.dashboard.watch import FAILED, AnswerGroup, Rollout
 from scheduler.errors import NotAllSeen
 from scheduler.protocol.epochs import Verb
@@ -40,7 +41,7 @@ from scheduler.queues.failed import REASONS, ParkedMessage, Selection, kind_of
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.running import RunningRun
 from scheduler.spelling import counted, nearest
-from scheduler.tasks.loops import queues_of, resting
+from scheduler.tasks.loops import queues_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.schedules import Once, options_of
@@ -494,20 +495,13 @@ def calendar(site: Site, _: Query) -> Context:
 
 
 def processors(site: Site, _: Query) -> Context:
-    resting_tasks = resting(site.app)
-    taken = {
-        task: depth.consumers > 0 or task in resting_tasks
-        for task in site.app.tasks
-        if site.picture.listing.pause_of(task) is None
-        and (depth := site.picture.depth_of(queues_of(site.app, task))) is not None
-    }
     return {
         "processors": site.processors,
         "roll": site.watch.roll,
         "gone": site.watch.gone,
         "refusal": site.watch.refusal,
-        "counted": bool(taken) or not site.app.tasks,
-        "unattended": [task for task, is_taken in taken.items() if not is_taken],
+        "counted": any(site.picture.depths.values()),
+        "unattended": [*unconsumed(site.app, site.picture)],
     }
 
 

@@ -25,6 +25,7 @@ from scheduler.errors import MessageError
 from scheduler.protocol.epochs import LoopState, Verb
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, Replay, Token, decode
+from scheduler.protocol.topology import Names
 from scheduler.queues.entries import Checkpoint, RosterEntry
 from scheduler.queues.failed import ParkedMessage, is_record, kind_of, read_parked
 from scheduler.queues.history import CallTotals, Summary, decoded_batch, totals_of
@@ -383,6 +384,13 @@ class Picture:
         if any(self.depths.get(name, 0) != depth for name, depth in depths.items()):
             self.depths.update(depths)
             self.version += 1
+
+    def ready(self, names: Names) -> int:
+        """Count the ready messages of all tasks."""
+        ours = names.processor_queue("")
+        return sum(
+            each.ready for name, each in self.depths.items() if each and name.startswith(ours)
+        )
 
     @property
     def is_full(self) -> bool:

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
 
-from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.acknowledgements import Acknowledgement
@@ -402,7 +401,7 @@ def vital_of_processors(app: App, picture: Picture, roll: Roll | None, silent: i
     versions = f"version {listed(roll.versions)}" if roll is not None and roll.versions else ""
     if not count:
         return Vital(what, path, "bad", "None running", "", "No processor is running.")
-    if idle := unattended(app, picture):
+    if idle := [task for task, ready in unconsumed(app, picture).items() if ready]:
         few = wording.few(idle)
         says = f"{counted(len(idle), 'task')} without processors"
         return Vital(what, path, "bad", says, few, f"No processor consumes {few}.")
@@ -414,20 +413,15 @@ def vital_of_processors(app: App, picture: Picture, roll: Roll | None, silent: i
     return Vital(what, path, "ok", f"{count:,} running", versions)
 
 
-def unattended(app: App, picture: Picture) -> list[str]:
-    """Return the tasks with ready messages that no processor consumes, paused ones left out."""
+def unconsumed(app: App, picture: Picture) -> dict[str, int]:
+    """Count the ready messages of each task that no processor consumes, paused ones left out."""
     at_rest = resting(app)
-
-    def waits(depth: Depth | None) -> bool:
-        return depth is not None and depth.ready > 0 and not depth.consumers
-
-    return [
-        task
+    depths = {
+        task: picture.depth_of(queues_of(app, task))
         for task in app.tasks
-        if task not in at_rest
-        and picture.listing.pause_of(task) is None
-        and waits(picture.depth_of(queues_of(app, task)))
-    ]
+        if task not in at_rest and picture.listing.pause_of(task) is None
+    }
+    return {task: each.ready for task, each in depths.items() if each and not each.consumers}
 
 
 def vital_of_broker(app: App, picture: Picture, alarm: str) -> Vital:
@@ -439,11 +433,8 @@ def vital_of_broker(app: App, picture: Picture, alarm: str) -> Vital:
     if alarm:
         problem = f"The broker blocks publishers: {alarm}."
         return Vital(what, path, "bad", "Blocks publishers", alarm, problem)
-    ours = app.names.processor_queue("")
-    ready = sum(
-        depth.ready for name, depth in picture.depths.items() if depth and name.startswith(ours)
-    )
-    return Vital(what, path, "ok", "No alarms", f"{counted(ready, 'message')} ready")
+    ready = counted(picture.ready(app.names), "message")
+    return Vital(what, path, "ok", "No alarms", f"{ready} ready")
 
 
 class Judgement:
