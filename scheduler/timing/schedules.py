@@ -19,7 +19,6 @@ from scheduler.errors import ScheduleError
 from scheduler.spelling import refusing_misnamed
 from scheduler.timing.crontab import Pattern, pattern_of
 from scheduler.timing.durations import (
-    LONGEST,
     MILLISECOND,
     SECOND,
     ZERO,
@@ -455,19 +454,17 @@ def zone_of(schedule: Schedule) -> ZoneInfo | None:
     return ZoneInfo(schedule.tz) if isinstance(schedule, Cron) else None
 
 
-_KEYS = {
-    **{"period": "every_ms", "expression": "cron", "at": "once_ms"},
-    **{name: f"{name}_ms" for name in ("offset", "jitter", "grace", "kept")},
+_NAMES: Mapping[str, str] = {
+    **{"every_ms": "period", "cron": "expression", "once_ms": "at"},
+    **{f"{name}_ms": name for name in ("offset", "jitter", "grace", "kept")},
+    **{name: name for name in ("mode", "tz", "catch_up")},
 }
-"""The wire names of fields, where they differ."""
-_WIRE: Mapping[type[Schedule], Mapping[str, str]] = {
-    kind: {_KEYS.get(each.name, each.name): each.name for each in fields(kind) if each.init}
-    for kind in (Every, Cron, Once)
-}
-_KINDS: Mapping[str, type[Schedule]] = {next(iter(keys)): kind for kind, keys in _WIRE.items()}
+"""The fields of schedules, by their names on the wire."""
+_KEYS = {name: key for key, name in _NAMES.items()}
+_KINDS: Mapping[str, type[Schedule]] = {"every_ms": Every, "cron": Cron, "once_ms": Once}
 _DEFAULTS: Mapping[str, Any] = {
     name: parameter.default
-    for kind in _WIRE
+    for kind in _KINDS.values()
     for name, parameter in inspect.signature(kind).parameters.items()
 }
 
@@ -483,13 +480,19 @@ def options_of(schedule: Schedule) -> dict[str, str]:
 @lru_cache(maxsize=4096)
 def to_wire(schedule: Schedule) -> Mapping[str, Any]:
     """Return the schedule as JSON values: durations in whole milliseconds, without defaults."""
-    return {key: _to_wire_value(value) for key, value in _given(schedule)}
+    return {key: _to_wire(value) for key, value in _given(schedule)}
 
 
 def _given(schedule: Schedule) -> Iterator[tuple[str, Any]]:
-    for key, name in _WIRE[type(schedule)].items():
-        if (value := getattr(schedule, name)) != _DEFAULTS[name]:
-            yield key, value
+    for each in fields(schedule):
+        if each.init and (value := getattr(schedule, each.name)) != _DEFAULTS[each.name]:
+            yield _KEYS[each.name], value
+
+
+def _to_wire(value: object) -> object:
+    if isinstance(value, datetime):
+        return milliseconds_since_epoch(value)
+    return milliseconds(value) if isinstance(value, timedelta) else value
 
 
 def from_wire(wire: object) -> Schedule:
@@ -499,57 +502,32 @@ def from_wire(wire: object) -> Schedule:
         ScheduleError: it is anything else. No other error is raised, whatever the value is.
     """
     try:
-        return _remembered(**cast("dict[str, object]", wire))
-    except TypeError:  # not hashable, or not an object
-        return _read(wire)
+        return _read(**cast("dict[str, object]", wire))
+    except TypeError:  # also of values that cannot be hashed
+        raise ScheduleError(
+            "expected an object with one of every_ms, cron and once_ms, and its options, "
+            f"got: {shown(wire)}"
+        ) from None
 
 
 # Each token of a loop brings its schedule: parsed once.
 @lru_cache(maxsize=4096, typed=True)
-def _remembered(**wire: object) -> Schedule:
-    return _read(wire)
+def _read(**wire: object) -> Schedule:
+    kinds = [kind for key, kind in _KINDS.items() if key in wire]
+    if len(kinds) != 1 or not wire.keys() <= _NAMES.keys():
+        raise TypeError
+    options: dict[str, Any] = {_NAMES[key]: _from_wire(key, each) for key, each in wire.items()}
+    return kinds[0](**options)
 
 
-def _read(wire: object) -> Schedule:
-    values = cast("dict[object, object]", wire)
-    kinds = [kind for key, kind in _KINDS.items() if isinstance(wire, dict) and key in wire]
-    if len(kinds) != 1:
-        raise ScheduleError(
-            f"expected an object with every_ms, cron or once_ms, got: {shown(values)}"
-        )
-    (kind,) = kinds
-    if unknown := [key for key in values if key not in _WIRE[kind]]:
-        raise ScheduleError(f"expected only {', '.join(_WIRE[kind])}; got also: {shown(unknown)}")
-    options: dict[str, Any] = {
-        name: _from_wire_value(key, values[key])
-        for key, name in _WIRE[kind].items()
-        if key in values
-    }
-    if kind is Every:
-        return Every(options.pop("period"), **options)
-    return kind(**options)
-
-
-def _to_wire_value(value: object) -> object:
-    if isinstance(value, datetime):
-        return milliseconds_since_epoch(value)
-    return milliseconds(value) if isinstance(value, timedelta) else value
-
-
-def _from_wire_value(key: str, value: object) -> object:
+def _from_wire(key: str, value: object) -> object:
     if not key.endswith("_ms"):
-        expected = "a text"
-        if isinstance(value, str):
-            return value
-    elif key == "once_ms":
-        expected = "milliseconds since the Unix epoch up to the year 9000"
-        if type(value) is int and 0 <= value <= LATEST_MS:
-            return moment_of(value)
-    else:
-        expected = "a whole number of milliseconds up to 100 years"
-        if type(value) is int and 0 <= value <= milliseconds(LONGEST):
-            return timedelta(milliseconds=value)
-    raise ScheduleError(f"{key}: expected {expected}, got: {shown(value)}")
+        return value
+    if type(value) is not int or not 0 <= value <= LATEST_MS:
+        raise ScheduleError(
+            f"{key}: expected a whole number of milliseconds up to {LATEST_MS}, got: {shown(value)}"
+        )
+    return moment_of(value) if key == "once_ms" else value * MILLISECOND
 
 
 def _store(instance: object, **values: object) -> None:
