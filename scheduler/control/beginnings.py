@@ -280,11 +280,11 @@ class Beginnings:
         free = list[LoopId]()
         for some in in_parts(epochs):
             answers = await self._roll_call.ask_all(some)
+            known = answers.known
             free += [
                 loop
                 for loop, epoch in some.items()
-                if not awaited(epoch, answers.of(loop, epoch))
-                and answers.known.get(loop, epoch) <= epoch
+                if not awaited(epoch, answers.of(loop, epoch)) and known.get(loop, epoch) <= epoch
             ]
         return free
 

@@ -18,7 +18,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.about import NOTHING_TOLD, About
 from scheduler.queues.failed import FailedQueues, ParkedMessage, Selection
-from scheduler.queues.roll_call import Answers, InHand
+from scheduler.queues.roll_call import Answers, Holdings, InHand
 from scheduler.queues.running import Running, RunningRun
 from scheduler.tasks.loops import App
 from scheduler.timing.durations import SECOND
@@ -135,12 +135,17 @@ def roll_of(answers: Answers, running: Running, at: datetime) -> Roll:
 
 
 def _pod(name: str, answers: Answers, running: Running) -> Pod:
-    report, hands = running.said.get(name), answers.said.get(name, {})
+    account, holdings = running.said.get(name), answers.said.get(name, Holdings())
     return Pod(
         name,
-        answers.about.get(name, NOTHING_TOLD),
-        sorted(report.runs, key=lambda run: run.started_at) if report else (),
-        [(loop, token) for loop, tokens in hands.items() for token in tokens if not token.running],
+        holdings.about,
+        sorted(account.runs, key=lambda run: run.started_at) if account else (),
+        [
+            (loop, token)
+            for loop, tokens in holdings.hands.items()
+            for token in tokens
+            if not token.running
+        ],
     )
 
 
@@ -289,8 +294,8 @@ class Watch:
         self._silent, self._silent_before = silent, self._silent
         self.alarm = answers.alarm
         self.running, self.roll = (now, running), roll_of(answers, running, now)
-        for name, about in answers.about.items():
-            self.seen[name] = SeenProcessor(about, now)
+        for name, holdings in answers.said.items():
+            self.seen[name] = SeenProcessor(holdings.about, now)
         recent = [item for item in self.seen.items() if now - item[1].last_at < KNOWN_FOR]
         self.seen = dict(sorted(recent, key=lambda item: item[1].last_at)[-MOST_KNOWN:])
         self._picture.version += 1

@@ -21,17 +21,9 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -45,10 +37,10 @@ from scheduler.protocol.messages import WIRE, Message, Moment, parsed
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.about import NOTHING_TOLD, About, about_this
+from scheduler.queues.concurrency import Gathering
 from scheduler.timing.moments import optional_milliseconds
 
 TIMEOUT, SOON = timedelta(seconds=2), timedelta(seconds=0.5)
-TOGETHER = 0.01  # seconds in which questions are collected, to be asked as one
 QUESTION, ANSWER, GOODBYE = "scheduler.question", "scheduler.answer", "scheduler.goodbye"
 RUNNING_QUESTION, RUNNING_ANSWER = "scheduler.running.question", "scheduler.running.answer"
 QUESTIONS, ANSWERS = (QUESTION, RUNNING_QUESTION), (ANSWER, RUNNING_ANSWER)
@@ -185,25 +177,43 @@ class Hands(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answers(Turnout[Mapping[LoopId, Sequence[InHand]]]):
-    """Hold the answers to a roll call: the tokens of each processor.
+class Holdings:
+    """Hold the answer of a processor.
 
     Attributes:
-        known: the later epochs that they know.
-        about: the description of each.
+        hands: its tokens of the loops of the question.
+        known: the epochs that are later than those of the question.
     """
 
+    about: About = NOTHING_TOLD
+    hands: Mapping[LoopId, Sequence[InHand]] = field(default_factory=dict[LoopId, Sequence[InHand]])
     known: Mapping[LoopId, int] = field(default_factory=dict[LoopId, int])
-    about: Mapping[str, About] = field(default_factory=dict[str, About])
+
+
+@dataclass(frozen=True, slots=True)
+class Answers(Turnout[Holdings]):
+    """Hold the answers to a roll call."""
+
+    @property
+    def known(self) -> Mapping[LoopId, int]:
+        """Return the later epochs that processors know."""
+        known = dict[LoopId, int]()
+        for holdings in self.said.values():
+            for loop, epoch in holdings.known.items():
+                known[loop] = max(epoch, known.get(loop, 0))
+        return known
 
     def tokens(self, loop: LoopId) -> Iterator[InHand]:
         """Return the unacked tokens of a loop."""
-        for hands in self.said.values():
-            yield from hands.get(loop, ())
+        for holdings in self.said.values():
+            yield from holdings.hands.get(loop, ())
 
     def of(self, loop: LoopId, epoch: int) -> Mapping[str, Answer | None]:
         """Return the answer of each processor for a loop, as the rules of epochs see it."""
-        said = {name: _answer(epoch, hands.get(loop, ())) for name, hands in self.said.items()}
+        said = {
+            name: _answer(epoch, holdings.hands.get(loop, ()))
+            for name, holdings in self.said.items()
+        }
         return {**said, **dict.fromkeys(self.unheard)}
 
 
@@ -231,19 +241,6 @@ class _LoopsAnswer:
 _ASKED, _ANSWERED = TypeAdapter(_LoopsQuestion), TypeAdapter(_LoopsAnswer)
 
 
-@dataclass(slots=True)
-class _Call(Question[_LoopsAnswer]):
-    """Hold a roll call in progress.
-
-    Attributes:
-        waiting: how many callers wait for its answers.
-    """
-
-    loops: dict[LoopId, int] = field(default_factory=dict[LoopId, int])
-    asked: asyncio.Task[None] | None = None
-    waiting: int = 0
-
-
 class RollCall:
     """Take part in roll calls, for one process.
 
@@ -269,7 +266,8 @@ class RollCall:
         self.processor = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self._handlers: dict[str, Callable[[Message], None]] = {}
         self._questions: dict[str, Question[Any]] = {}
-        self._gathering: _Call | None = None
+        # Questions while another one is answered are asked as one.
+        self._gathering = Gathering(self._ask_together)
         self._answering: set[asyncio.Task[None]] = set()
         self._following: Consumer | None = None
         self._presence: Consumer | None = None
@@ -277,7 +275,7 @@ class RollCall:
         self._changing = asyncio.Lock()
         self._attendance = Attendance()
         self._has_read_back = False
-        self.on_answer(ANSWER, lambda message: parsed(_ANSWERED, message.body, "answer"))
+        self.on_answer(ANSWER, _holdings_in)
         if hands is not None:
             self.on(QUESTION, lambda message: self._learn(hands, message))
 
@@ -384,8 +382,8 @@ class RollCall:
             timeout=timeout,
         )
 
-    @asynccontextmanager
-    async def asking(self, question: Question[A]) -> AsyncGenerator[Question[A]]:
+    @contextmanager
+    def asking(self, question: Question[A]) -> Generator[Question[A]]:
         """Collect the answers to a question inside the block."""
         self._questions[question.id] = question
         try:
@@ -393,36 +391,43 @@ class RollCall:
         finally:
             del self._questions[question.id]
 
-    async def hear_all(self, ask: Callable[[int, timedelta], Awaitable[T]]) -> T:
+    async def ask(self, kind: str, body: Mapping[str, Any], turnout: type[T]) -> T:
         """Ask all processors.
 
         An observer reads over the same connection, so it publishes nothing while the broker would
         block it for that.
 
         Args:
-            ask: asks so many processors, and waits so long for their answers.
+            kind: the type of the question.
+            turnout: holds its answers.
 
         Raises:
             QueueNotFound: nothing was seeded.
         """
         async with self:
             if not self._is_member and (alarm := await self._broker.alarm()):
-                return replace(await ask(0, SOON), expected=await self._count(), alarm=alarm)
-            answers = await self._hear_once(ask, SOON)
+                return turnout(await self._count(), {}, alarm=alarm)
+            answers = await self._ask_once(kind, body, turnout, SOON)
             # A processor may have left without an answer, and is not expected any more.
             if answers.silent:
-                answers = await self._hear_once(ask, TIMEOUT - SOON)
+                answers = await self._ask_once(kind, body, turnout, TIMEOUT - SOON)
             if not answers.silent:
                 return answers
             return replace(answers, missing=await self._missing(answers))
 
-    async def _hear_once(
-        self, ask: Callable[[int, timedelta], Awaitable[T]], timeout: timedelta
+    async def _ask_once(
+        self, kind: str, body: Mapping[str, Any], turnout: type[T], timeout: timedelta
     ) -> T:
-        answers = await ask(expected := await self._count(), timeout)
+        if not (expected := await self._count()):
+            return turnout(0, {})
+        with (
+            self.asking(Question[Any]()) as question,
+            suppress(BrokerError),  # not asked is not answered
+        ):
+            await self.say(kind, question.id, body)
+            await question.until(lambda: len(question.said) >= expected, timeout)
         # A new processor may have answered in place of a silent one.
-        now = await self._count() if expected else 0
-        return replace(answers, expected=max(expected, now))
+        return turnout(max(expected, await self._count()), question.said)
 
     async def _missing(self, answers: Turnout[Any]) -> list[str]:
         if not self._has_read_back:
@@ -454,59 +459,20 @@ class RollCall:
     async def ask_all(self, loops: Mapping[LoopId, int]) -> Answers:
         """Announce the epochs of these loops to all processors, and return their answers.
 
+        They may have answered for other loops, too.
+
         Raises:
             QueueNotFound: nothing was seeded.
         """
-        return await self.hear_all(
-            lambda expected, span: self.ask(loops, expected=expected, timeout=span)
-        )
+        return await self._gathering.ask(loops)
 
-    async def ask(
-        self, loops: Mapping[LoopId, int], *, expected: int, timeout: timedelta
-    ) -> Answers:
-        """Ask so many processors, as `ask_all` does."""
-        if not expected:
-            return Answers(0, {})
-        call = self._gather(loops)
-        call.waiting += 1
-        try:
-            await call.until(lambda: len(call.said) >= expected, timeout)
-        finally:
-            call.waiting -= 1
-            if not call.waiting:
-                self._forget(call)
-        hands = {name: _hands_in(said, loops) for name, said in call.said.items()}
-        known, about = dict[LoopId, int](), dict[str, About]()
-        for name, said in call.said.items():
-            about[name] = About(said.version, said.since)
-            for task, key, epoch in said.known:
-                if (loop := LoopId(task, key)) in loops:
-                    known[loop] = max(epoch, known.get(loop, 0))
-        return Answers(expected, hands, known, about)
-
-    def _gather(self, loops: Mapping[LoopId, int]) -> _Call:
-        call = self._gathering
-        if call is None:
-            call = self._gathering = _Call()
-            self._questions[call.id] = call
-            call.asked = asyncio.create_task(self._send(call), name="roll call")
-        for loop, epoch in loops.items():
-            call.loops[loop] = max(epoch, call.loops.get(loop, 0))
-        return call
-
-    def _forget(self, call: _Call) -> None:
-        self._questions.pop(call.id, None)
-        if call is self._gathering:
-            self._gathering = None
-        if call.asked is not None:
-            call.asked.cancel()
-
-    async def _send(self, call: _Call) -> None:
-        await asyncio.sleep(TOGETHER)
-        self._gathering = None
-        loops = [(*loop, epoch) for loop, epoch in sorted(call.loops.items())]
-        with suppress(BrokerError):  # not asked is not answered
-            await self.say(QUESTION, call.id, {"loops": loops})
+    async def _ask_together(self, asked: Sequence[Mapping[LoopId, int]]) -> Answers:
+        epochs = defaultdict[LoopId, int](int)
+        for loops in asked:
+            for loop, epoch in loops.items():
+                epochs[loop] = max(epoch, epochs[loop])
+        body = {"loops": [(*loop, epoch) for loop, epoch in sorted(epochs.items())]}
+        return await self.ask(QUESTION, body, Answers)
 
     def _learn(self, hands: Hands, message: Message) -> None:
         asked = parsed(_ASKED, message.body, "question")
@@ -531,13 +497,14 @@ def _wire(loop: LoopId, token: InHand) -> tuple[str | int, ...]:
     return *loop, epoch, seq, attempt, int(not joined), int(token.running)
 
 
-def _hands_in(said: _LoopsAnswer, loops: Collection[LoopId]) -> Mapping[LoopId, Sequence[InHand]]:
-    hands = dict[LoopId, list[InHand]]()
+def _holdings_in(message: Message) -> Holdings:
+    said = parsed(_ANSWERED, message.body, "answer")
+    hands = defaultdict[LoopId, list[InHand]](list)
     for task, key, epoch, seq, attempt, first, running in said.hands:
-        if (loop := LoopId(task, key)) in loops:
-            position = Position(epoch, seq, attempt, joined=not first)
-            hands.setdefault(loop, []).append(InHand(position, bool(running)))
-    return hands
+        position = Position(epoch, seq, attempt, joined=not first)
+        hands[LoopId(task, key)].append(InHand(position, bool(running)))
+    known = {LoopId(task, key): epoch for task, key, epoch in said.known}
+    return Holdings(About(said.version, said.since), hands, known)
 
 
 def _ignore(delivery: Delivery) -> None:

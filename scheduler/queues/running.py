@@ -13,7 +13,6 @@ scheduler.cancel.answer      ``what``: cancelling, gone (it does not run here an
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -22,7 +21,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from scheduler.errors import BrokerError
 from scheduler.protocol.messages import WIRE, Message, Moment, one_line, parsed
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.roll_call import (
@@ -214,17 +212,7 @@ class Inquiry:
         Raises:
             QueueNotFound: nothing was seeded.
         """
-
-        async def ask(expected: int, timeout: timedelta) -> Running:
-            if not expected:
-                return Running(0, {})
-            async with self._roll_call.asking(Question[Account]()) as question:
-                with suppress(BrokerError):  # not asked is not answered
-                    await self._roll_call.say(RUNNING_QUESTION, question.id, {"stack_of": stack_of})
-                    await question.until(lambda: len(question.said) >= expected, timeout)
-            return Running(expected, question.said)
-
-        return await self._roll_call.hear_all(ask)
+        return await self._roll_call.ask(RUNNING_QUESTION, {"stack_of": stack_of}, Running)
 
     async def cancel(
         self, run: str, demand: Demand, processors: Collection[str], *, timeout: timedelta
@@ -235,14 +223,17 @@ class Inquiry:
             BrokerError: the request could not be sent.
         """
         body = {"run": run, "processors": [*processors], **demand._asdict()}
-        async with self._roll_call, self._roll_call.asking(_Replies()) as question:
+        async with self._roll_call:
+            with self._roll_call.asking(_Replies()) as question:
 
-            def have_all_ended() -> bool:
-                replies = [question.said.get(processor) for processor in processors]
-                return all(reply and reply.what is not CancelState.CANCELLING for reply in replies)
+                def have_all_ended() -> bool:
+                    replies = [question.said.get(processor) for processor in processors]
+                    return all(
+                        reply and reply.what is not CancelState.CANCELLING for reply in replies
+                    )
 
-            await self._roll_call.say(CANCEL, question.id, body)
-            await question.until(have_all_ended, timeout)
+                await self._roll_call.say(CANCEL, question.id, body)
+                await question.until(have_all_ended, timeout)
         return question.said
 
     def _hear_question(self, runs: Runs, message: Message) -> None:

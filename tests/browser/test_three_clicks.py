@@ -78,7 +78,7 @@ def dialysis(ward: Ward) -> Iterator[None]:
 
 @pytest.mark.usefixtures("dialysis")
 def test_which_pod_runs_what_now(finger: Finger, ward: Ward) -> None:
-    ((name, _),) = ward.ask(lambda it: it.roll_call.ask_all({})).about.items()
+    (name,) = ward.ask(lambda it: it.roll_call.ask_all({})).said
     page = finger.page
     finger.click(page.get_by_role("navigation").get_by_role("link", name="Running"))
     run = page.locator("#runs tr", has_text="dialysis")

@@ -1,6 +1,7 @@
 """A broker with processors that are asked, in virtual time."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from scheduler.brokers.memory.server import MemoryServer
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.roll_call import Answers, InHand, RollCall
+from scheduler.queues.roll_call import QUESTION, Answers, InHand, RollCall
 from scheduler.timing.moments import LoopClock
 from tests.faulty import FaultyBroker
 
@@ -73,6 +74,12 @@ class Room:
     async def said(self) -> list[str]:
         """Their kinds."""
         return [message.type or "" for message in await self.all_said()]
+
+    async def ask_by_hand(self, epochs: Mapping[LoopId, int]) -> None:
+        """Ask without counting who is there, and leave time for answers."""
+        body = {"loops": [(*loop, epoch) for loop, epoch in epochs.items()]}
+        await self.say(json.dumps(body).encode(), type=QUESTION, correlation_id="by hand")
+        await asyncio.sleep(1)
 
     async def say(self, body: bytes, **properties: str) -> None:
         message = Message(body, **properties)  # pyright: ignore[reportArgumentType]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
@@ -20,6 +19,7 @@ from scheduler.queues.roll_call import (
     TIMEOUT,
     Answers,
     Attendance,
+    Holdings,
     InHand,
     RollCall,
 )
@@ -136,8 +136,8 @@ async def test_who_has_just_come_to_ask_reads_who_answered_before(room: Room) ->
 def test_of_whom_nothing_was_heard_as_much_is_told_as_is_known(
     expected: int, answered: int, missing: list[str], unheard: list[str]
 ) -> None:
-    hands = {f"here {number}": dict[LoopId, list[InHand]]() for number in range(answered)}
-    assert Answers(expected, hands, missing=missing).unheard == unheard
+    said = {f"here {number}": Holdings() for number in range(answered)}
+    assert Answers(expected, said, missing=missing).unheard == unheard
 
 
 async def test_one_that_came_meanwhile_does_not_answer_for_one_that_is_silent(
@@ -196,8 +196,8 @@ async def test_who_has_left_neither_answers_nor_is_awaited(room: Room) -> None:
     async with RollCall(room.broker, NAMES, hand := Hand({A: [A3]})):
         assert list((await room.ask(A)).tokens(A)) == [A3]
     assert (await room.ask(A)).expected == 0
-    answers = await room.asking.ask({A: 6}, expected=1, timeout=TIMEOUT)
-    assert (answers.said, hand.epochs) == ({}, {A: 5})
+    await room.ask_by_hand({A: 6})
+    assert (await room.said(), hand.epochs) == ([QUESTION, ANSWER, GOODBYE, QUESTION], {A: 5})
 
 
 async def test_who_lost_its_place_does_not_answer_for_another(room: Room) -> None:
@@ -205,7 +205,7 @@ async def test_who_lost_its_place_does_not_answer_for_another(room: Room) -> Non
     (processor,) = await room.seat(Hand({A: [A3]}))
     await room.broker.delete(NAMES.presence)
     assert not processor.present
-    await room.asking.ask({A: 5}, expected=1, timeout=TIMEOUT)
+    await room.ask_by_hand({A: 5})
     assert await room.said() == ["scheduler.question"]
 
 
@@ -216,12 +216,12 @@ async def test_questions_at_the_same_time_are_asked_as_one(room: Room) -> None:
     hand = Hand({A: [A3], B: [B_FIRST]}, epochs={C: 9})
     await room.seat(hand)
     asked = [{A: 6}, {B: 5}, {C: 5}, {A: 5}]
-    answers = await asyncio.gather(*map(room.asking.ask_all, asked))
+    answer, *others = await asyncio.gather(*map(room.asking.ask_all, asked))
+    assert others == [answer] * 3
     assert await room.said() == ["scheduler.question", "scheduler.answer"]
-    found = [{loop: list(each.tokens(loop)) for loop in (A, B, C)} for each in answers]
-    a = {A: [A3], B: [], C: []}
-    assert found == [a, {A: [], B: [B_FIRST], C: []}, {A: [], B: [], C: []}, a]
-    assert [each.known for each in answers] == [{}, {}, {C: 9}, {}]
+    found = {loop: list(answer.tokens(loop)) for loop in (A, B, C)}
+    assert found == {A: [A3], B: [B_FIRST], C: []}
+    assert answer.known == {C: 9}
     assert hand.epochs == {A: 6, B: 5, C: 9}
     await room.ask(A)
     assert len(await room.said()) == 4
@@ -277,21 +277,24 @@ async def test_one_of_a_version_that_does_not_tell_it_is_heard_all_the_same(room
         )
         answers = await room.ask(A)
     assert answers.complete
-    assert answers.about == {older.processor: About()}
+    assert answers.said == {older.processor: Holdings(About())}
 
 
 async def test_an_answer_to_another_question_is_none_to_this(room: Room) -> None:
     answer = {"hands": [["a", "", 9, 9, 0, 0, 1]]}
-    asking = asyncio.create_task(room.asking.ask({A: 5}, expected=1, timeout=timedelta(seconds=1)))
-    await asyncio.sleep(0.1)
-    await room.say(json.dumps(answer).encode(), type="scheduler.answer", correlation_id="old")
-    assert (await asking).said == {}
+    mute = await room.connect()
+    mute.on("publish", NAMES.control).hangs()
+    async with RollCall(mute, NAMES, Hand()):
+        asking = asyncio.create_task(room.ask(A))
+        await asyncio.sleep(0.1)
+        await room.say(json.dumps(answer).encode(), type="scheduler.answer", correlation_id="old")
+        assert (await asking).said == {}
 
 
 async def test_each_tells_its_version_and_since_when_it_is_there(room: Room) -> None:
     async with RollCall(await room.connect(), NAMES, Hand(), START) as processor:
         answers = await room.ask(A)
-    assert answers.about == {processor.processor: About(version(DISTRIBUTION), START)}
+    assert answers.said == {processor.processor: Holdings(About(version(DISTRIBUTION), START))}
 
 
 def attendance(*said: str) -> Attendance:
