@@ -153,7 +153,7 @@ def _rows(
 def _here(found: Found, usual: Work | None) -> str:
     """How it differs from what is usual."""
     left = [note.text for note in found.left if note.text != NO_LIMIT]
-    told = [f"*{text}*" for text in left if not text.startswith("cron goes by")]
+    told = [f"*{text}*" for text in left if not text.startswith(("cron goes by", "what follows"))]
     if not found.jobs or any("left out" in note.text for note in found.notes):
         return "; ".join(told)
     work = _work(found)

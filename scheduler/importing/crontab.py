@@ -38,16 +38,6 @@ USERS = {
     *("apache", "backup", "centos", "daemon", "debian", "deploy", "ec2-user", "jenkins", "munin"),
     *("nginx", "nobody", "operator", "postgres", "root", "smmsp", "ubuntu", "vagrant", "www-data"),
 }
-# Commands that a path often follows: any other word before a path may be a user.
-COMMANDS = {
-    *("awk", "bash", "borg", "bundle", "cat", "cd", "chmod", "chown", "chronic", "command", "cp"),
-    *("cronic", "dash", "df", "diff", "docker", "du", "env", "eval", "exec", "export", "find"),
-    *("flock", "git", "grep", "gzip", "head", "if", "ionice", "java", "ln", "logrotate", "ls"),
-    *("make", "mkdir", "mv", "nice", "node", "npm", "perl", "php", "poetry", "python", "python3"),
-    *("rclone", "restic", "rm", "rsync", "ruby", "run-parts", "sed", "setlock", "sh", "source"),
-    *("sqlite3", "sudo", "tail", "tar", "test", "time", "timeout", "tmpreaper", "touch", "uv"),
-    *("wc", "zsh"),
-}
 _SETTING = re.compile(r"""(['"]?)(?P<name>[A-Za-z_]\w*)\1\s*=\s*(?P<value>.*)""")
 _NAMES = "mon|tue|wed|thu|fri|sat|sun|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
 _FIELD = re.compile(
@@ -58,7 +48,6 @@ _HEADER = re.compile(
     r"^#.*\b(user(-?name)?|who|login|owner|account)\b[\s|:]+(to run\s+)?(command|cmd|what)\b",
     re.MULTILINE | re.IGNORECASE,
 )
-_COMMAND = re.compile(r"[/.(\[{\"']|\w+=")  # the beginning of a command that is not a plain word
 _ENTRY = re.compile(r"(?P<when>@\w+|\S+(?:\s+\S+){4})\s+(?P<rest>\S.*)")
 
 
@@ -126,33 +115,17 @@ def _lines(text: str, file: str) -> Iterator[_Line]:
 def _has_users(lines: list[_Line], text: str, file: str) -> tuple[bool, list[Note]]:
     """Return whether each line names a user, and the notes of a guess."""
     path = PurePath(file)
-    if path.parent.name == "cron.d" or path.as_posix() == "/etc/crontab":
+    if path.parent.name == "cron.d" or path.parts[-2:] == ("etc", "crontab"):
         return True, []
     entries = [(line, each["rest"].split()) for line in lines if (each := _entry(line))]
-    of_users = [line for line, words in entries if words[0] in USERS and len(words) > 1]
-    is_hinted = bool(of_users) or path.parts[-2:] == ("etc", "crontab")
-    alike = [line for line, words in entries if line in of_users or _may_be_user(words)]
-    if entries and (
-        _HEADER.search(text)
-        or len(of_users) * 2 >= len(entries)
-        or (is_hinted and len(alike) == len(entries))
-    ):
+    of_users = sum(words[0] in USERS and len(words) > 1 for _, words in entries)
+    if not entries:
+        return False, []
+    if has_users := bool(_HEADER.search(text)) or of_users * 2 >= len(entries):
         said = "the first word after the times is taken as a user (--no-users)"
-        return True, [Note(entries[0][0].place, said)]
-    return False, [
-        Note(line.place, f"{words[0]!r} is taken as a command, not as a user (--users)")
-        for line, words in entries
-        if line in alike
-    ]
-
-
-def _may_be_user(words: list[str]) -> bool:
-    return (
-        len(words) > 1
-        and (_COMMAND.match(words[1]) is not None or words[1] in COMMANDS)
-        and re.fullmatch(r"[a-z_][a-z0-9_-]*", words[0]) is not None
-        and words[0] not in COMMANDS
-    )
+    else:
+        said = "what follows the times is taken as a command, without a user (--users)"
+    return has_users, [Note(entries[0][0].place, said)]
 
 
 def _entry(line: _Line) -> re.Match[str] | None:

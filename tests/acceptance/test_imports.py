@@ -11,6 +11,7 @@ from tests.imported import form
 
 WRONG, MISUSE = 1, 2
 LINE = "30 2 * * * /srv/backup.sh\n"
+GUESS = "what follows the times is taken as a command, without a user (--users)"
 
 
 @pytest.fixture
@@ -80,6 +81,8 @@ def test_several_files_are_one_app(offline: CommandLine, tmp_path: Path) -> None
     assert done.err.splitlines() == [
         "2 loops; not carried over, or not as it was:",
         f"  one:1: {NO_LIMIT}",
+        f"  one:1: {GUESS}",
+        f"  two:1: {GUESS}",
         "Nothing was written: --out FILE does that.",
     ]
     assert "app = Scheduler('night')" in done.out
@@ -93,6 +96,7 @@ def test_json_has_the_code_and_what_is_left(offline: CommandLine) -> None:
     ast.parse(found["code"])
     assert (found["loops"], found["tasks"], found["written"]) == (1, 0, None)
     assert [(each["file"], each["line"]) for each in found["left"]] == [
+        ("stdin", 1),
         ("stdin", 1),
         ("stdin", 1),
         ("stdin", 2),

@@ -60,7 +60,7 @@ def test_settings_hold_for_the_lines_below() -> None:
     assert command_of(first).words[0] == "/bin/sh"
     assert command_of(second).environment == {"PATH": "/bin", "X": "a b"}
     assert command_of(second).words[0] == "/bin/bash"
-    found = read_crontab("HOME=/srv\n0 * * * * bin/x\n", "crontab", tz="UTC")
+    found = read_crontab("HOME=/srv\n0 * * * * bin/x\n", "crontab", tz="UTC", users=False)
     assert command_of(found.jobs[0]).folder == "/srv"
     assert [note.text for note in found.left] == [NO_LIMIT]
     assert second.schedule == Cron("0 0 * * *", tz="Asia/Tokyo", catch_up="skip")
@@ -71,7 +71,6 @@ def test_a_crontab_of_the_system_names_users() -> None:
     assert [command_of(job).words[2] for job in found.jobs][2] == "/srv/weekly"
     assert notes_of(found)[1:] == [
         "etc/crontab:6: it ran as root: it runs as the user of the processor",
-        "etc/crontab:6: the first word after the times is taken as a user (--no-users)",
         *(
             f"etc/crontab:{line}: it ran as {user}: it runs as the user of the processor"
             for line, user in ((7, "www-data"), (8, "deploy"))
@@ -89,17 +88,17 @@ def test_a_crontab_of_the_system_names_users() -> None:
         ("* * * * * root x", "crontab", False, "root x"),
         ("# m h dom mon dow user  command\n* * * * * shop x", "crontab", None, "x"),
         ("#minute hour mday month wday who command\n0 * * * * shop x", "crontab", None, "x"),
-        ("0 * * * * shop /x\n0 * * * * shop /y\n0 * * * * root z", "crontab", None, "z"),
         ("0 * * * * shop /x", "srv/etc/crontab", None, "/x"),
-        ("0 * * * * php /x", "srv/etc/crontab", None, "php /x"),
         ("0 * * * * root x\n0 * * * * root y\n0 * * * * shop z", "crontab", None, "z"),
     ],
 )
 def test_whether_there_are_users_is_told_by_the_looks(
     text: str, file: str, users: bool | None, command: str
 ) -> None:
-    *_, job = read_crontab(text, file, users=users).jobs
-    assert command_of(job).words[2] == command
+    found = read_crontab(text, file, tz="UTC", users=users)
+    assert command_of(found.jobs[-1]).words[2] == command
+    is_guess = users is None and "etc" not in file
+    assert any("-users)" in note.text for note in found.left) is is_guess
 
 
 @pytest.mark.parametrize(
@@ -130,23 +129,20 @@ def test_whether_there_are_users_is_told_by_the_looks(
         ),
         ("0 * * * * date +%F", "what follows a `%` is read by the command"),
         ("0 * * * * -q x", "the command begins with a flag"),
-        ("0 * * * * shop /srv/x", "'shop' is taken as a command, not as a user (--users)"),
-        ("0 * * * * shop (cd /srv; x)", "'shop' is taken as a command, not as a user (--users)"),
-        ("0 * * * * shop python /x", "'shop' is taken as a command, not as a user (--users)"),
         ("0 0 * * 8 x", "the day of week field is not understood: '8'"),
         ("MAILTO=root", "MAILTO: nothing is mailed"),
         ("RANDOM_DELAY=6", "give each loop a jitter="),
     ],
 )
 def test_what_cannot_be_carried_over_is_told_with_its_line(text: str, told: str) -> None:
-    found = read_crontab(f"CRON_TZ=UTC\n{text}\n* * * * * y", "crontab")
+    found = read_crontab(f"CRON_TZ=UTC\n{text}\n* * * * * y", "crontab", users=False)
     (note,) = notes_of(found)
     assert note.startswith(f"crontab:{1 + len(text.splitlines())}: ")
     assert told in note
 
 
 def test_in_a_zone_that_there_is_not_nothing_runs() -> None:
-    found = read_crontab("CRON_TZ=Mars/Dome\n@daily x", "crontab")
+    found = read_crontab("CRON_TZ=Mars/Dome\n@daily x", "crontab", users=False)
     (note,) = notes_of(found)
     assert found.jobs == []
     assert note.startswith("crontab:2: left out, '@daily x': ")
@@ -165,13 +161,13 @@ def test_in_a_zone_that_there_is_not_nothing_runs() -> None:
     ],
 )
 def test_a_command_with_absolute_paths_needs_no_folder(command: str) -> None:
-    assert notes_of(read_crontab(f"0 * * * * {command}", "crontab", tz="UTC")) == []
+    assert notes_of(read_crontab(f"0 * * * * {command}", "crontab", tz="UTC", users=False)) == []
 
 
 def test_that_the_zone_is_not_known_is_told() -> None:
-    (note,) = notes_of(read_crontab("@daily x", "crontab"))
+    (note,) = notes_of(read_crontab("@daily x", "crontab", users=False))
     assert "UTC is taken (--tz)" in note
-    found = read_crontab("@daily x", "crontab", tz="Europe/Berlin")
+    found = read_crontab("@daily x", "crontab", tz="Europe/Berlin", users=False)
     assert notes_of(found) == []
     assert found.jobs[0].schedule == Cron("0 0 * * *", tz="Europe/Berlin", catch_up="skip")
 
