@@ -120,7 +120,7 @@ class Supervisor:
         self._roster, self._roll_call = self.space.roster, self.space.roll_call
         self._listing, self._census = self.space.roster.listing, Census(self.space)
         self._are_timers_suspect = True
-        self._missing = set[str]()
+        self._missing, self._unreported = set[str](), set[str]()
         self._reconnected_at: datetime | None = None
         self._round_heard = asyncio.Event()
         self._roll_call.on(ROUND, lambda _: self._round_heard.set())
@@ -259,15 +259,16 @@ class Supervisor:
         if not self._are_timers_suspect:
             wanted -= set(map(self._app.names.timer, timers()))
         before, self._missing = self._missing, set(await self.installation.absent(wanted))
-        if not self._missing and self._app.loops.keys() <= self._listing.keys():
-            return
+        self._unreported |= self._missing - before
         were_declared = True
-        try:
-            await self.seeding.adopt()
-        except AccessRefused:
-            were_declared = False
-        if not self._missing <= before:
-            self._app.events.emit(QueuesMissing(tuple(sorted(self._missing)), were_declared))
+        if self._missing or not self._app.loops.keys() <= self._listing.keys():
+            try:
+                await self.seeding.adopt()
+            except AccessRefused:
+                were_declared = False
+        if self._unreported:  # also by a round that failed after it had declared some
+            self._app.events.emit(QueuesMissing(tuple(sorted(self._unreported)), were_declared))
+            self._unreported.clear()
 
     @property
     def _tolerance(self) -> timedelta:

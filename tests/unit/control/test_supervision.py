@@ -788,10 +788,14 @@ async def test_a_reconnect_in_a_reconnect_begins_the_rounds_again(stage: Stage) 
     assert len(of(CensusTaken, stage.events)) == 5
 
 
-@pytest.mark.parametrize("may_declare", [True, False])
+async def expired(call: Call) -> None:
+    raise QueueNotFound("another queue")
+
+
+@pytest.mark.parametrize("declaring", ["succeeds", "is broken off", "is refused"])
 @pytest.mark.parametrize("kind", ["processor", "failed", "later timer", "journal"])
 async def test_a_queue_that_is_gone_is_declared_and_reported(
-    stage: Stage, kind: str, may_declare: bool
+    stage: Stage, kind: str, declaring: str
 ) -> None:
     @stage.app.task
     async def call() -> None: ...
@@ -804,8 +808,12 @@ async def test_a_queue_that_is_gone_is_declared_and_reported(
         "later timer": names.later_timer(Timer(5, 1)),
         "journal": names.journal,
     }[kind]
-    async with stage.supervised(over=None if may_declare else not_allowed(stage.server)):
+    may_declare = declaring != "is refused"
+    broker = FaultyBroker(stage.server) if may_declare else not_allowed(stage.server)
+    async with stage.supervised(over=broker):
         await asyncio.sleep(1)
+        if declaring == "is broken off":  # another queue expired before it was bound
+            broker.on("declare", times=1).then(expired)
         await stage.broker.delete(queue)
         await asyncio.sleep(5 * ROUND)
     assert of(QueuesMissing, stage.events) == [QueuesMissing((queue,), may_declare)]
