@@ -2,8 +2,7 @@
 
     python tests/benchmarks/growth.py [--url amqp://...] [--seconds 15] [--out growth.json]
         [--only processors|rate|loops] [--most 10000]
-    python tests/benchmarks/growth.py --draw growth.json DIR --fill growth.json docs/performance.md
-    python tests/benchmarks/growth.py --paste costs costs.txt docs/performance.md
+    python tests/benchmarks/growth.py --draw growth.json DIR
 
 - processors: 1, 2 and 4, of 300 loops of 1 s.
 - rate: 10 to 2,000 loops of 1 s, and at some rates the bare driver beside (`fleets/bare.py`).
@@ -17,8 +16,7 @@ Each point is written to the file as soon as it was measured, and leaves nothing
 the program is told to end. A point that fails is told, and left out. Nobody else should use the
 broker, or the machine. The broker's figures are known only where it runs on this machine.
 
-`--draw` needs the dependency group `bench`, which `make growth` installs. `--paste` shows on a page
-what another benchmark has printed.
+`--draw` needs the dependency group `bench`, which `make growth` installs.
 """
 
 import argparse
@@ -54,7 +52,6 @@ from tests.benchmarks.costs import (
     ours,
 )
 from tests.benchmarks.fleets.record import Ran
-from tests.benchmarks.page import fill, pasted
 from tests.benchmarks.results import Part, Point, Results, costs_of, known, lateness, read
 from tests.rabbitmq import shared_broker
 
@@ -230,22 +227,11 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("growth.json"))
     parser.add_argument("--draw", nargs=2, type=Path, metavar=("RESULTS", "DIR"))
-    parser.add_argument("--fill", nargs=2, type=Path, metavar=("RESULTS", "PAGE"))
-    parser.add_argument("--paste", nargs=3, metavar=("SECTION", "PRINTED", "PAGE"))
     options = parser.parse_args()
-    if options.paste:
-        name, printed, page = options.paste
-        told = pasted(Path(page).read_text(), name, Path(printed).read_text())
-        Path(page).write_text(told)
-        return
-    if options.draw or options.fill:
-        if options.draw:
-            from tests.benchmarks.plots import draw
+    if options.draw:
+        from tests.benchmarks.plots import draw
 
-            draw(read(options.draw[0]), options.draw[1])
-        if options.fill:
-            results, page = options.fill
-            page.write_text(fill(page.read_text(), read(results)))
+        draw(read(options.draw[0]), options.draw[1])
         return
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)

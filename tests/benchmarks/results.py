@@ -11,8 +11,6 @@ from tests.benchmarks.costs import at_quantile
 from tests.benchmarks.fleets.record import Ran
 
 Part: TypeAlias = Literal["processors", "rate", "loops"]
-KEPT_UP = 0.99
-"""Of the runs that were due: what takes fewer does not keep up."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +45,6 @@ class Point:
     def rate(self) -> float:
         """Runs that are due in a second."""
         return self.loops / self.every
-
-    @property
-    def kept_up(self) -> bool:
-        return self.share >= KEPT_UP
 
 
 @dataclass
