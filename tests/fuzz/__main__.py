@@ -16,12 +16,9 @@ from pathlib import Path
 from rich.console import Console
 
 from scheduler.protocol.messages import printable
-from scheduler.testing import run_virtually
-from tests.fuzz.field import ForeignPublisher
-from tests.fuzz.ground import embedded, on_rabbitmq
-from tests.fuzz.operator import Operator
+from tests.fuzz.field import ploughed
 from tests.fuzz.run import Fuzz, Tally
-from tests.rabbitmq import URL_VARIABLE, NoBroker, Users, administrator, shared_broker
+from tests.rabbitmq import NoBroker, Users, administrator, shared_broker
 
 SHOWN = 20
 
@@ -34,31 +31,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="repeats the messages of an earlier run")
     parser.add_argument("--queue-type", choices=("quorum", "classic"), default="quorum")
     parser.add_argument("--round", type=int, default=1000, help="so many, then they are judged")
-    parser.add_argument(
-        "--embedded",
-        action="store_true",
-        help=f"on the embedded broker, not on a RabbitMQ, such as that of {URL_VARIABLE}",
-    )
     return parser.parse_args()
 
 
-async def fuzz_embedded(options: argparse.Namespace, seed: int) -> Tally:
-    async with embedded(options.queue_type) as field:
-        fuzz = Fuzz(field, Operator(field), seed)
-        return await fuzz.run(options.messages, per_round=options.round, tell=tell)
-
-
-async def fuzz_rabbitmq(options: argparse.Namespace, seed: int, run: str) -> Tally:
+async def fuzz(options: argparse.Namespace, seed: int, run: str) -> Tally:
     url = shared_broker(run)
     users = Users(administrator(run, url), url)
     try:
-        async with on_rabbitmq(url, f"fuzz{run[:8]}", options.queue_type, users) as field:
-            fuzz = Fuzz(field, Operator(field, url), seed)
-            tally = await fuzz.run(options.messages, per_round=options.round, tell=tell)
-            for each in field.publishers:
-                assert isinstance(each, ForeignPublisher)
-                tally.refused.update(each.refusals)
-            return tally
+        async with ploughed(url, f"fuzz{run[:8]}", options.queue_type, users) as field:
+            fuzz = Fuzz(field, seed)
+            return await fuzz.run(options.messages, per_round=options.round, tell=tell)
     finally:
         users.delete_all()
 
@@ -68,13 +50,10 @@ def main() -> int:
     seed = random.randrange(2**32) if options.seed is None else options.seed
     console.print(f"seed {seed}")
     before = resident()
-    if options.embedded:
-        tally = run_virtually(fuzz_embedded(options, seed))
-    else:
-        try:
-            tally = asyncio.run(fuzz_rabbitmq(options, seed, uuid.uuid4().hex))
-        except NoBroker as error:
-            sys.exit(str(error))
+    try:
+        tally = asyncio.run(fuzz(options, seed, uuid.uuid4().hex))
+    except NoBroker as error:
+        sys.exit(str(error))
     show(tally, console)
     console.print(f"memory: {before} MB before, {resident()} MB after; seed {seed}")
     return 1 if tally.wrong else 0

@@ -1,21 +1,17 @@
-"""Two namespaces on one broker: one that everything is published to, and a neighbour."""
+"""Two namespaces on a RabbitMQ: one that everything is published to, and a neighbour."""
 
-import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel
 
 from scheduler import Context, Retry, Scheduler, Settings
-from scheduler.brokers.contract import Broker
-from scheduler.brokers.memory.server import MemoryServer
-from scheduler.brokers.properties import decoded
-from scheduler.errors import Unroutable
+from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import (
     ConnectionLost,
     ConsumerInterrupted,
@@ -28,12 +24,14 @@ from scheduler.events import (
     SupervisionDelayed,
     TokenSuperseded,
 )
+from scheduler.protocol.administration import rights_to_send
 from scheduler.protocol.tokens import is_token
-from scheduler.protocol.topology import QueueType
-from scheduler.timing.moments import Clock
+from scheduler.protocol.topology import Names, QueueType
 from tests.foreign import Foreigner, Refused, foreigner
 from tests.fuzz.messages import Sample, number_of
+from tests.rabbitmq import Users
 from tests.stage import at_work, processor_of, program_of
+from tests.sweep import clear
 
 TROUBLES = (
     ConnectionLost,
@@ -46,6 +44,7 @@ TROUBLES = (
 
 
 OF_SENDERS = "business", "call", "later"
+PUBLISHERS = 4
 
 
 class Order(BaseModel):
@@ -61,14 +60,8 @@ class Taken(Enum):
     REFUSED = "refused"
 
 
-class Publisher(Protocol):
-    """Publishes bytes, as somebody else does."""
-
-    async def publish(self, sample: Sample) -> Taken: ...
-
-
-class ForeignPublisher:
-    """To RabbitMQ; comes back with a new connection where the broker has closed the old one.
+class Publisher:
+    """Publishes bytes; comes back with a new connection where the broker has closed the old one.
 
     Args:
         url: of a user who may write everywhere.
@@ -106,25 +99,6 @@ class ForeignPublisher:
     async def close(self) -> None:
         self._connected.clear()
         await self._opened.aclose()
-
-
-class EmbeddedPublisher:
-    """To the embedded broker: what RabbitMQ would refuse does not get there."""
-
-    def __init__(self, server: MemoryServer) -> None:
-        self._server = server
-
-    async def publish(self, sample: Sample) -> Taken:
-        if sample.refusable:
-            return Taken.REFUSED
-        await asyncio.sleep(0)
-        key = sample.key.decode("utf-8", "surrogateescape")
-        try:
-            message = decoded(sample.properties, sample.body)
-            self._server.publish(message, sample.exchange, key)
-        except Unroutable:
-            return Taken.UNROUTABLE
-        return Taken.ACCEPTED
 
 
 class Complaints(logging.Handler):
@@ -195,8 +169,8 @@ class Field:
 
     app: Scheduler
     neighbour: Scheduler
-    broker: Broker
-    clock: Clock
+    url: str
+    broker: AmqpBroker
     publishers: list[Publisher]
     record: Record
     business: str
@@ -264,25 +238,26 @@ def neighbour_of(namespace: str, url: str, queue_type: QueueType, record: Record
 
 @asynccontextmanager
 async def ploughed(
-    namespace: str,
-    queue_type: QueueType,
-    clock: Clock,
-    connect: Callable[[Scheduler], Broker],
-    publishers: list[Publisher],
-    url: str = "memory://",
+    url: str, namespace: str, queue_type: QueueType, users: Users
 ) -> AsyncGenerator[Field]:
-    """Both apps seeded and at work, until the block ends."""
+    """Both apps seeded and at work, until the block ends; swept then."""
     record, complaints = Record(), Complaints()
     app = app_of(namespace, url, queue_type, record)
     neighbour = neighbour_of(f"{namespace}n", url, queue_type, record)
+    to_send = rights_to_send(Names(namespace))
+    sender = users.add(write=f"{to_send.write}|^{namespace}\\.business$")
+    publishers = [Publisher(url, sender) for _ in range(PUBLISHERS)]
     logging.getLogger().addHandler(complaints)
     async with AsyncExitStack() as stack:
         stack.callback(logging.getLogger().removeHandler, complaints)
         for each in (app, neighbour):
-            broker = await stack.enter_async_context(connect(each))
-            await program_of(each, broker, clock).seeding.seed()
-            at_it = at_work(processor_of(each, broker, clock, concurrency=200))
-            await stack.enter_async_context(at_it)
-        own = await stack.enter_async_context(connect(app))
-        yield Field(app, neighbour, own, clock, publishers, record, f"{namespace}.business")
+            broker = await stack.enter_async_context(AmqpBroker(url, emit=each.events.emit))
+            await program_of(each, broker).seeding.seed()
+            await stack.enter_async_context(at_work(processor_of(each, broker, concurrency=200)))
+        own = await stack.enter_async_context(AmqpBroker(url, emit=app.events.emit))
+        for publisher in publishers:
+            stack.push_async_callback(publisher.close)
+        yield Field(app, neighbour, url, own, publishers, record, f"{namespace}.business")
     record.troubles += [f"logged: {line[-1500:]}" for line in complaints.lines]
+    for each in (app, neighbour):
+        await clear(url, each.topology())

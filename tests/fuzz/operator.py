@@ -27,13 +27,12 @@ class Complaint(Exception):
 
 @dataclass
 class Operator:
-    """Uses what the commands are made of; and the commands, where a broker can be reached."""
+    """Uses what the commands are made of; and the commands."""
 
     field: Field
-    url: str | None = None
 
     def __post_init__(self) -> None:
-        self._program = program_of(self.field.app, self.field.broker, self.field.clock)
+        self._program = program_of(self.field.app, self.field.broker)
 
     async def parked(self) -> list[ParkedMessage]:
         return await self._program.failed.browse(self.field.app.tasks, limit=ALL)
@@ -81,7 +80,7 @@ class Operator:
             env={
                 **os.environ,
                 "PYTHONPATH": ".",
-                "SCHEDULER_BROKER_URL": self.url or "",
+                "SCHEDULER_BROKER_URL": self.field.url,
                 "NAMESPACE": self.field.app.namespace,
             },
             stdout=asyncio.subprocess.PIPE,

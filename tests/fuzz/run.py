@@ -17,6 +17,7 @@ from tests.fuzz.fates import Fate
 from tests.fuzz.field import Field, Taken
 from tests.fuzz.messages import SPARED, Sample, Samples, number_of
 from tests.fuzz.operator import Complaint, Operator
+from tests.stage import SYSTEM_CLOCK
 
 PATIENCE, PATIENCE_FOR_EACH = 60.0, 0.05
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=0.1), timedelta(seconds=3)
@@ -50,10 +51,10 @@ def _nothing(_: Tally) -> None: ...
 class Fuzz:
     """One field, and what is published to it."""
 
-    def __init__(self, field: Field, operator: Operator, seed: int) -> None:
+    def __init__(self, field: Field, seed: int) -> None:
         self.tally = Tally()
         self._field = field
-        self._operator = operator
+        self._operator = Operator(field)
         self._rng = Random(seed + 1)
         self._samples = Samples(
             seed,
@@ -62,7 +63,7 @@ class Fuzz:
             fragile=field.broker.info.version.startswith("3."),
         )
         self._sent = 0
-        self._since = field.clock.now()
+        self._since = SYSTEM_CLOCK.now()
         self._patience = PATIENCE
         self._unknown = set[str]()
 
@@ -78,12 +79,14 @@ class Fuzz:
             tell(self.tally)
         sending.cancel()
         await self._judge_the_others()
+        for publisher in self._field.publishers:
+            self.tally.refused.update(publisher.refusals)
         return self.tally
 
     async def _round(self, samples: Sequence[Sample]) -> None:
         self.tally.published += len(samples)
         self._patience = PATIENCE + PATIENCE_FOR_EACH * len(samples)
-        self._since = self._field.clock.now()
+        self._since = SYSTEM_CLOCK.now()
         accepted = await self._publish(samples)
         ends = await self._ended(accepted)
         self._judge(accepted, ends)
@@ -193,8 +196,7 @@ class Fuzz:
     async def _look(self, found: Sequence[ParkedMessage]) -> None:
         sampled = self._rng.sample(found, min(SHOWN, len(found)))
         await self._operator.look(found, sampled, self._since)
-        if self._operator.url is not None:
-            await self._operator.look_by_command(sampled[:1])
+        await self._operator.look_by_command(sampled[:1])
 
     async def _replay(self, accepted: Mapping[int, Sample], found: Sequence[ParkedMessage]) -> None:
         """Each that is sent back ends once more."""
