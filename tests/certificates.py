@@ -48,15 +48,15 @@ class Pair:
         self.key = key
 
 
-def listener(port: int, authority: Authority, server: Pair, *, required: bool) -> str:
-    """Lines for rabbitmq.conf: TLS on this port, with certificates of clients that are checked."""
+def listener(port: int, authority: Authority, server: Pair) -> str:
+    """Lines for rabbitmq.conf: TLS on this port, for clients that show a certificate."""
     return (
         f"listeners.ssl.1 = {HOST}:{port}\n"
         f"ssl_options.cacertfile = {as_nodes_see(authority.file)}\n"
         f"ssl_options.certfile = {as_nodes_see(server.certificate)}\n"
         f"ssl_options.keyfile = {as_nodes_see(server.key)}\n"
         "ssl_options.verify = verify_peer\n"
-        f"ssl_options.fail_if_no_peer_cert = {str(required).lower()}\n"
+        "ssl_options.fail_if_no_peer_cert = true\n"
         # With TLS 1.2 a refusal always arrives; with 1.3 the connection's end may overtake it.
-        + ("ssl_options.versions.1 = tlsv1.2\n" if required else "")
+        "ssl_options.versions.1 = tlsv1.2\n"
     )
