@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from scheduler.brokers.contract import Delivery
-from scheduler.errors import BrokerError, DeliveryLost, QueueNotFound
+from scheduler.errors import DeliveryLost, QueueNotFound
 from scheduler.protocol.calls import DUE_AT
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message, hatched_at, moment_in
@@ -90,17 +90,11 @@ class TimerWatch:
     async def _head(self, timer: tuple[str, timedelta]) -> "TimerHead | None":
         """Return the message at the head of a timer, and requeue it; None: it is empty."""
         queue, wait = timer
-        getting = asyncio.ensure_future(self._broker.get(queue))
         try:
-            await asyncio.wait([getting], timeout=SILENT_AFTER_S)
-        except asyncio.CancelledError:
-            getting.add_done_callback(_requeue_late)
-            raise
-        if not getting.done():
-            getting.add_done_callback(_requeue_late)
+            async with asyncio.timeout(SILENT_AFTER_S):
+                delivery = await self._broker.get(queue)
+        except TimeoutError:
             return TimerHead(None, None, "It has no leader: it does not respond.")
-        try:
-            delivery = getting.result()
         except QueueNotFound:
             return None
         if delivery is None:
@@ -145,17 +139,3 @@ def _due_at_of(message: Message) -> datetime | None:
     if is_token(message):
         return moment_in(claims_of(message), "due_at_ms")
     return moment_in(message.headers, DUE_AT)
-
-
-def _requeue_late(getting: "asyncio.Future[Delivery | None]") -> None:
-    """Requeue a message that arrives after the timeout."""
-    if getting.cancelled() or getting.exception() is not None:
-        return
-    if (delivery := getting.result()) is not None:
-        requeuing = asyncio.ensure_future(_requeued(delivery))
-        requeuing.add_done_callback(lambda _: None)
-
-
-async def _requeued(delivery: Delivery) -> None:
-    with suppress(BrokerError):
-        await delivery.requeue()

@@ -106,6 +106,16 @@ async def test_a_timer_that_hands_on_what_is_overdue_is_draining(stage: Stage) -
     await empty(stage.broker, app.names.timer(Timer(5, 1)))
 
 
+async def test_a_timer_that_does_not_respond_is_stuck(stage: Stage) -> None:
+    app = await with_both(stage)
+    await hold_back(stage, due_in=timedelta(hours=1))
+    timer = app.names.timer(Timer(5, 1))
+    async with FaultyBroker(stage.server) as broker:
+        broker.on("get", timer).first(lambda _: asyncio.sleep(60))
+        found = await program_of(app, broker, stage.clock).timer_watch.of_tokens()
+    assert found.stuck == {timer: "It has no leader: it does not respond."}
+
+
 @pytest.mark.parametrize("is_lost", [True, False])
 async def test_supervision_recreates_timers_of_tokens_and_reports_those_of_calls(
     stage: Stage, is_lost: bool
