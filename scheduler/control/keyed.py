@@ -14,7 +14,6 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Collection,
-    Coroutine,
     Iterable,
     Mapping,
     Sequence,
@@ -401,10 +400,13 @@ class Keyed:
                     for loop in changed
                 ]
             else:
-                starts = operations.seeding.start_all(changed)
-                ends = operations.removal.remove_all(ending)
-                did = [each.did for done in await _all_done([starts, ends]) for each in done]
-        began = {loop.id.key: what for loop, what in zip(changed, did, strict=False)}
+                try:
+                    did = [each.did for each in await operations.seeding.start_all(changed)]
+                    await operations.removal.remove_all(ending)
+                except BrokerError as error:
+                    error.add_note("Some loops may have been updated; call it again.")
+                    raise
+        began = {loop.id.key: what for loop, what in zip(changed, did, strict=True)}
         return Synced(
             [key for key, what in began.items() if what in (Effect.CREATED, Effect.REPAIRED)],
             [key for key, what in began.items() if what is Effect.RESCHEDULED],
@@ -530,13 +532,3 @@ def _is_same(there: Loop | None, wanted: Loop) -> bool:
     if there is None:
         return False
     return (there.schedule, there.args) == (wanted.schedule, wanted.args)
-
-
-async def _all_done(doings: Iterable[Coroutine[Any, Any, Sequence[M]]]) -> list[Sequence[M]]:
-    """Return all results; if one operation fails, the others are completed first."""
-    done = await asyncio.gather(*doings, return_exceptions=True)
-    for each in done:
-        if isinstance(each, BaseException):
-            each.add_note("Some loops may have been updated; call it again.")
-            raise each
-    return cast("list[Sequence[M]]", done)

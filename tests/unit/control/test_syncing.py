@@ -83,7 +83,7 @@ async def test_what_could_not_be_done_is_done_by_the_next_call(stage: Stage) -> 
     assert failed.value.__notes__ == ["Some loops may have been updated; call it again."]
     app.outbox.use(stage.broker, stage.clock)
     # They are in the roster; what did not get its token, supervision finds at its first tick.
-    assert await digest.sync(wanted) == Synced([], [], [], ["a", "b"])
+    assert await digest.sync(wanted) == Synced([], [], ["old"], ["a", "b"])
     assert set(await listed(digest)) == {"a", "b"}
     stage.expects_none(LoopId("digest", "a"))
     stage.expects_none(LoopId("digest", "b"))
