@@ -162,13 +162,6 @@ def tasks_to_complete(context: typer.Context) -> list[str]:
     return [] if app is None else list(app.tasks)
 
 
-def one_more_task(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete a comma-separated list of tasks, whose last name is incomplete."""
-    *before, _ = incomplete.split(",")
-    others = [name for name in tasks_to_complete(context) if name not in before]
-    return [",".join([*before, name]) for name in others]
-
-
 AppArgument = Annotated[
     str | None,
     typer.Argument(

@@ -30,7 +30,7 @@ from scheduler.cli.arguments import (
     LogFormat,
     command,
     new_group,
-    one_more_task,
+    tasks_to_complete,
 )
 from scheduler.cli.connecting import remote_broker
 from scheduler.cli.loading import in_lifespan, object_named, ready_app
@@ -93,7 +93,7 @@ def run(
     tasks: Annotated[
         str | None,
         typer.Option(
-            autocompletion=one_more_task, help="Run only these tasks, separated by commas."
+            autocompletion=tasks_to_complete, help="Run only these tasks, separated by commas."
         ),
     ] = None,
     concurrency: Annotated[
