@@ -223,11 +223,10 @@ class Keyed:
     @asynccontextmanager
     async def _starting(self, loop: LoopId) -> AsyncGenerator[Operations]:
         """Connect, and read the roster once; then raise if the block takes too long."""
-        async with within_deadline(str(loop)) as deadline, self._connect() as operations:
-            deadline.reschedule(None)
+        async with self._connect() as operations:
             await _read_once(operations.roster, [loop])
-            deadline.reschedule(asyncio.get_running_loop().time() + DEADLINE.total_seconds())
-            yield operations
+            async with within_deadline(str(loop)):
+                yield operations
 
     async def _start_each(
         self,
@@ -421,15 +420,15 @@ class Keyed:
 
 
 @asynccontextmanager
-async def within_deadline(loop: str) -> AsyncGenerator[asyncio.Timeout]:
+async def within_deadline(loop: str) -> AsyncGenerator[None]:
     """Raise if starting a loop in the block takes longer than the deadline of sending.
 
     Raises:
         NotSent: it may have been started.
     """
     try:
-        async with asyncio.timeout(DEADLINE.total_seconds()) as deadline:
-            yield deadline
+        async with asyncio.timeout(DEADLINE.total_seconds()):
+            yield
     except TimeoutError:
         raise NotSent(
             f"{loop} was not confirmed within {DEADLINE.total_seconds():g} s: the broker does not "
