@@ -9,7 +9,6 @@ reader of the journal sees the last counts without asking a processor.
 """
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from scheduler.control.loops import TOLERANCE, due_at_of, is_orphan, loop_of_ent
 from scheduler.errors import MessageError, StreamTooLong
 from scheduler.protocol.epochs import LoopState, Verb, is_doubled
 from scheduler.protocol.hatchery import timers
-from scheduler.protocol.messages import Message
+from scheduler.protocol.messages import Message, compact_json, parsed_json
 from scheduler.protocol.tokens import LoopId, slice_of
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.entries import LONG, RosterEntry
@@ -121,7 +120,7 @@ class Census:
         if (put := self._puts.get(loop)) is not None:
             return put
         kept = self._listing.table.put(loop)
-        return None if kept is None else Put(*json.loads(kept))
+        return None if kept is None else Put(*parsed_json(kept))
 
     def put_of_entry(self, listed: RosterEntry) -> Put | None:
         """Return the last put of a loop; if none was heard, that of its checkpoint."""
@@ -246,7 +245,7 @@ class Census:
     def forget(self, loop: LoopId) -> None:
         """Forget a loop that is gone."""
         self._puts.pop(loop, None)
-        self._listing.table.keep(loop, None)
+        self._listing.table.drop_put(loop)
         self.doubled.pop(loop, None)
         self.long.pop(loop, None)
 
@@ -257,10 +256,8 @@ class Census:
                 self._keep(oldest, self._puts.pop(oldest))
 
     def _keep(self, loop: LoopId, put: Put) -> None:
-        table = self._listing.table
-        table.keep(loop, json.dumps(put))
-        if put.epoch >= self._listing.known(loop):
-            table.expect(loop, None if put.rests else put.due_at_ms)
+        due_ms = None if put.rests else put.due_at_ms
+        self._listing.table.keep(loop, compact_json(put).decode(), put.epoch, due_ms)
 
     def _note_served(self, loop: LoopId, put: Put) -> None:
         # A retry ran at another time than that of its tick.

@@ -66,18 +66,17 @@ from scheduler.events import (
     TimerStuck,
 )
 from scheduler.protocol.administration import advice
-from scheduler.protocol.epochs import LoopState, Verb
+from scheduler.protocol.epochs import Verb
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token, decode
-from scheduler.queues.entries import RosterEntry, checkpoint_of
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import SUPERVISION_TIMEOUT, Loop
 from scheduler.tasks.tasks import SUPERVISION, Arguments, TaskSpec
 from scheduler.timing.durations import SECOND, format_duration
-from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
+from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.pacing import dice
 
 ROUND = "scheduler.supervision"
@@ -337,29 +336,17 @@ class Supervisor:
         for begin in range(0, len(messages), NOTED_AT_ONCE):
             await asyncio.sleep(0)
             tokens = list(self._decoded(messages[begin : begin + NOTED_AT_ONCE]))
-            await self.endings.enter_missing((each for each in tokens if each.rests), self._listing)
-            entries = [entry for token in tokens if (entry := self._noted(token)) is not None]
-            if entries:
-                await self._roster.note(entries)
+            at_rest = (self._listing.under_its_name(each) for _, each in tokens if each.rests)
+            await self.endings.enter_missing(at_rest, self._listing)
+            notes = [note for each in tokens if (note := self._listing.note_of(*each)) is not None]
+            if notes:
+                await self._roster.note(notes)
         self._census.long.clear()
 
-    def _decoded(self, messages: Iterable[Message]) -> Iterator[Token]:
+    def _decoded(self, messages: Iterable[Message]) -> Iterator[tuple[Message, Token]]:
         for message in messages:
             with suppress(MessageError):
-                yield self._listing.under_its_name(decode(message, self._app.namespace))
-
-    def _noted(self, token: Token) -> RosterEntry | None:
-        listed = self._listing.get(token.loop)
-        if listed is None or listed.is_gone:
-            return None
-        is_paused = listed.entry.state is LoopState.PAUSED
-        if token.epoch < listed.entry.life or (token.epoch != listed.epoch and not is_paused):
-            return None  # another epoch begins, or has begun
-        until = moment_of(LATEST_MS) if is_paused or token.rests else token.due_at
-        checkpoint = checkpoint_of(token, self._app.namespace, until)
-        if checkpoint is None or not checkpoint.is_newer_than(listed.checkpoint):
-            return None
-        return replace(listed, checkpoint=checkpoint)
+                yield message, decode(message, self._app.namespace)
 
     async def _watch_supervision(self) -> None:
         """Check whether the supervision loop exists, if no round was announced for a while.

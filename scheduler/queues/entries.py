@@ -42,7 +42,7 @@ from scheduler.protocol.messages import (
     parsed_json,
     validated,
 )
-from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, Planned, Token, claims_of, decode, encode
+from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, Planned, Token, decode, encode
 from scheduler.queues.snapshots import batches
 from scheduler.tasks.loops import Override
 from scheduler.timing.durations import shown
@@ -55,7 +55,7 @@ MOST_BYTES = 100_000  # the broker may accept no more
 LONG = timedelta(minutes=1)
 """The wait from which a loop has a checkpoint, so that the journal need not be read for it."""
 MOST_NOTED = 100_000  # bytes of a body: the largest carry, and the other members
-NOWHERE = Position(0, -1)
+NOWHERE = Position(0, -1).progress, 0
 DONE = "done"
 """The reason of a finished one-off."""
 
@@ -78,30 +78,17 @@ class Checkpoint:
     body: str
     until: Moment
 
-    @property
-    def _message(self) -> Message:
-        return Message(self.body.encode(), self.headers, type=TOKEN_TYPE)
-
     def token(self, namespace: str) -> Token:
         """Return the token.
 
         Raises:
             Undecodable: it is not one of this format and namespace.
         """
-        return decode(self._message, namespace)
+        return decode(Message(self.body.encode(), self.headers, type=TOKEN_TYPE), namespace)
 
     def is_newer_than(self, other: "Checkpoint | None") -> bool:
         """Return whether its token is further ahead; with equal progress, by the later epoch."""
-        return other is None or _rank(self.position) > _rank(other.position)
-
-    @property
-    def position(self) -> Position:
-        """Return the position that its token claims; `NOWHERE` if it cannot be read."""
-        claims = claims_of(self._message)
-        epoch, seq, attempt = (claims.get(name) for name in ("epoch", "seq", "attempt"))
-        if isinstance(epoch, int) and isinstance(seq, int) and isinstance(attempt, int):
-            return Position(epoch, seq, attempt, joined=not claims.get("first"))
-        return NOWHERE
+        return other is None or rank_of(self.body) > rank_of(other.body)
 
     def of(self, loop: LoopId, namespace: str) -> "Checkpoint | None":
         """Return the checkpoint, now that the loop has another name; None: it cannot be read."""
@@ -129,8 +116,18 @@ def checkpoint_of(token: Token, namespace: str, until: datetime) -> Checkpoint |
     return Checkpoint(dict(message.headers), message.body.decode(), until)
 
 
-def _rank(position: Position) -> tuple[tuple[int, int, bool], int]:
-    return position.progress, position.epoch
+def rank_of(body: Any) -> tuple[tuple[int, int, bool], int]:
+    """Return how far ahead a token is, by what its body claims; the least, if it is unreadable."""
+    try:
+        claims = parsed_json(body)
+        epoch, seq, attempt = claims["epoch"], claims["seq"], claims["attempt"]
+        is_first = bool(claims.get("first"))
+    except (Undecodable, KeyError, TypeError, AttributeError):
+        return NOWHERE
+    if not (type(epoch) is type(seq) is type(attempt) is int):
+        return NOWHERE
+    position = Position(epoch, seq, attempt, joined=not is_first)
+    return position.progress, epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,12 +261,13 @@ def members_of(listed: RosterEntry) -> dict[str, Any]:
 
 
 def messages_of(entries: Iterable[RosterEntry]) -> Iterator[Message]:
-    """Yield messages of bounded size with entries, one by one.
+    """Yield messages with entries."""
+    return messages_with(map(members_of, entries))
 
-    An entry that is too big for the bound travels alone.
-    """
-    encoded = (compact_json(members_of(each)) for each in entries)
-    for batch in batches(encoded, MOST_ENTRIES, MOST_BYTES):
+
+def messages_with(parts: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
+    """Yield messages of bounded size with encoded entries; one that is too big travels alone."""
+    for batch in batches(map(compact_json, parts), MOST_ENTRIES, MOST_BYTES):
         body = b'{"entries": [%b]}' % b", ".join(batch)
         yield Message(body, content_type="application/json", type=ENTRY_TYPE)
 

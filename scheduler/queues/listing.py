@@ -15,9 +15,17 @@ from pydantic import TypeAdapter
 
 from scheduler.errors import Undecodable
 from scheduler.protocol.epochs import LoopState, accepted, learned
-from scheduler.protocol.messages import MOST_COUNTED, compact_json, parsed_json, validated
+from scheduler.protocol.messages import MOST_COUNTED, Message, compact_json, parsed_json, validated
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
-from scheduler.queues.entries import DONE, Checkpoint, RosterEntry, entry_of, members_of
+from scheduler.queues.entries import (
+    DONE,
+    MOST_NOTED,
+    Checkpoint,
+    RosterEntry,
+    entry_of,
+    members_of,
+    rank_of,
+)
 from scheduler.queues.loop_table import LoopTable, Row, Scope, share_of
 from scheduler.queues.snapshots import Bookmark
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
@@ -47,15 +55,21 @@ def _row_of(members: Mapping[str, Any]) -> Row:
     )
 
 
-def _is_storable(row: Row, at_ms: object) -> bool:
+def _is_storable(row: Row, life: object, at_ms: object) -> bool:
     """Return whether the table can store a row that was not decoded, and a snapshot can hold it."""
-    numbers = row.epoch, row.forget_ms or 0, row.due_ms or 0
+    numbers = row.epoch, life, row.forget_ms or 0, row.due_ms or 0
     return (
         all(type(each) is str and each.isprintable() for each in row.loop)
         and all(type(each) is int and 0 <= each <= MOST_COUNTED for each in numbers)
         and type(at_ms) is int
         and 0 <= at_ms <= LATEST_MS
     )
+
+
+def _is_ahead(body: str, members: Mapping[str, Any]) -> bool:
+    """Return whether a token is ahead of the checkpoint of an entry, if that has one."""
+    before = members.get("checkpoint")
+    return before is None or rank_of(body) > rank_of(before.get("body"))
 
 
 class Recent(dict[LoopId, V]):
@@ -205,11 +219,12 @@ class Listing(Mapping[LoopId, RosterEntry]):
         """
         try:
             row = _row_of(part)
-            state, at_ms, by = LoopState(row.state), part["at_ms"], part.get("by", "")
+            state, life, at_ms = LoopState(row.state), part["life"], part["at_ms"]
+            by = part.get("by", "")
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
         loop = row.loop
-        if not _is_storable(row, at_ms) or type(by) is not str:
+        if not _is_storable(row, life, at_ms) or type(by) is not str:
             return None
         if loop.is_whole or "renames" in part:
             return None
@@ -239,16 +254,43 @@ class Listing(Mapping[LoopId, RosterEntry]):
             latest = parsed_json(entry)
             if any(part.get(name) != latest.get(name) for name in ("epoch", "life", "by")):
                 return False
-            later, earlier = validated(_CHECKPOINT, checkpoint, "checkpoint"), None
-            if "checkpoint" in latest:
-                earlier = validated(_CHECKPOINT, latest["checkpoint"], "checkpoint")
+            body = validated(_CHECKPOINT, checkpoint, "checkpoint").body
         except (KeyError, TypeError, ValueError, AttributeError, Undecodable):
             return False
-        if later.is_newer_than(earlier):
+        if _is_ahead(body, latest):
             latest["checkpoint"] = checkpoint
             self.table.write([_row_of(latest)])
             self._decoded.pop(loop, None)
         return True
+
+    def note_of(self, message: Message, token: Token) -> dict[str, Any] | None:
+        """Return a note on a loop's latest entry: how far the loop has come. See `Roster.note`.
+
+        Args:
+            message: of the token.
+
+        Returns:
+            None: a note is of no use, or would be too big.
+        """
+        entry = None if token.first else self.table.entry(token.loop)
+        if entry is None or len(message.body) > MOST_NOTED:
+            return None
+        latest, body = parsed_json(entry), message.body.decode()
+        if (task := latest.get("renamed")) is not None:
+            renamed = compact_json({**parsed_json(body), "task": task})
+            loop = LoopId(task, token.loop.key)
+            return self.note_of(replace(message, body=renamed), replace(token, loop=loop))
+        is_paused, epoch = latest["state"] == LoopState.PAUSED, token.epoch
+        if latest["state"] == LoopState.GONE or epoch < latest["life"]:
+            return None
+        if epoch != latest["epoch"] and not is_paused:
+            return None  # another epoch begins, or has begun
+        if not _is_ahead(body, latest):
+            return None
+        until = moment_of(LATEST_MS) if is_paused or token.rests else token.due_at
+        until_ms = milliseconds_since_epoch(until)
+        checkpoint = {"headers": dict(token.trace), "body": body, "until_ms": until_ms}
+        return {**latest, "checkpoint": checkpoint}
 
     def _told(self, loop: LoopId) -> RosterEntry | None:
         return None if self.is_inherited(loop) else self.get(loop)

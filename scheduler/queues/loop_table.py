@@ -56,6 +56,9 @@ ON CONFLICT DO UPDATE SET
     inherited = excluded.inherited, forget_ms = excluded.forget_ms, due_ms = excluded.due_ms
 """
 _THIS = "WHERE hash = ? AND task = ? AND key = ?"
+_KEEP = f"""
+UPDATE loops SET put = ?, due_ms = CASE WHEN known <= ? THEN ? ELSE due_ms END {_THIS}
+"""
 
 
 class Row(NamedTuple):
@@ -221,9 +224,13 @@ class LoopTable:
         """Return the stored last put of a loop; None: none was stored."""
         return self._value("put", loop)
 
-    def keep(self, loop: LoopId, put: str | None) -> None:
-        """Store the last put of a loop; None: delete it."""
-        self._execute(f"UPDATE loops SET put = ? {_THIS}", (put, *_key(loop)))
+    def keep(self, loop: LoopId, put: str, epoch: int, due_ms: int | None) -> None:
+        """Store the last put of a loop, and in its latest epoch, when that may become overdue."""
+        self._execute(_KEEP, (put, epoch, due_ms, *_key(loop)))
+
+    def drop_put(self, loop: LoopId) -> None:
+        """Delete the last put of a loop."""
+        self._execute(f"UPDATE loops SET put = NULL {_THIS}", _key(loop))
 
     def _execute(self, query: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         try:

@@ -9,13 +9,21 @@ lock is needed.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scheduler.brokers.contract import Broker, Consumer
 from scheduler.errors import QueueNotFound, TooLarge, Undecodable
@@ -24,7 +32,14 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import Gathering, side_by_side
-from scheduler.queues.entries import RosterEntry, entries_of, entry_of, messages_of, parts_of
+from scheduler.queues.entries import (
+    RosterEntry,
+    entries_of,
+    entry_of,
+    messages_of,
+    messages_with,
+    parts_of,
+)
 from scheduler.queues.listing import Listing, OutOfScope
 from scheduler.queues.loop_table import Scope
 from scheduler.queues.snapshots import Bookmark, Latest, Share, Snapshots
@@ -78,7 +93,7 @@ class Roster:
         self._reading = Gathering(self._read)
         self._awaited: dict[Identity, bool] = {}
         self._last_ms = 0
-        self._appending = Gathering(self._note_all)  # 1,000 starts at once are a few messages
+        self._appending = Gathering(self._append)  # 1,000 starts at once are a few messages
 
     def next_epoch_ms(self) -> int:
         """Return the time in milliseconds, later than at each call before.
@@ -114,21 +129,21 @@ class Roster:
             for identity in mine:
                 self._awaited.pop(identity, None)
 
-    async def note(self, entries: Iterable[RosterEntry]) -> None:
-        """Append entries, confirmed, with the time that they have, without reading them back.
+    async def note(self, parts: Iterable[Mapping[str, Any]]) -> None:
+        """Append notes, confirmed, as `Listing.note_of` returns them, without reading them back.
 
         Raises:
             TooLarge: the broker does not accept one of them; the others are appended.
         """
-        for refusal in (await self._note(entries)).values():
+        for refusal in (await self._publish_all(messages_with(parts))).values():
             raise refusal
 
-    async def _note_all(self, batch: Iterable[Sequence[RosterEntry]]) -> Refused:
-        return await self._note(chain.from_iterable(batch))
+    async def _append(self, batch: Iterable[Sequence[RosterEntry]]) -> Refused:
+        return await self._publish_all(messages_of(chain.from_iterable(batch)))
 
-    async def _note(self, entries: Iterable[RosterEntry]) -> Refused:
-        """Append entries; return those that the broker does not accept."""
-        refused, messages = Refused(), messages_of(entries)
+    async def _publish_all(self, messages: Iterable[Message]) -> Refused:
+        """Publish entries; return those that the broker does not accept."""
+        refused = Refused()
         await side_by_side(partial(self._publish, refused), messages, at_once=AT_ONCE)
         return refused
 

@@ -19,7 +19,7 @@ from scheduler.errors import Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.entries import RosterEntry, checkpoint_of
+from scheduler.queues.entries import RosterEntry, checkpoint_of, members_of
 from scheduler.queues.listing import Listing
 from scheduler.queues.roster import Following, Roster, Shares
 from scheduler.queues.snapshots import Share, Snapshots
@@ -107,7 +107,7 @@ class Comparison:
                 self.taken.append((shares, coming))
 
     async def write(self, batch: list[RosterEntry]) -> None:
-        await self.writer.note(batch)
+        await self.writer.note(map(members_of, batch))
 
     async def write_unheard(self, batch: list[RosterEntry]) -> None:
         """Write what those that are cut off read when they come back, before they hear it."""

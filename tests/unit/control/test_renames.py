@@ -363,7 +363,7 @@ async def test_how_far_a_run_of_the_old_name_came_is_noted_of_the_paused_loop(
         await asyncio.sleep(60)
     noted = (await stage.listing())[LoopId("counter")].checkpoint
     assert noted is not None
-    assert noted.position.seq == 1
+    assert noted.token("test").seq == 1
 
 
 async def test_a_paused_task_stays_paused_under_its_new_name(stage: Stage) -> None:

@@ -360,7 +360,9 @@ async def test_many_loops_are_noted_without_holding_up_the_event_loop(
     assert len(decoded) == len(loops)
     assert 0 < min(each for each in at_publish if each) <= NOTED_AT_ONCE
     keyed = [each for each in (await stage.listing()).there if each.loop.key]
-    assert all(each.checkpoint and each.checkpoint.position.epoch == each.epoch for each in keyed)
+    assert all(
+        each.checkpoint and each.checkpoint.token("test").epoch == each.epoch for each in keyed
+    )
 
 
 async def while_it_waits(stage: Stage) -> None:

@@ -14,7 +14,7 @@ from scheduler.brokers.memory.broker import LARGEST_BODY
 from scheduler.errors import BrokerUnavailable, NoSpace, QueueNotFound, TooLarge, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import WHOLE, LoopId, Token
+from scheduler.protocol.tokens import WHOLE, LoopId, Token, encode
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.entries import (
     DONE,
@@ -22,6 +22,8 @@ from scheduler.queues.entries import (
     Checkpoint,
     RosterEntry,
     checkpoint_of,
+    entry_of,
+    members_of,
     messages_of,
     parts_of,
 )
@@ -29,7 +31,12 @@ from scheduler.queues.listing import Listing, OutOfScope
 from scheduler.queues.roster import REMEMBERED, Roster, Shares
 from scheduler.queues.snapshots import Snapshots
 from scheduler.tasks.context import CARRY_LIMIT
-from scheduler.timing.moments import LoopClock, milliseconds_since_epoch
+from scheduler.timing.moments import (
+    LATEST_MS,
+    LoopClock,
+    milliseconds_since_epoch,
+    moment_of,
+)
 from scheduler.timing.schedules import Once, Schedule
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, roster_of
@@ -178,7 +185,7 @@ async def test_a_checkpoint_is_read_as_it_was_noted_and_its_token_by_who_asks(
     assert (checkpoint.until, checkpoint.token("test")) == (tick, waiting)
     with pytest.raises(Undecodable, match="belongs to namespace 'test'"):
         checkpoint.token("another")
-    await roster.note([noted := replace(A, checkpoint=checkpoint)])
+    await roster.note([members_of(noted := replace(A, checkpoint=checkpoint))])
     assert await roster.read() == {A.loop: noted}
 
 
@@ -196,6 +203,53 @@ NOTED_A = replace(A, checkpoint=checkpoint_at(1))
 )
 def test_what_a_checkpoint_covers(token: Token, is_covered: bool) -> None:
     assert (checkpoint_of(token, "test", token.due_at) is not None) is is_covered
+
+
+RENAMED = replace(A, loop=LoopId("z"), entry=Entry(8, ACTIVE, 7, base=7), renames="a")
+
+
+@pytest.mark.parametrize(
+    ("entries", "token", "noted"),
+    [
+        ([A], token_at(2), token_at(2)),
+        ([NOTED_A], token_at(2), token_at(2)),
+        ([NOTED_A], token_at(1), None),
+        ([A], token_at(2, epoch=8), None),
+        ([replace(A_PAUSED, entry=Entry(11, PAUSED, 10))], token_at(2), None),
+        ([A, A_PAUSED], token_at(2), token_at(2)),
+        ([A, A_GONE], token_at(2, epoch=9), None),
+        ([A], token_at(2, first=True), None),
+        ([A], token_at(2, args={"x": "x" * 100_000}), None),
+        ([A, RENAMED], token_at(2, epoch=8), token_at(2, epoch=8, loop=LoopId("z"))),
+        ([], token_at(2), None),
+    ],
+    ids=[
+        "the first",
+        "later",
+        "not later",
+        "of another epoch",
+        "of another life",
+        "of a paused loop",
+        "of a gone one",
+        "of no run",
+        "too big",
+        "under its former name",
+        "unknown",
+    ],
+)
+def test_a_note_says_how_far_a_loop_has_come(
+    entries: list[RosterEntry], token: Token, noted: Token | None
+) -> None:
+    listing = Listing()
+    for listed in entries:
+        listing.enter(listed)
+    note = listing.note_of(encode(token, "test", lead=timedelta(seconds=1)), token)
+    if noted is None:
+        assert note is None
+    else:
+        latest = listing[noted.loop]
+        until = moment_of(LATEST_MS) if latest.entry.state is PAUSED else token.due_at
+        assert entry_of(note) == replace(latest, checkpoint=checkpoint_of(noted, "test", until))
 
 
 @pytest.mark.parametrize(
@@ -416,7 +470,7 @@ def loop_number(number: int, epoch: int) -> RosterEntry:
 async def appended(roster: Roster, epochs: range, loops: int = 5) -> None:
     for epoch in epochs:
         for number in range(loops):
-            await roster.note([loop_number(number, epoch)])
+            await roster.note([members_of(loop_number(number, epoch))])
 
 
 async def compacted(roster: Roster) -> Listing:
@@ -501,9 +555,10 @@ async def test_of_a_long_roster_only_the_shares_of_the_loops_that_are_looked_up_
     broker: FaultyBroker, roster: Roster, clock: LoopClock
 ) -> None:
     loops = [loop_number(number, 1) for number in range(60)]
-    await roster.note(loops)
+    await roster.note(map(members_of, loops))
     await Snapshots(broker, NAMES).append(Shares(await roster.read(), most=1))
-    await roster.note(loops := [loop_number(number, 2) for number in range(60)])
+    loops = [loop_number(number, 2) for number in range(60)]
+    await roster.note(map(members_of, loops))
     reader = roster_of(NAMES, broker, clock)
     one, *others = (listed.loop for listed in loops)
     listing = await reader.read([one])
@@ -538,7 +593,7 @@ async def test_of_a_long_roster_only_the_shares_of_the_loops_that_are_looked_up_
 async def test_without_a_share_of_a_snapshot_all_is_read(
     broker: FaultyBroker, roster: Roster, clock: LoopClock
 ) -> None:
-    await roster.note([loop_number(number, 1) for number in range(60)])
+    await roster.note(members_of(loop_number(number, 1)) for number in range(60))
     await Snapshots(broker, NAMES).append(Shares(await roster.read(), most=1))
     parts = [part async for part in broker.read(NAMES.snapshots)]
     await broker.delete(NAMES.snapshots)
