@@ -4,9 +4,9 @@ live.
 A delay is written in digits of a mixed radix, one digit for each unit, and each digit that is not
 zero is one timer queue. The timer queues are few, and a delay that people write takes one of them::
 
-    5m       =  5 x m                      digits  0.0.0.0.0.0.0.5.0.0.0
-    45m      =  3 x 15m                    digits  0.0.0.0.0.0.3.0.0.0.0
-    1h20s    =  1 x h, 1 x 15s, 5 x s      digits  0.0.0.0.0.1.0.0.1.5.0
+    2m       =  2 x m                      digits  0.0.0.0.0.0.0.2.0.0.0
+    45m      =  9 x 5m                     digits  0.0.0.0.0.0.9.0.0.0.0
+    1h22s    =  1 x h, 4 x 5s, 2 x s       digits  0.0.0.0.0.1.0.0.4.2.0
 
 A timer of a second or more waits `SHORT_BY` less than its name says. A message is published some
 milliseconds after the moment its delay counts from, and leaves its timers some milliseconds early,
@@ -20,7 +20,7 @@ waits behind a longer one.
 
 A call tells its timers in headers: for each exchange that it comes to, the timer that it goes to::
 
-    1h20s    scheduler-at-192d: 1h     scheduler-at-15m: 1x15s     scheduler-at-s: 5s
+    1h22s    scheduler-at-192d: 1h     scheduler-at-5m: 4x5s     scheduler-at-s: 2s
 
 By keys, of which a sender may give a message any number, it would be in many timers at once, and
 behind each of them in many more.
@@ -60,10 +60,10 @@ UNITS = (
     Unit("d", timedelta(days=1), 6),
     Unit("6h", timedelta(hours=6), 3),
     Unit("h", timedelta(hours=1), 5),
-    Unit("15m", timedelta(minutes=15), 3),
-    Unit("m", timedelta(minutes=1), 14),
-    Unit("15s", timedelta(seconds=15), 3),
-    Unit("s", SECOND, 14),
+    Unit("5m", timedelta(minutes=5), 11),
+    Unit("m", timedelta(minutes=1), 4),
+    Unit("5s", timedelta(seconds=5), 11),
+    Unit("s", SECOND, 4),
     Unit("100ms", STEP, 9),
 )
 

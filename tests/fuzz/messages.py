@@ -215,7 +215,7 @@ class Samples:
     def _later(self) -> Sample:
         draft, fate = self._call_to(SENT)
         short = text(b"1s"), text(b"2x100ms"), text(b"9x100ms")  # so that nobody waits for long
-        for unit in ("192d", "15m", "s", "100ms"):
+        for unit in ("192d", "5m", "s", "100ms"):
             if self._rng.random() < 0.5:
                 odd = self._rng.random() < 0.2
                 draft.ours[f"at-{unit}"] = some_value(self._rng) if odd else self._rng.choice(short)

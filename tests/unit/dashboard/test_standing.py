@@ -424,7 +424,7 @@ def test_what_is_delayed_is_counted_by_the_timers_it_is_in() -> None:
     depths: dict[str, Depth | None] = {NAMES.later_timer(timer): Depth(0, 0) for timer in timers()}
     depths |= {
         f"test.v1.later.{name}": Depth(count, 0)
-        for name, count in {"5s": 3, "2x15s": 1, "10m": 4, "3h": 5, "2x7d": 6}.items()
+        for name, count in {"4s": 3, "6x5s": 1, "2m": 4, "3h": 5, "2x7d": 6}.items()
     }
     assert delayed(NAMES, depths) == {"seconds": 4, "minutes": 4, "hours": 5, "days": 6}
     assert delayed(NAMES, {}) is None

@@ -10,7 +10,7 @@ from scheduler.protocol.topology import Queue, topology
 
 SHOP = topology("shop", ["report"], called=["report"])
 DECLARED = *SHOP.queues, *SHOP.exchanges
-TIMER, PARKED, CALLS = "shop.v1.hatchery.5m", "shop.v1.failed.report", "shop.v1.calls"
+TIMER, PARKED, CALLS = "shop.v1.hatchery.2m", "shop.v1.failed.report", "shop.v1.calls"
 LOOKED_AT = {TIMER, PARKED, CALLS, "shop.v1.journal", "shop.v1.delayed"}
 
 
