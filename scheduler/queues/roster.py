@@ -217,8 +217,8 @@ class Roster:
 
     async def compact(self) -> None:
         """Write a snapshot of the entries, if reading them was expensive."""
-        # An entry takes a reader ten times as long as a row of a snapshot.
-        many = max(FEW, len(self.listing) // 10)
+        # An entry takes a reader five times as long as a row of a snapshot.
+        many = max(FEW, len(self.listing) // 5)
         listing, count = self.listing, self._since_snapshot
         if listing.reached is None or listing.scope is not None or count <= many:
             return
