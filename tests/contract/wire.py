@@ -309,9 +309,9 @@ async def has_depth(
     await eventually(reached)
 
 
-async def eventually(attempt: Callable[[], Awaitable[T | None]]) -> T:
+async def eventually(attempt: Callable[[], Awaitable[T | None]], seconds: float = PATIENCE) -> T:
     """Try until there is a result, for what no event is told of."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(seconds):
         while True:
             if result := await attempt():
                 return result

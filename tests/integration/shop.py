@@ -1,7 +1,7 @@
 """An app of one-off tasks on a real broker: seeded once, for all tests of a process."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,10 +12,9 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import Event
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import FailedQueues, ParkedMessage
+from tests.contract.wire import PATIENCE, eventually
 from tests.stage import at_work, failed_of, processor_of, program_of
 from tests.sweep import clear, empty, new_namespace
-
-PATIENCE = 40.0
 
 
 @dataclass(frozen=True)
@@ -168,10 +167,3 @@ def opened(url: str) -> Generator[Shop]:
         yield shop
     finally:
         asyncio.run(shop.sweep())
-
-
-async def eventually(look: Callable[[], Awaitable[bool]], seconds: float = PATIENCE) -> None:
-    """Look until it is so, for what no event is told of."""
-    async with asyncio.timeout(seconds):
-        while not await look():  # noqa: ASYNC110 - it is the broker that is looked at
-            await asyncio.sleep(0.05)

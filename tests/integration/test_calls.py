@@ -21,8 +21,9 @@ from scheduler.events import (
 from scheduler.protocol.hatchery import AT
 from scheduler.protocol.messages import Message, failed_deliveries
 from scheduler.queues.failed import EVERYTHING
+from tests.contract.wire import eventually
 from tests.foreign import foreigner, headers
-from tests.integration.shop import Shop, eventually
+from tests.integration.shop import Shop
 from tests.sweep import empty
 
 pytestmark = pytest.mark.timeout(120)

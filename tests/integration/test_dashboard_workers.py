@@ -96,11 +96,6 @@ def proxy(request: pytest.FixtureRequest) -> Proxy:
     return request.param()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 def is_open(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
@@ -112,7 +107,7 @@ def address(field_: Field, proxy: Proxy, tmp_path: Path) -> Iterator[str]:
     field_.app = f"{APPS}/ward.py:app"
     field_.declares = ward.made(field_.namespace).topology()
     field_.call("seed")
-    port, pages = free_port(), free_port()
+    port, pages = rabbitmq.free_ports(2)
     environment = os.environ | {"NAMESPACE": field_.namespace, "SCHEDULER_BROKER_URL": field_.url}
     uvicorn = [sys.executable, "-m", "uvicorn", "tests.integration.apps.ward:pages"]
     commands = (

@@ -13,8 +13,9 @@ import pytest
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import RunReturned, RunSettled
+from tests.contract.wire import eventually
 from tests.integration.conftest import Field
-from tests.integration.shop import Run, Shop, eventually
+from tests.integration.shop import Run, Shop
 from tests.warm import Program
 
 pytestmark = pytest.mark.timeout(180)

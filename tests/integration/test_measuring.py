@@ -8,7 +8,7 @@ import pytest
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import Event, RunStarted
-from tests.integration.shop import eventually
+from tests.contract.wire import eventually
 from tests.integration.test_outages import Witness
 from tests.stage import at_work, processor_of, program_of
 

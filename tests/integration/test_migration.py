@@ -12,7 +12,7 @@ from scheduler.control.reports import Effect
 from scheduler.errors import UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
-from tests.integration.shop import eventually
+from tests.contract.wire import eventually
 from tests.stage import SYSTEM_CLOCK, at_work, processor_of, program_of
 from tests.sweep import clear, new_namespace
 

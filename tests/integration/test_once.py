@@ -13,8 +13,8 @@ from scheduler.control.reports import Effect
 from scheduler.protocol.tokens import LoopId
 from scheduler.sending import PeriodicTask
 from scheduler.timing.moments import SystemClock
+from tests.contract.wire import eventually
 from tests.integration.conftest import Field
-from tests.integration.shop import eventually
 from tests.tokens import count
 
 SLOW = {"EVERY": "1h", "SCHEDULER_SUPERVISION_INTERVAL": "1s"}

@@ -11,7 +11,7 @@ from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import RunStarted
 from tests.contract.proxy import Proxy, Way
-from tests.integration.shop import eventually
+from tests.contract.wire import eventually
 from tests.integration.test_outages import Witness
 from tests.stage import at_work, processor_of, program_of
 

@@ -23,9 +23,10 @@ from scheduler.events import Event, PolicyReported, ProcessorStarted, QueuesMiss
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Queue, Topology
-from tests.integration.shop import eventually, new_namespace
+from tests.contract.wire import eventually
 from tests.rabbitmq import ManagementApi, PrivateNode
 from tests.stage import at_work, processor_of, program_of
+from tests.sweep import new_namespace
 
 POLICIES: dict[str, dict[str, Any]] = {
     "message-ttl": {"message-ttl": 1000},

@@ -33,10 +33,9 @@ from scheduler.protocol.topology import (
 )
 from scheduler.queues.failed import Selection
 from scheduler.timing.moments import SystemClock
-from tests.integration.shop import new_namespace
 from tests.rabbitmq import Users
 from tests.stage import at_work, failed_of, processor_of, program_of
-from tests.sweep import empty
+from tests.sweep import empty, new_namespace
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -16,7 +16,6 @@ from scheduler.protocol.topology import QueueType
 from tests.integration.conftest import Field, sweep
 from tests.rabbitmq import PrivateNode
 from tests.sweep import new_namespace
-from tests.tokens import lose
 
 INTERVAL = 3.0
 SUPERVISED = {"SCHEDULER_SUPERVISION_INTERVAL": f"{INTERVAL}s"}
@@ -37,26 +36,6 @@ async def taken_away(broker: Broker, queue: str) -> Message:
             await delivery.ack()
             return delivery.message
         await asyncio.sleep(0.01)
-
-
-async def test_a_token_deleted_by_hand_comes_back(field_: Field, broker: Broker) -> None:
-    names = Scheduler(field_.namespace).names
-    loop = {"LOOPS": "2", "EVERY": "700ms", "TIMEOUT": "1h", **SUPERVISED}
-    field_.call("seed", **loop)
-    processors = [field_.start("run", **loop) for _ in range(2)]
-    await field_.until(lambda: len(runs(field_)) >= 2 and len(runs(field_, "loop1")) >= 2)
-    while not await lose(broker, names, LOOP0):  # noqa: ASYNC110 - it moves
-        await asyncio.sleep(0.01)
-    before = len(runs(field_))
-    await field_.until(lambda: len(runs(field_)) > before, seconds=60)
-    for processor in processors:
-        processor.terminate()
-        field_.output_of(processor)
-    seqs = runs(field_)
-    assert seqs == list(range(len(seqs)))  # none is left out, none is run twice
-    history = [entry["what"] for entry in field_.call("history", "loop0", **loop)]
-    assert history.count("repaired") == 1
-    assert await field_.tokens(broker, 2) == {"loop0": 1, "loop1": 1}
 
 
 async def test_a_token_that_was_handed_out_twice_is_one_line_again(

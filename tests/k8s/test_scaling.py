@@ -1,6 +1,8 @@
 """What KEDA makes of the queues: pods for ready messages, from none."""
 
 import asyncio
+import math
+from typing import Any
 
 import pytest
 
@@ -9,9 +11,25 @@ from scheduler.protocol.calls import task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, topology
 from tests.contract.wire import Inbox, has_depth
-from tests.k8s.autoscaler import DEDICATED, GENERAL, pods_for
-from tests.k8s.builds import Manifest
+from tests.k8s.builds import Manifest, one
 from tests.sweep import sweep as delete_all
+
+DEDICATED = one("keda", "ScaledObject", "scheduler-processor-remind")
+GENERAL = one("keda", "ScaledObject", "scheduler-processor")
+
+
+def pods_for(scaler: Manifest, ready: int) -> int:
+    """How many pods KEDA asks for at so many ready messages.
+
+    From none to one by KEDA itself (https://keda.sh/docs/latest/scalers/rabbitmq-queue/, mode
+    QueueLength), further by the autoscaler: the messages over the value, rounded up
+    (https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/#algorithm-details).
+    """
+    spec: Any = scaler["spec"]
+    value = int(spec["triggers"][0]["metadata"]["value"])
+    if ready == 0:
+        return spec["minReplicaCount"]
+    return min(max(math.ceil(ready / value), spec["minReplicaCount"], 1), spec["maxReplicaCount"])
 
 
 @pytest.mark.parametrize(
