@@ -35,27 +35,22 @@ class Witness:
 
     def __init__(self, app: Scheduler) -> None:
         self.events: list[Event] = []
-        self._news = asyncio.Condition()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._news = asyncio.Event()
         app.listen(self._note)
 
     def _note(self, event: Event) -> None:
         self.events.append(event)
-        telling = asyncio.ensure_future(self._tell())
-        self._tasks.add(telling)
-        telling.add_done_callback(self._tasks.discard)
-
-    async def _tell(self) -> None:
-        async with self._news:
-            self._news.notify_all()
+        self._news.set()
 
     def count(self, kind: type[Event]) -> int:
         return sum(isinstance(event, kind) for event in self.events)
 
     async def until(self, kind: type[Event], count: int, seconds: float = 40) -> None:
         try:
-            async with asyncio.timeout(seconds), self._news:
-                await self._news.wait_for(lambda: self.count(kind) >= count)
+            async with asyncio.timeout(seconds):
+                while self.count(kind) < count:
+                    self._news.clear()
+                    await self._news.wait()
         except TimeoutError as error:
             error.add_note("\n".join(map(str, self.events[-30:])))
             raise

@@ -125,13 +125,9 @@ class Scene:
         """Look at what becomes of them under a policy; two messages are parked meanwhile."""
         errors: list[str] = []
         started = self.count(ProcessorStarted)
-
-        async def is_consuming() -> bool:
-            return self.count(ProcessorStarted) > started
-
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(at_work(processor_of(self.app, broker)))
-            await eventually(is_consuming)
+            await self.until(ProcessorStarted, started + 1)
             await stack.enter_async_context(blanket(node, self.app.namespace, policy))
             await asyncio.sleep(1)
             self.runs.clear()
@@ -146,9 +142,9 @@ class Scene:
             if policy is ALL or not policy.keys() & {"expires", "dead-letter-routing-key"}:
                 await eventually(lambda: self.have_run("call", 2 - len(errors)))
             if policy is not ALL:  # the shield is above it
-                await eventually(self.is_policy_told)
+                await self.until(PolicyReported)
             if expire:
-                await eventually(self.is_missing_told)
+                await self.until(QueuesMissing)
             with suppress(QueueNotFound):
                 for _ in range(3):  # each look at it is a delivery
                     await program_of(self.app, broker).failed.browse(["fails"])
@@ -164,11 +160,11 @@ class Scene:
     def count(self, kind: type[Event]) -> int:
         return sum(isinstance(each, kind) for each in self.events)
 
-    async def is_missing_told(self) -> bool:
-        return self.count(QueuesMissing) > 0
+    async def until(self, kind: type[Event], times: int = 1) -> None:
+        async def is_told() -> bool:
+            return self.count(kind) >= times
 
-    async def is_policy_told(self) -> bool:
-        return self.count(PolicyReported) > 0
+        await eventually(is_told)
 
     async def have_run(self, name: str, times: int) -> bool:
         return sum(each == name for each, _ in self.runs) >= times
@@ -238,7 +234,7 @@ async def no_policy_has_anything_run_early(node: PrivateNode, name: str) -> None
     reported = [each.policy for each in scene.events if isinstance(each, PolicyReported)]
     # Again, if the token of supervision is one that the policy takes away.
     assert set(reported) == {f"policy 'blanket-{scene.app.namespace}'"}, name
-    assert await scene.is_missing_told() == (name == "expires"), name
+    assert bool(scene.count(QueuesMissing)) == (name == "expires"), name
     assert "early" not in str(fates), name
     assert fates.paused_loop == fates.finished_one_off == "0 runs", name
     assert_like(fates, replace(WELL, **CHANGED.get(name, {})))
