@@ -38,8 +38,6 @@ from scheduler.tasks.loops import queues_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.schedules import Cron, Every, Once, describe, options_of
 
-LEFT_OUT = "zones", "orders", "grouped_from"  # of forms
-
 
 def _row_of_picture(loop: LoopPicture) -> Row:
     return {
@@ -110,7 +108,7 @@ class PageData:
                 return self.plain(told | {"state": value.state})
             case Mapping():
                 items = cast("Mapping[Any, Any]", value).items()
-                return {str(name): self.plain(each) for name, each in items if name not in LEFT_OUT}
+                return {str(name): self.plain(each) for name, each in items}
             case Standing():
                 return self.plain(self._row_of_standing(value))
             case _ if row_of is not None:

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from inspect import isawaitable
 from itertools import dropwhile, islice
 from typing import Any
-from zoneinfo import available_timezones
 
 from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where
@@ -18,7 +17,6 @@ from scheduler.dashboard import wording
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
 from scheduler.dashboard.forms import (
     FIELDS,
-    GROUPED_FROM,
     SORTS,
     TASK_SORTS,
     Filter,
@@ -75,7 +73,6 @@ MOST_ON_WALL, MOST_PODS = 5, 12
 SHORTLY = timedelta(minutes=30)
 IDLE = Workload("")
 NOTHING_WRITTEN = dict.fromkeys(FIELDS, "")
-ZONES = sorted(available_timezones())
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +224,6 @@ def loops(site: Site, query: Query) -> Context:
         "loops": chosen_by.cut(chosen),
         "by_task": None if of_tasks is None else chosen_by.cut(of_tasks),
         "orders": {name: words for name, (words, _) in sorts.items()},
-        "grouped_from": GROUPED_FROM,
         "count": len(chosen if of_tasks is None else of_tasks),
         "total": judged.total,
         "judged": len(judged.standings),
@@ -306,8 +302,6 @@ def schedule(site: Site, query: Query) -> Context | None:
         "standing": found,
         "values": NOTHING_WRITTEN | dict(values),
         "of_code": of_code.schedule if of_code else None,
-        "zones": ZONES,
-        "error": "",
     }
 
 
@@ -322,8 +316,6 @@ def start(site: Site, query: Query) -> Context | None:
         "parameters": {
             name: inspect.formatannotation(kind) for name, kind in task.arguments.parameters.items()
         },
-        "zones": ZONES,
-        "error": "",
     }
 
 
@@ -366,7 +358,6 @@ def _call(task: TaskSpec, query: Query, defaults: Mapping[str, str]) -> Context:
         "values": {"in": "", "at": ""}
         | dict.fromkeys([f"arg.{name}" for name in kinds], "")
         | dict(query),
-        "error": "",
     }
 
 
@@ -452,7 +443,6 @@ async def message(site: Site, query: Query) -> Context | None:
         "task": found.task if found.task in site.app.tasks else "",
         "can_edit": args is not None and shown == args,
         "show": query.sees_arguments and bool(query.get("show") or query.get("args")),
-        "error": "",
     }
     if not page["show"]:
         return page

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from importlib.resources import files
 from typing import Any, cast
 from urllib.parse import urlencode
+from zoneinfo import available_timezones
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -26,6 +27,7 @@ from scheduler.dashboard import wording
 from scheduler.dashboard.access import ACTIONS, Visitor
 from scheduler.dashboard.actions import LOOP_VERBS
 from scheduler.dashboard.charts import amount, elapsed, element, shares, sparkline, strip
+from scheduler.dashboard.forms import GROUPED_FROM
 from scheduler.dashboard.pages import PAGES, Context
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standings import MARKS, MEANINGS
@@ -127,6 +129,8 @@ class Documents:
             meanings=MEANINGS,
             levels=LEVELS,
             verbs=LOOP_VERBS,
+            zones=sorted(available_timezones()),
+            grouped_from=GROUPED_FROM,
         )
 
     def rendered(self, template: str, context: Mapping[str, Any]) -> Rendered:
@@ -208,6 +212,7 @@ class Documents:
             "base": base_of(request),
             "now": site.clock.now(),
             "here": f"{here}?{urlencode(kept)}" if kept else here,
+            "error": "",
             "query": query,
             "can": visitor.can,
             "operation": site.operations.get(query.get("done", "")),
