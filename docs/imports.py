@@ -10,6 +10,7 @@ from scheduler.importing.celery import read_celery
 from scheduler.importing.crontab import read_cronjobs, read_crontab
 from scheduler.importing.writing import NO_LIMIT, Found, code_of
 
+ALWAYS = ("cron goes by", "the words after the times are")
 LINES = (
     "*/10 7-19 * * mon-fri work",
     "0 9 13 * fri work",
@@ -153,7 +154,7 @@ def _rows(
 def _here(found: Found, usual: Work | None) -> str:
     """How it differs from what is usual."""
     left = [note.text for note in found.left if note.text != NO_LIMIT]
-    told = [f"*{text}*" for text in left if not text.startswith(("cron goes by", "what follows"))]
+    told = [f"*{text}*" for text in left if not text.startswith(ALWAYS)]
     if not found.jobs or any("left out" in note.text for note in found.notes):
         return "; ".join(told)
     work = _work(found)

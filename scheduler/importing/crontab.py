@@ -124,7 +124,7 @@ def _has_users(lines: list[_Line], text: str, file: str) -> tuple[bool, list[Not
     if has_users := bool(_HEADER.search(text)) or of_users * 2 >= len(entries):
         said = "the first word after the times is taken as a user (--no-users)"
     else:
-        said = "what follows the times is taken as a command, without a user (--users)"
+        said = "the words after the times are taken as a command, without a user (--users)"
     return has_users, [Note(entries[0][0].place, said)]
 
 

@@ -11,7 +11,7 @@ from tests.imported import form
 
 WRONG, MISUSE = 1, 2
 LINE = "30 2 * * * /srv/backup.sh\n"
-GUESS = "what follows the times is taken as a command, without a user (--users)"
+GUESS = "the words after the times are taken as a command, without a user (--users)"
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def test_several_files_are_one_app(offline: CommandLine, tmp_path: Path) -> None
     done = offline("import", "crontab", "one", "two", "--namespace", "night", "--tz", "Asia/Tokyo")
     assert done.err.splitlines() == [
         "2 loops; not carried over, or not as it was:",
-        f"  one:1: {NO_LIMIT}",
         f"  one:1: {GUESS}",
+        f"  one:1: {NO_LIMIT}",
         f"  two:1: {GUESS}",
         "Nothing was written: --out FILE does that.",
     ]
