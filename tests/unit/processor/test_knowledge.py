@@ -22,7 +22,7 @@ from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.entries import Checkpoint, RosterEntry, checkpoint_of
+from scheduler.queues.entries import Checkpoint, RosterEntry, checkpoint_of, members_of
 from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import RollCall
 from scheduler.timing.moments import LoopClock
@@ -117,7 +117,7 @@ async def test_a_processor_tells_how_far_it_is_behind_the_roster(stage: Stage) -
         listed = RosterEntry(gone, Every("1m"), {}, Entry(7, LoopState.GONE, 1))
         (appended,) = await roster_of(NAMES, stage.broker, slow_clock).append([listed])
         assert isinstance(appended, RosterEntry)
-        await roster_of(NAMES, stage.broker, stage.clock).note([appended])
+        await roster_of(NAMES, stage.broker, stage.clock).note([members_of(appended)])
         await asyncio.sleep(3)
         assert its.events == [EpochHeard(gone, 7, timedelta(seconds=3))]
 
