@@ -241,7 +241,9 @@ class Beginnings:
             free = await self._not_running({loop: entries[loop].epoch for loop in sinces})
             old = [loop for loop in free if not _is_start(tokens[loop])]
             since = min((sinces[loop] for loop in old), default=None)
-            heard = await self._journal.heard(old, since=since) if old else {}
+            heard = {loop: LoopRecord() for loop in old}
+            if old:
+                await self._journal.hear(heard, since=since)
         except BrokerError:
             return {}
         return {

@@ -231,23 +231,6 @@ class Journal:
                 for _, _, tell in asked:
                     tell(f"{error} Reading continues.")
 
-    async def heard(
-        self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta = WITHIN
-    ) -> dict[LoopId, LoopRecord]:
-        """Return the puts of these loops since a moment, up to the last that was confirmed before.
-
-        Args:
-            since: None: from the first that is stored.
-
-        Raises:
-            QueueNotFound: there is no journal.
-            StreamTooLong: it could not be read to its end within this time.
-            BrokerUnavailable: it could not be read.
-        """
-        heard = {loop: LoopRecord() for loop in loops}
-        await self.hear(heard, since=since, within=within)
-        return heard
-
     async def hear(
         self,
         heard: Mapping[LoopId, LoopRecord],
@@ -255,13 +238,18 @@ class Journal:
         since: datetime | int | None,
         within: timedelta = WITHIN,
     ) -> None:
-        """Read like `heard`, but update `heard` incrementally, so that progress survives
-        StreamTooLong.
+        """Note the puts of some loops since a moment, up to the last that was confirmed before.
 
         Args:
-            since: also the offset where an earlier reading ended.
+            heard: the records of these loops, which have what was read if this fails.
+            since: also the offset where an earlier reading ended; None: from the first stored one.
+
+        Raises:
+            QueueNotFound: there is no journal.
+            StreamTooLong: it could not be read to its end within this time.
+            BrokerUnavailable: it could not be read.
         """
-        async with aclosing(self._read_to_end(since, within)) as messages:
+        async with aclosing(self._reading(since, within)) as messages:
             async for message in messages:
                 about = heard.get(_loop_named_by(claims_of(message)))
                 if about is not None and (token := self._token(message)) is not None:
@@ -286,9 +274,7 @@ class Journal:
                 written, and in a cluster, the newest puts may be missing.
 
         Raises:
-            QueueNotFound: there is no journal.
-            StreamTooLong: it could not be read to its end within this time.
-            BrokerUnavailable: it could not be read.
+            QueueNotFound, StreamTooLong, BrokerUnavailable: as `hear`.
         """
         latest = dict[LoopId, tuple[Position, Message]]()
         furthest = dict[LoopId, tuple[tuple[int, tuple[int, int, bool], int], Message]]()
@@ -303,7 +289,7 @@ class Journal:
             if loop not in furthest or progress >= furthest[loop][0]:
                 furthest[loop] = progress, message
 
-        await _each_put(self._reading(since, within, is_exact=is_exact), hear)
+        await self.read_on(hear, since=since, within=within, is_exact=is_exact)
         tokens = dict[LoopId, Token]()
         for loop, (_, message) in latest.items():
             token, before = self._token(message), self._token(furthest[loop][1])
@@ -316,6 +302,7 @@ class Journal:
         hear: Hear,
         *,
         since: datetime | int | None,
+        within: timedelta = WITHIN,
         is_exact: bool = True,
     ) -> int | None:
         """Read the puts since a moment, up to the last that was confirmed before.
@@ -329,26 +316,27 @@ class Journal:
             The offset of the next entry; None: nothing was read, and `since` is no offset.
 
         Raises:
-            QueueNotFound: there is no journal.
-            StreamTooLong: it could not be read to its end within this time.
-            BrokerUnavailable: it could not be read.
+            QueueNotFound, StreamTooLong, BrokerUnavailable: as `hear`.
         """
-        reached = await _each_put(self._reading(since, WITHIN, is_exact=is_exact), hear)
-        return since if reached is None and isinstance(since, int) else reached
+        reached = since if isinstance(since, int) else None
+        async with aclosing(self._reading(since, within, is_exact=is_exact)) as messages:
+            async for message in messages:
+                assert message.offset is not None
+                reached = message.offset + 1
+                if (found := put_in(message)) is not None and hear(*found, message):
+                    break
+                if reached % BREATHE_EVERY == 0:
+                    await asyncio.sleep(0)
+        return reached
 
     def _token(self, message: Message) -> Token | None:
         return _token_of(message, self._names.namespace)
 
     def _reading(
-        self, since: datetime | int | None, within: timedelta, *, is_exact: bool
+        self, since: datetime | int | None, within: timedelta, *, is_exact: bool = True
     ) -> AsyncGenerator[Message]:
-        if is_exact:
-            return self._read_to_end(since, within)
-        return self._broker.read(self._names.journal, since=since, timeout=within)
-
-    def _read_to_end(
-        self, since: datetime | int | None, within: timedelta
-    ) -> AsyncGenerator[Message]:
+        if not is_exact:
+            return self._broker.read(self._names.journal, since=since, timeout=within)
         return self._broker.read_to_end(
             self._names.journal,
             exchange=self._names.scheduler,
@@ -356,20 +344,6 @@ class Journal:
             since=since,
             timeout=within,
         )
-
-
-async def _each_put(reading: AsyncGenerator[Message], hear: Hear) -> int | None:
-    """Call `hear` with each put; return the offset of the next entry, None: nothing was read."""
-    reached = None
-    async with aclosing(reading) as messages:
-        async for message in messages:
-            assert message.offset is not None
-            reached = message.offset + 1
-            if (found := put_in(message)) is not None and hear(*found, message):
-                break
-            if reached % BREATHE_EVERY == 0:
-                await asyncio.sleep(0)
-    return reached
 
 
 def _loop_named_by(claims: Mapping[str, Any]) -> LoopId:
