@@ -30,14 +30,6 @@ EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 SubscribeTo = tuple[str, str] | tuple[str, str, ExchangeType]
 
 
-_CATCHING_UP = {"jitter", "catch_up", "grace"}
-_OPTIONS = {
-    "every": _CATCHING_UP | {"mode", "offset"},
-    "cron": _CATCHING_UP | {"tz"},
-    "schedule": set[str](),
-}
-
-
 class ScheduleOptions(TypedDict, total=False):
     """List the options of `Every` and `Cron`, as decorators and `start` take them."""
 
@@ -75,7 +67,10 @@ def schedule_of(
             f"expected one of every=, cron= and schedule=, got: {' and '.join(given) or 'none'}"
         )
     options = {name: value for name, value in options.items() if value is not None}
-    _check_options(given[0], options)
+    if schedule is not None and options:
+        raise ScheduleError(
+            f"{next(iter(options))}= cannot be combined with schedule=: pass it to the schedule"
+        )
     if every is not None:
         return Every(period_of("every", every), **options)
     if cron is not None:
@@ -91,22 +86,6 @@ def named_schedule(of: str, **given: Any) -> Recurring:
         return schedule_of(**given)
     except ScheduleError as error:
         raise ScheduleError(f"The schedule of {of}: {error}") from None
-
-
-def _check_options(source: str, options: Iterable[str]) -> None:
-    for name in options:
-        if name in _OPTIONS[source]:
-            continue
-        if source == "schedule":
-            raise ScheduleError(
-                f"{name}= cannot be combined with schedule=: pass it to the schedule"
-            )
-        if homes := [f"{home}=" for home, names in _OPTIONS.items() if name in names]:
-            raise ScheduleError(f"{name}= goes with {' and '.join(homes)}, not with {source}=")
-        raise ScheduleError(
-            f"unknown option {name}=; with {source}=, expected "
-            f"{', '.join(sorted(_OPTIONS[source]))}"
-        )
 
 
 def _subscriptions(task: str, wanted: object) -> tuple[Subscription, ...]:

@@ -136,7 +136,7 @@ async def test_a_file_may_be_json_and_a_task_without_loops_has_its_own_stopped(
             ", [digest.a.args]: expected a table of arguments by name, got: 5.",
         ),
         ("[digest.a]", ", [digest.a]: expected one of every=, cron= and schedule=, got: none."),
-        ('[digest.a]\nevery="1h"\ntz="UTC"', ", [digest.a]: tz= goes with cron=, not with every=."),
+        ('[digest.a]\nevery="1h"\ntz="UTC"', ", [digest.a]: Every takes no tz="),
         (
             '[digest.a]\nevery="1h"\nargs={user="one"}',
             ", [digest.a]: The arguments do not fit digest: user: Input should be a valid integer",

@@ -226,7 +226,7 @@ def test_a_namespace_that_a_queue_cannot_have_is_refused(namespace: str):
         ({"cron": "* * *"}, ScheduleError, "schedule of 'nothing': .*expected five fields"),
         ({"cron": "0 25 * * *"}, ScheduleError, "schedule of 'nothing': .*the hour field"),
         ({"cron": "0 9 * * *", "tz": "Berlin"}, ScheduleError, "did you mean Europe/Berlin"),
-        ({"every": "1s", "tz": "UTC"}, ScheduleError, "tz= goes with cron="),
+        ({"every": "1s", "tz": "UTC"}, ScheduleError, "Every takes no tz="),
         ({"every": "1s", "cron": "* * * * *"}, ScheduleError, "got: every and cron"),
         ({"every": "1h", "timeout": "0s"}, RegistrationError, "timeout of nothing .*longer than"),
         ({"every": "1h", "timeout": "long"}, RegistrationError, "timeout of nothing: .*'long'"),
