@@ -184,9 +184,8 @@ class Stage:
     async def _connected(self, broker: MemoryBroker) -> AsyncGenerator[MemoryBroker]:
         """A connection of a processor, which gives back or settles all before it closes it."""
         async with broker:
-            connection = self.server.connections[-1]
             yield broker
-            kept = [hold.queue.name for hold in connection.holds]
+            kept = [hold.queue.name for hold in broker.holds]
             assert bool(kept) is self._some_stay_in_hand, f"a processor ended with {kept} in hand"
 
     async def check(self) -> None:

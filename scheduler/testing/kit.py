@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, TypeVarTuple, cast
 from scheduler.app import Scheduler
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.brokers.memory.server import MemoryConnection, MemoryServer
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import Undecodable, UnknownLoop, UsageError
 from scheduler.events import (
     CallNotSent,
@@ -343,11 +343,10 @@ class Kit:
         stack.enter_context(self._app.events.listening(self._recorder.record))
         await self._broker.declare(_exchanges_of_others(self._app))
         await Program(self._app, self._broker, self._clock).seeding.seed()
-        working = await stack.enter_async_context(MemoryBroker(self._server))
-        self._connection = self._server.connections[-1]
+        self._working = await stack.enter_async_context(MemoryBroker(self._server))
         process = processor(
             self._app,
-            working,
+            self._working,
             self._clock,
             tasks=self._tasks,
             concurrency=self._app.settings.concurrency,
@@ -469,7 +468,7 @@ class Kit:
 
     def _is_busy(self) -> bool:
         """Return whether something runs, or will as soon as its task's rate lets it."""
-        if any(self._is_due(hold.entry.letter.message) for hold in self._connection.holds):
+        if any(self._is_due(hold.entry.letter.message) for hold in self._working.holds):
             return True
         queues = self._server.queues
         paced = [task.name for task in self._tasks if task.rate and not task.ordered]
@@ -606,7 +605,7 @@ class _EagerBroker(MemoryBroker):
         now, arguments = self._clock.now(), task.arguments.load(call.args or {})
         return Run(delivery, task, call, arguments, now, received_at=now, started_at=now)
 
-    def _open(self) -> MemoryConnection:
+    def _expect_open(self) -> None:
         raise UsageError(
             "Inside eager() messages run in place. There are no loops to start or stop, and no "
             "processor to ask: use a scheduler.testing.Kit."

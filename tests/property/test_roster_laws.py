@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scheduler import Every
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.brokers.memory.server import MemoryConnection, MemoryServer
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
@@ -66,7 +66,6 @@ class Comparison:
 
     broker: MemoryBroker
     cut_off: MemoryBroker
-    connection: MemoryConnection
     clock: LoopClock
 
     def __post_init__(self) -> None:
@@ -111,11 +110,11 @@ class Comparison:
 
     async def write_unheard(self, batch: list[RosterEntry]) -> None:
         """Write what those that are cut off read when they come back, before they hear it."""
-        self.connection.detach()
+        self.cut_off.detach()
         await self.write(batch)
         for reader in self.cut_off_at_times:
             await reader.read()
-        self.connection.attach()
+        self.cut_off.attach()
 
     async def all(self) -> list[Listing]:
         """Return what each reader says in the end, and one that begins with each snapshot."""
@@ -165,10 +164,9 @@ async def judged(stream: list[list[RosterEntry]], merging: set[int], recreated: 
     async with AsyncExitStack() as opened:
         server = MemoryServer(clock)
         cut_off = await opened.enter_async_context(MemoryBroker(server))
-        (connection,) = server.connections
         broker = await opened.enter_async_context(MemoryBroker(server))
         await broker.declare(topology("test", []))
-        comparison = Comparison(broker, cut_off, connection, clock)
+        comparison = Comparison(broker, cut_off, clock)
         await comparison.begin()
         for number, batch in enumerate(stream):
             if number == recreated:

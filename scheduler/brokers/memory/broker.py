@@ -11,6 +11,9 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
+from contextvars import copy_context
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal, Self
 
@@ -19,7 +22,6 @@ from scheduler.brokers.contract import (
     EMBEDDED,
     LONGEST_SILENCE,
     BrokerInfo,
-    Browsed,
     Consumer,
     Delivery,
     Depth,
@@ -30,16 +32,10 @@ from scheduler.brokers.contract import (
     too_long,
     written_into,
 )
-from scheduler.brokers.memory.queues import Letter, MemoryQueue
-from scheduler.brokers.memory.server import (
-    Hold,
-    MemoryConnection,
-    MemoryConsumer,
-    MemoryFollower,
-    MemoryServer,
-)
+from scheduler.brokers.memory.queues import Letter, MemoryQueue, QueueEntry, Stream
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.properties import check_body, check_size, decoded, encoded, encoded_key
-from scheduler.errors import BrokerUnavailable
+from scheduler.errors import BrokerUnavailable, DeliveryLost
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Topology
 
@@ -47,12 +43,183 @@ FRAME_MAX = 128 << 10  # RabbitMQ's default
 LARGEST_BODY = 16 << 20
 
 
+@dataclass(slots=True, eq=False)
+class Hold:
+    """Hold a message on a connection, until it is acked or requeued."""
+
+    broker: "MemoryBroker"
+    queue: MemoryQueue
+    entry: QueueEntry
+    consumer: "MemoryConsumer | None"
+    lost: asyncio.Future[None]
+
+    def delivery(self) -> Delivery:
+        letter, queue = self.entry.letter, self.queue.name
+        headers = deepcopy(dict(letter.message.headers))  # copied: the receiver may change them
+        if self.entry.returns and self.queue.counts_deliveries:
+            headers["x-delivery-count"] = self.entry.returns
+        message = replace(letter.message, headers=headers)
+        redelivered = self.entry.returns > 0
+        exchange, key = letter.exchange, letter.routing_key
+        ack, requeue = self._ack, self._requeue
+        return Delivery(message, queue, exchange, key, redelivered, self.lost, ack, requeue)
+
+    async def _ack(self) -> None:
+        self._let_go()
+        if self.consumer:
+            self.queue.advance()
+
+    async def _requeue(self) -> None:
+        self._let_go()
+        self.queue.take_back(self.entry)
+
+    def _let_go(self) -> None:
+        if self not in self.broker.holds:
+            raise DeliveryLost
+        del self.broker.holds[self]
+        if self.consumer:
+            self.consumer.unacked -= 1
+        else:
+            self.queue.getters -= 1
+
+    def hand_over(self) -> None:
+        """Call the consumer's handler, unless the message or the consumer has gone."""
+        if self not in self.broker.holds or not self.consumer:
+            return
+        if self.consumer.cancelled:
+            self._let_go()
+            self.queue.take_back(self.entry)
+        else:
+            self.consumer.handler(self.delivery())
+
+    def lose(self) -> None:
+        self._let_go()
+        if not self.lost.done():
+            self.lost.set_result(None)
+        self.queue.take_back(self.entry)
+
+
+class MemoryConsumer:
+    """Consume for one connection; attached while the queue exists."""
+
+    def __init__(
+        self,
+        broker: "MemoryBroker",
+        queue: str,
+        handler: Callable[[Delivery], object],
+        prefetch: int,
+    ) -> None:
+        self.handler = handler
+        self.unacked = 0
+        self.cancelled = False
+        self._name = queue
+        self._broker = broker
+        self._prefetch = prefetch or math.inf
+        # The handler runs in a fresh context, as if the message came over a wire.
+        self._context = copy_context()
+
+    @property
+    def _queue(self) -> MemoryQueue | None:
+        return self._broker.server.queues.get(self._name)
+
+    @property
+    def active(self) -> bool:
+        return (queue := self._queue) is not None and self in queue.consumers
+
+    @property
+    def has_credit(self) -> bool:
+        return self.unacked < self._prefetch
+
+    async def cancel(self) -> None:
+        self.cancelled = True
+        self._broker.subscriptions.pop(self, None)
+        self.detach()
+        if queue := self._queue:
+            queue.advance()  # the next consumer is active, if only one may be
+
+    async def leave(self) -> None:
+        self.detach()
+        for hold in tuple(self._broker.holds):
+            if hold.consumer is self:
+                hold.lose()
+        await self.cancel()
+
+    def attach(self) -> None:
+        if (queue := self._queue) and self not in queue.consumers:
+            queue.consumers.append(self)
+            queue.advance()
+
+    def detach(self) -> None:
+        if (queue := self._queue) and self in queue.consumers:
+            queue.consumers.remove(self)
+
+    def receive(self, queue: MemoryQueue, entry: QueueEntry) -> None:
+        self.unacked += 1
+        hold = self._broker.hold(queue, entry, self)
+        asyncio.get_running_loop().call_soon(hold.hand_over, context=self._context)
+
+
+class MemoryFollower:
+    """Follow a stream; attached while the stream exists."""
+
+    def __init__(
+        self,
+        broker: "MemoryBroker",
+        stream: Stream,
+        handler: Callable[[Message], None],
+        since: Literal["first", "next"] | int,
+    ) -> None:
+        self._broker = broker
+        self._stream = stream
+        self._handler = handler
+        self._offset = stream.begin_of(since)
+
+    @property
+    def active(self) -> bool:
+        return self._advance in self._stream.followers
+
+    async def cancel(self) -> None:
+        self._broker.subscriptions.pop(self, None)
+        self.detach()
+
+    leave = cancel  # a follower has no unacked messages
+
+    def attach(self) -> None:
+        stream = self._broker.server.streams.get(self._stream.name)
+        if stream is None or self.active:
+            return
+        if stream is not self._stream:
+            self._stream, self._offset = stream, 0
+        stream.followers[self._advance] = None
+        self._advance()
+
+    def detach(self) -> None:
+        self._stream.followers.pop(self._advance, None)
+
+    def _advance(self) -> None:
+        """Call the handler with new entries."""
+        for offset, message in self._stream.read(self._offset):
+            self._offset = offset + 1
+            if not is_mark(message):
+                asyncio.get_running_loop().call_soon(self._hand_over, message)
+
+    def _hand_over(self, message: Message) -> None:
+        if self in self._broker.subscriptions:
+            self._handler(message)
+
+
 class MemoryBroker:
-    """Connect to a `MemoryServer`; without one, to a new server."""
+    """Connect to a `MemoryServer`; without one, to a new server.
+
+    Attributes:
+        subscriptions: its consumers and followers.
+        holds: its unacked messages.
+    """
 
     def __init__(self, server: MemoryServer | None = None) -> None:
-        self._server = server or MemoryServer()
-        self._connection: MemoryConnection | None = None
+        self.server = server or MemoryServer()
+        self.subscriptions: dict[MemoryConsumer | MemoryFollower, None] = {}
+        self.holds: dict[Hold, None] = {}
 
     @property
     def address(self) -> str:
@@ -60,11 +227,11 @@ class MemoryBroker:
 
     @property
     def info(self) -> BrokerInfo:
-        return BrokerInfo(EMBEDDED, "1", cluster=self._server.cluster)
+        return BrokerInfo(EMBEDDED, "1", cluster=self.server.cluster)
 
     @property
     def connected(self) -> bool:
-        return self._connection is not None
+        return self in self.server.connections
 
     @property
     def is_blocked(self) -> bool:
@@ -75,20 +242,25 @@ class MemoryBroker:
         return timedelta(0)
 
     async def __aenter__(self) -> Self:
-        self._connection = self._server.connect()
+        self.server.connections.append(self)
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        connection, self._connection = self._connection, None
-        if connection:
-            self._server.close(connection)
+        if not self.connected:
+            return
+        self.server.connections.remove(self)
+        self.detach()
+        self.lose()
+        self.subscriptions.clear()
+        for queue in tuple(self.server.queues.values()):
+            queue.advance()
 
     async def alarm(self) -> str:
         return ""
 
     async def declare(self, topology: Topology) -> None:
-        self._open()
-        self._server.declare(topology)
+        self._expect_open()
+        self.server.declare(topology)
 
     async def publish(
         self,
@@ -99,10 +271,10 @@ class MemoryBroker:
         timeout: timedelta | None = DEFAULT_TIMEOUT,
         in_order: bool = True,
     ) -> None:
-        self._open()
+        self._expect_open()
         encoded_key(routing_key)
         check_body(message.body, LARGEST_BODY, f"{exchange} ({routing_key})", self.address)
-        self._server.post(Letter(self._sent(message), exchange, routing_key))
+        self.server.post(Letter(self._sent(message), exchange, routing_key))
         await asyncio.sleep(0)  # a busy publisher must not starve other tasks
 
     def _sent(self, message: Message) -> Message:
@@ -112,20 +284,38 @@ class MemoryBroker:
         return decoded(properties, message.body)
 
     async def get(self, queue: str) -> Delivery | None:
-        hold = self._open().get(self._server.queue(queue))
+        self._expect_open()
+        hold = self._take(self.server.queue(queue))
         return None if hold is None else hold.delivery()
 
-    def browse(self, queue: str, *, limit: int) -> Browsed:
-        return _browsing(self._open(), self._server.queue(queue), limit)
+    @asynccontextmanager
+    async def browse(self, queue: str, *, limit: int) -> AsyncGenerator[AsyncGenerator[Delivery]]:
+        self._expect_open()
+        source, kept = self.server.queue(queue), list[Hold]()
+
+        async def taken() -> AsyncGenerator[Delivery]:
+            for _ in range(limit):
+                while kept and kept[-1] not in self.holds:
+                    if kept.pop().lost.done():
+                        raise BrokerUnavailable
+                if (hold := self._take(source)) is None:
+                    return
+                kept.append(hold)
+                yield hold.delivery()
+
+        try:
+            yield taken()
+        finally:
+            for hold in kept:
+                if hold in self.holds:
+                    hold.lose()
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], object], *, prefetch: int
     ) -> Consumer:
-        connection = self._open()
-        self._server.queue(queue)
-        consumer = MemoryConsumer(connection, queue, handler, prefetch)
-        connection.subscribe(consumer)
-        return consumer
+        self._expect_open()
+        self.server.queue(queue)
+        return self._subscribe(MemoryConsumer(self, queue, handler, prefetch))
 
     async def follow(
         self,
@@ -134,16 +324,14 @@ class MemoryBroker:
         *,
         since: Literal["first", "next"] | int = "next",
     ) -> Consumer:
-        connection = self._open()
-        follower = MemoryFollower(connection, self._server.stream(stream), handler, since)
-        connection.subscribe(follower)
-        return follower
+        self._expect_open()
+        return self._subscribe(MemoryFollower(self, self.server.stream(stream), handler, since))
 
     async def read(
         self, stream: str, *, since: Since = None, timeout: timedelta | None = None
     ) -> AsyncGenerator[Message]:
-        self._open()
-        source, deadline = self._server.stream(stream), _deadline(timeout)
+        self._expect_open()
+        source, deadline = self.server.stream(stream), _deadline(timeout)
         end = source.end
         for offset, message in source.read(source.offset_at(since)):
             if offset >= end:
@@ -163,8 +351,8 @@ class MemoryBroker:
         since: Since = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
-        self._open()
-        source, mark = self._server.stream(stream), new_mark()
+        self._expect_open()
+        source, mark = self.server.stream(stream), new_mark()
         begin, deadline, reached = source.offset_at(since), _deadline(timeout), None
         with written_into(stream, exchange, routing_key):
             await self.publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
@@ -182,58 +370,66 @@ class MemoryBroker:
         raise silent(stream, reached)
 
     async def last(self, stream: str) -> Message | None:
-        self._open()
-        return self._server.stream(stream).last()
+        self._expect_open()
+        return self.server.stream(stream).last()
 
     async def depth(self, queue: str) -> Depth | None:
-        self._open()
-        known = self._server.place(queue)
+        self._expect_open()
+        known = self.server.place(queue)
         return known.depth() if known else None
 
     async def unbind(self, bindings: Iterable[Binding]) -> None:
-        self._open()
-        self._server.unbind(bindings)
+        self._expect_open()
+        self.server.unbind(bindings)
 
     async def delete(self, queue: str) -> None:
-        self._open()
-        self._server.delete(queue)
+        self._expect_open()
+        self.server.delete(queue)
+
+    def hold(
+        self, queue: MemoryQueue, entry: QueueEntry, consumer: MemoryConsumer | None = None
+    ) -> Hold:
+        """Hold an unacked message."""
+        hold = Hold(self, queue, entry, consumer, asyncio.get_running_loop().create_future())
+        self.holds[hold] = None
+        return hold
+
+    def attach(self) -> None:
+        """Deliver to all consumers and followers whose queues exist."""
+        for each in self.subscriptions:
+            each.attach()
+
+    def detach(self) -> None:
+        """Deliver nothing."""
+        for each in self.subscriptions:
+            each.detach()
+
+    def lose(self) -> None:
+        """Requeue all unacked messages."""
+        for hold in tuple(self.holds):
+            hold.lose()
+
+    def _take(self, queue: MemoryQueue) -> Hold | None:
+        if (entry := queue.take()) is None:
+            return None
+        queue.getters += 1
+        return self.hold(queue, entry)
+
+    def _subscribe(self, subscription: "MemoryConsumer | MemoryFollower") -> Consumer:
+        self.subscriptions[subscription] = None
+        subscription.attach()
+        return subscription
 
     def _still_there(self, stream: str) -> None:
-        self._open()
-        self._server.stream(stream)
+        self._expect_open()
+        self.server.stream(stream)
 
-    def _open(self) -> MemoryConnection:
-        if self._connection is None:
+    def _expect_open(self) -> None:
+        if not self.connected:
             raise BrokerUnavailable("The connection is not open: use `async with`.")
-        return self._connection
 
 
 def _deadline(timeout: timedelta | None) -> float:
     if timeout is None:
         return math.inf
     return asyncio.get_running_loop().time() + timeout.total_seconds()
-
-
-@asynccontextmanager
-async def _browsing(
-    connection: MemoryConnection, queue: MemoryQueue, limit: int
-) -> AsyncGenerator[AsyncGenerator[Delivery]]:
-    """Keep browsed messages unacked inside the block; requeue them at its end."""
-    kept: list[Hold] = []
-
-    async def taken() -> AsyncGenerator[Delivery]:
-        for _ in range(limit):
-            while kept and kept[-1] not in connection.holds:
-                if kept.pop().lost.done():
-                    raise BrokerUnavailable
-            if (hold := connection.get(queue)) is None:
-                return
-            kept.append(hold)
-            yield hold.delivery()
-
-    try:
-        yield taken()
-    finally:
-        for hold in kept:
-            if hold in connection.holds:
-                hold.lose()

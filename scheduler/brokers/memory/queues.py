@@ -26,7 +26,7 @@ from scheduler.protocol.topology import Queue
 from scheduler.timing.moments import Clock
 
 if TYPE_CHECKING:
-    from scheduler.brokers.memory.server import MemoryConsumer
+    from scheduler.brokers.memory.broker import MemoryConsumer
 
 DeathCause = Literal["expired", "maxlen", "delivery_limit"]
 STRANDED_RETRY = timedelta(minutes=3)  # RabbitMQ waits as long for a dead letter's confirmation

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Cron, Every, Retry, Scheduler
-from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.brokers.memory.server import MemoryConsumer
+from scheduler.brokers.memory.broker import MemoryBroker, MemoryConsumer
 from scheduler.control.loops import Where
 from scheduler.errors import QueueNotFound
 from scheduler.events import (
