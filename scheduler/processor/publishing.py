@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import BrokerError, DeliveryLost
@@ -22,7 +24,7 @@ class PatientPublisher:
         self._shutdown = shutdown
         self._emit = emit
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[Confirmation, None] = {}
+        self._waiting: dict[asyncio.Timeout, tuple[Delivery, float]] = {}
         self._reporting: asyncio.TimerHandle | None = None
         shutdown.aborted.add_done_callback(self._give_up_all)
 
@@ -68,64 +70,43 @@ class PatientPublisher:
         self, delivery: Delivery, publish: Callable[[], Awaitable[object]]
     ) -> None:
         """Wait without a limit: a message that is published twice may be queued twice."""
-        confirmation = Confirmation(delivery, self._loop)
-        self._waiting[confirmation] = None
-        if self._reporting is None:
-            self._report()
-        delivery.lost.add_done_callback(confirmation.give_up)
-        if self._shutdown.aborted.done():
-            self._loop.call_soon(confirmation.give_up)
+        limit = asyncio.timeout(None)
+        give_up = partial(expire, limit)
         try:
-            await publish()
-        except asyncio.CancelledError:
-            if not confirmation.end():
+            async with limit:
+                self._waiting[limit] = delivery, self._loop.time()
+                if self._reporting is None:
+                    self._report()
+                delivery.lost.add_done_callback(give_up)
+                if self._shutdown.aborted.done():
+                    give_up()
+                await publish()
+        except TimeoutError:
+            if not limit.expired():
                 raise
             raise DeliveryLost from None
         finally:
-            confirmation.end()
-            delivery.lost.remove_done_callback(confirmation.give_up)
-            del self._waiting[confirmation]
+            delivery.lost.remove_done_callback(give_up)
+            del self._waiting[limit]
 
     def _report(self) -> None:
         """Report long unconfirmed messages, while there are any."""
         loop, self._reporting = self._loop, None
         while self._waiting:
-            oldest = next(iter(self._waiting))
-            if (report_at := oldest.since + REPORT_AFTER.total_seconds()) > loop.time():
+            limit, (delivery, since) = next(iter(self._waiting.items()))
+            if (report_at := since + REPORT_AFTER.total_seconds()) > loop.time():
                 self._reporting = loop.call_at(report_at, self._report)
                 return
-            self._emit(SettlementDelayed(oldest.delivery.routing_key, SILENCE, REPORT_AFTER))
-            del self._waiting[oldest]
-            oldest.since = loop.time()
-            self._waiting[oldest] = None
+            self._emit(SettlementDelayed(delivery.routing_key, SILENCE, REPORT_AFTER))
+            del self._waiting[limit]
+            self._waiting[limit] = delivery, loop.time()
 
     def _give_up_all(self, _: object) -> None:
-        for confirmation in self._waiting:
-            confirmation.give_up()
+        for limit in self._waiting:
+            expire(limit)
 
 
-class Confirmation:
-    """Track a confirmation that the running task waits for.
-
-    Attributes:
-        since: when it was last reported, by the event loop's time.
-    """
-
-    __slots__ = ("_gave_up", "_task", "delivery", "since")
-
-    def __init__(self, delivery: Delivery, loop: asyncio.AbstractEventLoop) -> None:
-        self.delivery = delivery
-        self.since = loop.time()
-        self._task = asyncio.current_task(loop)
-        self._gave_up = False
-
-    def give_up(self, _: object = None) -> None:
-        """Stop waiting: cancel the task, until it reacts."""
-        if self._task is not None and not self._gave_up:
-            self._gave_up = True
-            self._task.cancel()
-
-    def end(self) -> bool:
-        """End the wait; return whether only `give_up` has cancelled its task."""
-        task, self._task = self._task, None
-        return task is not None and self._gave_up and not task.uncancel()
+def expire(limit: asyncio.Timeout, _: object = None) -> None:
+    """Cancel what waits inside the limit, unless it has ended."""
+    with suppress(RuntimeError):
+        limit.reschedule(0)

@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import BrokerUnavailable, DeliveryLost
 from scheduler.events import Event, SettlementDelayed
-from scheduler.processor.publishing import REPORT_AFTER, SILENCE, Confirmation, PatientPublisher
+from scheduler.processor.publishing import REPORT_AFTER, SILENCE, PatientPublisher, expire
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, topology
@@ -140,8 +141,8 @@ async def test_it_is_given_up_when_runs_are_not_waited_for_any_more(
 async def test_of_what_is_confirmed_nothing_is_left_where_it_came_from(desk: Desk) -> None:
     await desk.insist(confirm)
     gc.collect()
-    left = [each for each in gc.get_objects() if type(each) is Confirmation]  # Celery has proxies
-    assert not [each for each in left if each.delivery is desk.delivery]
+    left = [each for each in gc.get_objects() if type(each) is partial]  # Celery has proxies
+    assert not [each for each in left if each.func is expire]
 
 
 async def test_nothing_is_published_for_a_delivery_that_was_lost_meanwhile(desk: Desk) -> None:
