@@ -23,8 +23,7 @@ from scheduler.processor.call_reporter import CallReporter
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.insight import Insight
 from scheduler.processor.knowledge import Knowledge
-from scheduler.processor.order import Order
-from scheduler.processor.pipeline import Pipeline, Punctuality
+from scheduler.processor.pipeline import Order, Pipeline, Punctuality
 from scheduler.processor.processor import ProcessedApp, Processor, Worker
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.recognition import LoopTurns, Recognition
