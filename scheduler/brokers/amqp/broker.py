@@ -33,8 +33,7 @@ from scheduler.brokers.contract import (
     written_into,
 )
 from scheduler.brokers.credentials import Tls, parse_urls
-from scheduler.brokers.properties import check_body, check_size, encoded, encoded_key
-from scheduler.brokers.tables import short_string
+from scheduler.brokers.properties import check_body, check_size, encoded, encoded_key, short_string
 from scheduler.errors import (
     ConfirmationTimeout,
     IncompatibleBroker,

@@ -55,8 +55,7 @@ from scheduler.brokers.amqp.frames import (
     settlement_of,
     settling,
 )
-from scheduler.brokers.properties import decoded, encoded_key
-from scheduler.brokers.tables import short_string
+from scheduler.brokers.properties import decoded, encoded_key, short_string
 from scheduler.errors import (
     AccessRefused,
     IncompatibleBroker,

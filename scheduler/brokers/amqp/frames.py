@@ -18,7 +18,7 @@ from pamqp import frame
 from pamqp.commands import Basic, Queue
 from pamqp.constants import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
 
-from scheduler.brokers.tables import read_short, short_string
+from scheduler.brokers.properties import read_short, short_string
 
 HEAD = struct.Struct(">BHI")
 HEAD_SIZE = HEAD.size

@@ -27,7 +27,7 @@ from scheduler.brokers.amqp.frames import (
     settlement_of,
     settling,
 )
-from scheduler.brokers.tables import short_string
+from scheduler.brokers.properties import short_string
 
 
 class Everything:

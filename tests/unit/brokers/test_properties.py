@@ -9,8 +9,7 @@ import pytest
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-from scheduler.brokers.properties import UNREADABLE, check_size, decoded, encoded
-from scheduler.brokers.tables import Opaque
+from scheduler.brokers.properties import UNREADABLE, Opaque, check_size, decoded, encoded
 from scheduler.errors import TooLarge, Unencodable
 from scheduler.protocol.calls import USER_ID, unclaimed
 from scheduler.protocol.messages import Message

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.brokers.tables import MOST_DEEP, Malformed, Opaque, read_table, table_of
+from scheduler.brokers.properties import MOST_DEEP, Malformed, Opaque, read_table, table_of
 from scheduler.errors import Unencodable
 
 SENT = datetime(2026, 11, 22, 11, 30, tzinfo=UTC)

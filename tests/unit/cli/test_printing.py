@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from scheduler.brokers.tables import Opaque
+from scheduler.brokers.properties import Opaque
 from scheduler.cli.printing import print_error, print_json, print_line, print_lines, relative
 from scheduler.cli.tables import Table, shortened
 from scheduler.control.rows import whole_row_of_parked
