@@ -48,7 +48,7 @@ AT_SHOP = [
     # Schedules
     ("schedule set report", f"{SCHEDULE}: --every 5m, or --cron "),
     ("schedule set report --every 5m --cron @daily", SCHEDULE),
-    ("schedule set report --every 5m --tz UTC", "--tz goes with --cron, not with --every"),
+    ("schedule set report --every 5m --tz UTC", "Every takes no --tz; it takes --every, --mode"),
     ("schedule set report --every 5x", "--every: expected a number and a unit"),
     ("schedule set report --every 10ms", "--every: expected at least 100ms, got: 10ms"),
     ("schedule set report --every 1m --catch-up al", "--catch-up: expected one of 'latest', "),
