@@ -175,7 +175,7 @@ def compact_json(value: Any) -> bytes:
 
 
 def parsed_json(body: bytes | str) -> Any:
-    """Parse a JSON body.
+    """Parse a JSON body in UTF-8, as RFC 8259 has it: so a body that was parsed is a text.
 
     Raises:
         Undecodable: it is not JSON.
@@ -185,7 +185,7 @@ def parsed_json(body: bytes | str) -> Any:
     except ValueError:
         pass
     try:
-        return json.loads(body)
+        return json.loads(body if isinstance(body, str) else body.decode())
     except (ValueError, RecursionError) as error:
         raise Undecodable(f"The body is not JSON: {error}.") from None
 

@@ -275,18 +275,23 @@ class Listing(Mapping[LoopId, RosterEntry]):
         entry = None if token.first else self.table.entry(token.loop)
         if entry is None or len(message.body) > MOST_NOTED:
             return None
-        latest, body = parsed_json(entry), message.body.decode()
-        if (task := latest.get("renamed")) is not None:
+        body = message.body.decode()  # UTF-8: it was decoded
+        try:
+            latest = parsed_json(entry)
+            state, task = latest["state"], latest.get("renamed")
+            is_early, is_latest = token.epoch < latest["life"], token.epoch == latest["epoch"]
+            is_ahead = _is_ahead(body, latest)
+        except (KeyError, TypeError, AttributeError, Undecodable):
+            return None  # a snapshot had an unreadable entry
+        if task is not None:
             renamed = compact_json({**parsed_json(body), "task": task})
             loop = LoopId(task, token.loop.key)
             return self.note_of(replace(message, body=renamed), replace(token, loop=loop))
-        is_paused, epoch = latest["state"] == LoopState.PAUSED, token.epoch
-        if latest["state"] == LoopState.GONE or epoch < latest["life"]:
+        is_paused = state == LoopState.PAUSED
+        if state == LoopState.GONE or is_early or not is_ahead:
             return None
-        if epoch != latest["epoch"] and not is_paused:
+        if not (is_latest or is_paused):
             return None  # another epoch begins, or has begun
-        if not _is_ahead(body, latest):
-            return None
         until = moment_of(LATEST_MS) if is_paused or token.rests else token.due_at
         until_ms = milliseconds_since_epoch(until)
         checkpoint = {"headers": dict(token.trace), "body": body, "until_ms": until_ms}

@@ -147,6 +147,14 @@ def test_a_body_is_read_at_once_as_it_would_be_in_two_steps(place: str, value: s
 
 
 @pytest.mark.parametrize(
+    "body", ['{"a": 1}'.encode("utf-16"), '{"a": 1}'.encode("utf-32"), b'{"a": "\xed\xa0\x80"}']
+)
+def test_a_body_that_was_parsed_is_a_text(body: bytes):
+    with pytest.raises(Undecodable, match="not JSON"):
+        parsed_json(body)
+
+
+@pytest.mark.parametrize(
     ("headers", "lead_ms"),
     [({}, 0), ({LEAD: 0}, 0), ({LEAD: 20}, 20), ({LEAD: LONGEST_LEAD_MS}, LONGEST_LEAD_MS)],
 )

@@ -28,6 +28,7 @@ from scheduler.queues.entries import (
     parts_of,
 )
 from scheduler.queues.listing import Listing, OutOfScope
+from scheduler.queues.loop_table import Row
 from scheduler.queues.roster import REMEMBERED, Roster, Shares
 from scheduler.queues.snapshots import Snapshots
 from scheduler.tasks.context import CARRY_LIMIT
@@ -250,6 +251,13 @@ def test_a_note_says_how_far_a_loop_has_come(
         latest = listing[noted.loop]
         until = moment_of(LATEST_MS) if latest.entry.state is PAUSED else token.due_at
         assert entry_of(note) == replace(latest, checkpoint=checkpoint_of(noted, "test", until))
+
+
+@pytest.mark.parametrize("entry", ["{", "[]", '{"state": "active", "epoch": 7, "life": "7"}'])
+def test_an_unreadable_entry_of_a_snapshot_has_no_notes(entry: str) -> None:
+    listing, token = Listing(), token_at(2)
+    listing.table.write([Row(A.loop, entry, 7, ACTIVE)])
+    assert listing.note_of(encode(token, "test"), token) is None
 
 
 @pytest.mark.parametrize(
