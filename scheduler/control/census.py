@@ -163,6 +163,8 @@ class Census:
             tolerance: how long after its time a token may be on its way.
             depths: of the queues of tasks, as far as they are known.
         """
+        for _ in self._listing.table.index_due():
+            await asyncio.sleep(0)
         overdue = list[Overdue]()
         before, self._served_before = self._served_before, dict(self._served)
         found = self._may_be_overdue(now - tolerance, depths, before)

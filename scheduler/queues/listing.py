@@ -4,6 +4,7 @@ An entry counts if it follows the loop's latest one (`epochs.accepted`). Another
 epoch and creator is a note: only its later checkpoint counts.
 """
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -330,7 +331,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
             loop = LoopId(listed.renamed, loop.key)
         return token if loop == token.loop else replace(token, loop=loop)
 
-    def begin_from(self, reached: Mapping[int, Bookmark], shares: int) -> None:
+    async def begin_from(self, reached: Mapping[int, Bookmark], shares: int) -> None:
         """Continue after a loaded snapshot.
 
         Args:
@@ -339,12 +340,15 @@ class Listing(Mapping[LoopId, RosterEntry]):
         """
         self._shares = [reached[each].offset if each in reached else -1 for each in range(shares)]
         self.reached = min(reached.values(), key=lambda each: each.offset, default=None)
-        self._count_anew()
+        counts = Counter[tuple[str, LoopState]]()
+        for number in range(shares):
+            counts.update(self.table.counts(number, shares))
+            await asyncio.sleep(0)
+        self._count_anew(counts)
 
-    def _count_anew(self) -> None:
+    def _count_anew(self, counts: Mapping[tuple[str, LoopState], int]) -> None:
         self._decoded.clear()
         self._epochs.clear()
-        counts = self.table.counts()
         self._count = sum(counts.values())
         self.counts.clear()
         for (task, state), count in counts.items():
@@ -375,7 +379,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self.table.inherit_all()
         self.streams += 1
         self.reached, self._shares = None, ()
-        self._count_anew()
+        self._count_anew(self.table.counts())
 
     def clear(self) -> None:
         """Remove all entries; keep the epochs that were learned."""

@@ -19,8 +19,7 @@ column                      holds
 """
 
 import sqlite3
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -31,6 +30,9 @@ from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.tokens import NO_KEYS, WHOLE, LoopId
 
 CACHE_KB = 64_000
+STEPS = 1_000
+"""Ranges of hashes, one after the other, that all loops are read in."""
+
 SETTINGS = f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KB};"
 HASHES = 2**32
 
@@ -42,10 +44,31 @@ CREATE TABLE loops (
     CHECK (state IN ({_STATES}) AND typeof(known) = 'integer')
 ) WITHOUT ROWID;
 """
-_INDEX = "CREATE INDEX IF NOT EXISTS forgettable ON loops (forget_ms) WHERE forget_ms IS NOT NULL"
-# Of a million loops this takes seconds, and only supervision needs it: made at its first question.
-_INDEX_DUE = "CREATE INDEX IF NOT EXISTS due ON loops (due_ms) WHERE due_ms IS NOT NULL"
-_UNINDEX = "DROP INDEX IF EXISTS forgettable; DROP INDEX IF EXISTS due;"
+_INDEX = "CREATE INDEX forgettable ON loops (forget_ms) WHERE forget_ms IS NOT NULL"
+# Filled at the first question, in steps: of a million loops it takes seconds, and only supervision
+# asks.
+_CREATE_DUE = """
+CREATE TABLE IF NOT EXISTS due (
+    due_ms INTEGER, hash INTEGER, task TEXT, key TEXT, PRIMARY KEY (due_ms, hash, task, key)
+) WITHOUT ROWID
+"""
+_ENTER_DUE = """
+INSERT OR IGNORE INTO due
+SELECT new.due_ms, new.hash, new.task, new.key WHERE new.due_ms IS NOT NULL
+"""
+_LEAVE_DUE = """
+DELETE FROM due WHERE due_ms = old.due_ms AND hash = old.hash AND task = old.task AND key = old.key
+"""
+_FOLLOW_DUE = (
+    f"CREATE TRIGGER IF NOT EXISTS begun AFTER INSERT ON loops BEGIN {_ENTER_DUE}; END",
+    f"""CREATE TRIGGER IF NOT EXISTS changed AFTER UPDATE OF due_ms ON loops
+        WHEN new.due_ms IS NOT old.due_ms BEGIN {_LEAVE_DUE}; {_ENTER_DUE}; END""",
+    f"CREATE TRIGGER IF NOT EXISTS deleted AFTER DELETE ON loops BEGIN {_LEAVE_DUE}; END",
+)
+_COPY_DUE = """
+INSERT OR IGNORE INTO due
+SELECT due_ms, hash, task, key FROM loops WHERE due_ms IS NOT NULL AND hash >= ? AND hash < ?
+"""
 _COLUMNS = "hash", "task", "key", "entry", "known", "state", "inherited", "forget_ms", "due_ms"
 _LINE = " || char(9) || ".join(f"ifnull({column}, '')" for column in _COLUMNS)
 _WRITE = f"""
@@ -81,6 +104,8 @@ class Row(NamedTuple):
 class LoopTable:
     """Store loops in a table."""
 
+    _has_due = False
+
     @cached_property
     def _database(self) -> sqlite3.Connection:
         database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
@@ -107,15 +132,6 @@ class LoopTable:
             raise _no_space(error) from None
         except (sqlite3.Error, ValueError) as error:
             raise Undecodable(f"A line of the snapshot is unreadable: {error}.") from None
-
-    @contextmanager
-    def in_bulk(self) -> Generator[None]:
-        """Write many rows at less cost, ordered only at the end."""
-        self._run(_UNINDEX)
-        try:
-            yield
-        finally:
-            self._run(_INDEX)
 
     def entry(self, loop: LoopId) -> str | None:
         """Return the entry of a loop; None: there is none."""
@@ -185,10 +201,15 @@ class LoopTable:
         (found,) = self._execute(f"SELECT count(*) FROM loops WHERE {condition}", values)
         return found[0]
 
-    def counts(self) -> dict[tuple[str, LoopState], int]:
-        """Return how many loops each task has in each state, pauses of whole tasks included."""
-        found = self._execute("SELECT task, state, count(*) FROM loops GROUP BY task, state")
-        return {(task, LoopState(state)): number for task, state, number in found}
+    def counts(self, number: int = 0, shares: int = 1) -> dict[tuple[str, LoopState], int]:
+        """Return how many loops each task has in each state, pauses of whole tasks included.
+
+        Args:
+            number: of the share that is counted, from 0 on.
+        """
+        query = "SELECT task, state, count(*) FROM loops WHERE hash >= ? AND hash < ? GROUP BY 1, 2"
+        found = self._execute(query, _hashes_of(number, shares))
+        return {(task, LoopState(state)): count for task, state, count in found}
 
     def share(self, number: int, shares: int) -> list[bytes]:
         """Return the rows of one share of the loops, but for their puts, as lines: the columns,
@@ -197,9 +218,19 @@ class LoopTable:
         Args:
             number: of the share, from 0 on; see `share_of`.
         """
-        begin, end = (-(-each * HASHES // shares) for each in (number, number + 1))
         query = f"SELECT {_LINE} FROM loops WHERE hash >= ? AND hash < ?"
-        return [line.encode() for (line,) in self._execute(query, (begin, end))]
+        return [line.encode() for (line,) in self._execute(query, _hashes_of(number, shares))]
+
+    def index_due(self) -> Iterator[None]:
+        """Prepare the first `overdue` in many steps, as it takes seconds of a million loops."""
+        if self._has_due:
+            return
+        for statement in (_CREATE_DUE, *_FOLLOW_DUE):
+            self._execute(statement)
+        for number in range(STEPS):
+            self._execute(_COPY_DUE, _hashes_of(number, STEPS))
+            yield
+        self._has_due = True
 
     def overdue(
         self, before_ms: int, most: int, *, of_task: str = "", without: Collection[str] = ()
@@ -210,11 +241,13 @@ class LoopTable:
             of_task: only the loops of this task; empty: those of all.
             without: tasks whose loops are left out.
         """
-        self._execute(_INDEX_DUE)
+        for _ in self.index_due():
+            pass
         marks = ", ".join("?" * len(without))
         condition = f"due_ms < ? AND ? IN (task, '') AND task NOT IN ({marks})"
-        query = f"{condition} ORDER BY due_ms LIMIT ?"
-        return self._loops(query, before_ms, of_task, *without, most)
+        query = f"SELECT task, key FROM due WHERE {condition} ORDER BY due_ms LIMIT ?"
+        found = self._execute(query, (before_ms, of_task, *without, most))
+        return [LoopId(*each) for each in found]
 
     def expect(self, loop: LoopId, due_ms: int | None) -> None:
         """Note when the token of a loop may become overdue; None: it has no token."""
@@ -237,11 +270,6 @@ class LoopTable:
             return self._database.execute(query, values)
         except sqlite3.OperationalError as error:
             raise _no_space(error) from None
-
-    def _run(self, script: str) -> None:
-        # One by one: a script would end the transaction.
-        for statement in filter(str.strip, script.split(";")):
-            self._execute(statement)
 
     def _value(self, column: str, loop: LoopId) -> Any:
         query = f"SELECT {column} FROM loops {_THIS}"
@@ -307,6 +335,12 @@ class Scope:
                 first = number
             if number + 1 not in self.numbers:
                 yield first, number
+
+
+def _hashes_of(number: int, shares: int) -> tuple[int, int]:
+    """Return the first hash of a share of the loops, and that of the next share."""
+    begin, end = (-(-each * HASHES // shares) for each in (number, number + 1))
+    return begin, end
 
 
 def _hash_of(key: str) -> int:

@@ -333,16 +333,15 @@ class Roster:
         listing.scope = scope = None if only is None else self._scope(only, snapshot.shares)
         ranges = [(0, snapshot.shares - 1)] if scope is None else scope.ranges
         try:
-            with listing.table.in_bulk():
-                for first, last in ranges:
-                    async with aclosing(self._snapshots.shares(snapshot, first, last)) as shares:
-                        async for share in shares:
-                            reached.setdefault(share.number, share.up_to)
-                            listing.table.load(share.lines)
-                            listing.forgotten = learned(listing.forgotten, share.forgotten)
-                    if last not in reached:
-                        raise Undecodable("A part of it is gone.")
-            listing.begin_from(reached, snapshot.shares)
+            for first, last in ranges:
+                async with aclosing(self._snapshots.shares(snapshot, first, last)) as shares:
+                    async for share in shares:
+                        reached.setdefault(share.number, share.up_to)
+                        listing.table.load(share.lines)
+                        listing.forgotten = learned(listing.forgotten, share.forgotten)
+                if last not in reached:
+                    raise Undecodable("A part of it is gone.")
+            await listing.begin_from(reached, snapshot.shares)
         except (Undecodable, QueueNotFound) as error:
             self._snapshots.warn("read", error)
 

@@ -14,6 +14,7 @@ from scheduler.errors import StreamTooLong
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
 from scheduler.queues.entries import LONG, RosterEntry
+from scheduler.queues.loop_table import STEPS
 from scheduler.timing.durations import SECOND, ZERO
 from scheduler.timing.moments import LoopClock, milliseconds_since_epoch
 from scheduler.timing.schedules import Every
@@ -170,6 +171,17 @@ async def test_a_journal_that_is_too_long_is_read_on_from_where_it_was(desk: Des
     assert slow.met
     assert len(desk.heard) == 5
     assert desk.census.doubled == {}
+
+
+async def test_other_tasks_have_their_turns_while_the_overdue_are_indexed(desk: Desk) -> None:
+    async def looked() -> None:
+        await desk.census.overdue(START, SECOND, {})
+
+    looking, turns = asyncio.create_task(looked()), 0
+    while not looking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > STEPS
 
 
 async def test_loops_are_counted_by_state_and_what_waits_by_timer(stage: Stage) -> None:

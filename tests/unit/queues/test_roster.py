@@ -28,7 +28,7 @@ from scheduler.queues.entries import (
     parts_of,
 )
 from scheduler.queues.listing import Listing, OutOfScope
-from scheduler.queues.loop_table import Row
+from scheduler.queues.loop_table import STEPS, LoopTable, Row
 from scheduler.queues.roster import REMEMBERED, Roster, Shares
 from scheduler.queues.snapshots import Snapshots
 from scheduler.tasks.context import CARRY_LIMIT
@@ -782,6 +782,29 @@ def test_a_loop_is_not_overdue_before_its_first_tick(schedule: Schedule) -> None
     due_ms = milliseconds_since_epoch(schedule.next_after(at))
     assert listing.table.overdue(due_ms, 1) == []
     assert listing.table.overdue(due_ms + 1, 1) == [A.loop]
+
+
+def test_rows_that_change_while_the_overdue_are_indexed_are_in_order() -> None:
+    table = LoopTable()
+    loops = [LoopId("task", str(n)) for n in range(60)]
+    rows = [Row(loop, "{}", 7, ACTIVE, due_ms=n) for n, loop in enumerate(loops)]
+    table.write(rows[:50])
+    steps = table.index_due()
+    for _ in range(STEPS // 2):  # some of these are indexed, others not
+        next(steps)
+    for loop in loops[:10]:
+        table.expect(loop, 100)
+        table.delete(loop)
+    table.write([*rows[50:], *(row._replace(due_ms=row.due_ms or 0) for row in rows[10:20])])
+    for loop in loops[20:30]:
+        table.keep(loop, "[]", 7, None)
+    for loop in loops[30:40]:
+        table.expect(loop, 99 - int(loop.key))
+    later = {str(n): 99 - n for n in range(30, 40)}
+    due = {key: later.get(key, int(key)) for _, key in loops[10:20] + loops[30:]}
+    expected = sorted(due, key=lambda key: due[key])
+    assert [loop.key for loop in table.overdue(100, 60)] == expected
+    assert [loop.key for loop in table.overdue(100, 3)] == expected[:3]
 
 
 def test_some_of_many_loops_are_those_of_the_code_first() -> None:
