@@ -54,6 +54,7 @@ from scheduler.errors import (
     BrokerUnavailable,
     OtherArguments,
     QueueNotFound,
+    Unconfirmed,
     Undecodable,
     UnknownLoop,
     UsageError,
@@ -161,10 +162,17 @@ class Installation:
     async def imprint(self) -> Imprint | None:
         """Return the last imprint; None: none, or it is unreadable."""
         try:
-            found = await look_into(self._broker, self._names.imprint, LOOKS)
+            found = await self._last_message()
             return found and parsed(_IMPRINT, found.body, "imprint")
         except (QueueNotFound, Undecodable):  # of another version: the next seed replaces it
             return None
+
+    async def _last_message(self) -> Message | None:
+        # RabbitMQ 3.10 ends the connection (INTERNAL_ERROR) of whoever looks into a queue that
+        # another seed has just declared. Nothing was taken, so it is looked into once more.
+        with suppress(Unconfirmed):
+            return await look_into(self._broker, self._names.imprint, LOOKS)
+        return await look_into(self._broker, self._names.imprint, LOOKS)
 
     async def other_app(self) -> str | None:
         """Return the module of the app that owns the namespace; None: this one, or none."""

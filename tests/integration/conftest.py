@@ -86,11 +86,19 @@ class Field:
 
     def call(self, *arguments: str, **environment: str) -> Any:
         """Run a command to its end; what it printed as JSON."""
+        return self.calling(*arguments, **environment)()
+
+    def calling(self, *arguments: str, **environment: str) -> Callable[[], Any]:
+        """Start a command; the result waits for its end, and returns what it printed as JSON."""
         output = self.record.with_name(f"output-{len(self.processes)}.json")
         process = self._start((*arguments, "--json"), environment, output)
-        log = self.output_of(process)
-        assert process.returncode == 0, log
-        return json.loads(output.read_text())
+
+        def printed() -> Any:
+            log = self.output_of(process)
+            assert process.returncode == 0, log
+            return json.loads(output.read_text())
+
+        return printed
 
     def notes(self, what: str | None = None) -> list[dict[str, Any]]:
         """What the runs wrote down, in order."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Scheduler, Settings
-from scheduler.errors import AccessRefused, BrokerError, QueueNotFound, UsageError
+from scheduler.errors import AccessRefused, BrokerError, QueueNotFound, Unconfirmed, UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Topology
 from tests.faulty import FaultyBroker, Operation
@@ -83,10 +83,15 @@ async def test_an_imprint_that_nobody_can_read_is_none(stage: Stage) -> None:
         await stage.program.installation.require(["work"])
 
 
-async def test_the_last_imprint_stays_alone(stage: Stage) -> None:
+async def test_the_last_imprint_stays_alone_though_a_look_at_it_ends_the_connection(
+    stage: Stage,
+) -> None:
     await stage.seed(an_app("shop"))
-    for _ in range(3):
-        await stage.seeding.seed()
+    async with FaultyBroker(stage.server) as broker:
+        ended = broker.on("get", ".imprint", times=1).fails(Unconfirmed())
+        for _ in range(3):
+            await program_of(stage.app, broker, stage.clock).seeding.seed()
+    assert ended.met
     depth = await stage.broker.depth(stage.app.names.imprint)
     assert depth is not None
     assert depth.ready == 1
