@@ -20,6 +20,8 @@ from typing import Any, TextIO
 
 import pytest
 
+from scheduler.protocol.topology import topology
+from scheduler.tasks.tasks import SUPERVISION
 from tests import warm
 from tests.stage import an_app
 from tests.sweep import clear, new_namespace
@@ -243,6 +245,26 @@ def looked_at(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
     assert scheduler("seed").code == 0
     yield scheduler
     asyncio.run(clear(broker_url, an_app(namespace, LOOPS).topology()))
+
+
+@contextmanager
+def seeded_app(
+    url: str, namespace: str, directory: Path, text: str, called: Sequence[str]
+) -> Generator[CommandLine]:
+    """The command line for an app of this text and these tasks, seeded; its machine is in Tokyo."""
+    (directory / "shop.py").write_text(text)
+    command_line = CommandLine(
+        directory,
+        SCHEDULER_BROKER_URL=url,
+        SCHEDULER_APP="shop.py:app",
+        SHOP_NAMESPACE=namespace,
+        TZ="Asia/Tokyo",
+    )
+    done = command_line("seed")
+    assert done.code == 0, done.output
+    yield command_line
+    tasks = (*called, SUPERVISION.task)
+    asyncio.run(clear(url, topology(namespace, tasks, called=called)))
 
 
 @pytest.fixture

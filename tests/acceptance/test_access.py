@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -15,9 +15,9 @@ import pytest
 
 from scheduler import Scheduler, Settings
 from scheduler.brokers.opening import broker_of
-from scheduler.errors import QueueNotFound, SchedulerError, Unroutable
-from scheduler.events import Event
-from tests.acceptance.conftest import APPS, LOOPS, SHOP, CommandLine
+from scheduler.errors import SchedulerError
+from tests.acceptance.conftest import LOOPS, SHOP, CommandLine
+from tests.acceptance.test_command_line import COMMANDS, WRONG
 from tests.leaks import everything_about
 from tests.rabbitmq import Users, free_ports
 from tests.stage import an_app
@@ -28,23 +28,6 @@ pytestmark = pytest.mark.timeout(300)
 # Percent-encoded or not, whole or cut at a special character: the word stays.
 WORD = "sesame"
 PASSWORD = f"{WORD}/{WORD}?100%#{WORD}"
-
-OFFLINE = ("next", "topology show", "topology export", f"dev {APPS}/quick.py:app --for 300ms")
-ONLINE = (
-    "seed --dry-run",
-    "seed",
-    "status",
-    "trigger sell",
-    "pause report",
-    "resume report",
-    "failed list",
-    "failed show nobody",
-    "failed replay --all",
-    "failed purge --all --yes",
-    "failed restore --all",
-    "history",
-    "doctor",
-)
 
 # One process for many commands: an interpreter takes longer to start than a command to be done.
 EACH_IN_TURN = """\
@@ -92,19 +75,6 @@ def codes(output: str) -> list[int]:
     return [int(part.split()[0]) for part in output.split("\n<<< ")[1:]]
 
 
-def assert_fine(output: str, commands: Sequence[str]) -> None:
-    """All went well, but for what is looked for in vain, and the second time that one triggers."""
-    expected = [int(command == "failed show nobody") for command in commands]
-    again = [int(command in ("failed show nobody", "trigger sell")) for command in commands]
-    assert codes(output) == expected + again, output
-
-
-def assert_told_by_each(output: str, words: str) -> None:
-    for part in output.split("\n>>> ")[1:]:
-        assert words in part
-        assert "Traceback" not in part
-
-
 @pytest.fixture(scope="module")
 def user(users: Users) -> str:
     """The URL of a user with the password, percent-encoded."""
@@ -140,14 +110,14 @@ def ways(broker_url: str, user: str, namespace: str, tmp_path: Path) -> Iterator
     asyncio.run(clear(broker_url, an_app(namespace, LOOPS).topology()))
 
 
-@pytest.mark.parametrize("way", ["url", "password file"])
-def test_commands_get_there_and_tell_no_secret(
-    ways: dict[str, Way], way: str, tmp_path: Path
-) -> None:
-    some = ("seed --dry-run",) if way != "url" else (*OFFLINE, *ONLINE)
-    output = ways[way].run(tmp_path, *some)
+def test_commands_get_there_and_tell_no_secret(ways: dict[str, Way], tmp_path: Path) -> None:
+    commands = {f"{name} {arguments}": code for name, (arguments, code, _) in COMMANDS.items()}
+    output = ways["url"].run(tmp_path, *commands)
     assert WORD not in output
-    assert_fine(output, some)
+    in_vain = {"trigger sell": WRONG}  # the second time, with --json
+    assert codes(output) == [*commands.values(), *(commands | in_vain).values()], output
+    output = ways["password file"].run(tmp_path, "seed --dry-run")
+    assert (WORD in output, codes(output)) == (False, [0, 0])
 
 
 @pytest.mark.parametrize(
@@ -163,12 +133,12 @@ def test_commands_get_there_and_tell_no_secret(
 def test_commands_that_fail_say_why_and_tell_no_secret(
     ways: dict[str, Way], way: str, tmp_path: Path
 ) -> None:
-    online = ONLINE if way == "wrong password" else ("seed", "doctor")
-    if way not in ("unreachable", "tls to a plain port"):  # a processor would wait
-        online = (*online, "run")
-    output = ways[way].run(tmp_path, *online)
+    waits = way in ("unreachable", "tls to a plain port")
+    output = ways[way].run(tmp_path, "seed", "doctor", *(() if waits else ("run",)))
     assert WORD not in output
-    assert_told_by_each(output, ways[way].told)
+    for part in output.split("\n>>> ")[1:]:
+        assert ways[way].told in part
+        assert "Traceback" not in part
     assert set(codes(output)) <= {1, 2}
 
 
@@ -210,29 +180,6 @@ async def test_errors_and_events_hold_no_secret(
     assert WORD not in f"{app.settings} {app.settings!r} {vars(app)!r}"
 
 
-async def test_what_is_refused_over_a_connection_is_told_without_a_secret(
-    ways: dict[str, Way], namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in ways["url"].environment.items():
-        monkeypatch.setenv(name, value)
-    app = Scheduler(namespace)
-    events: list[Event] = []
-    app.listen(events.append)
-
-    @app.task()
-    async def mail() -> None: ...
-
-    async with app:
-        with pytest.raises(Unroutable) as unroutable:
-            await mail.send()
-    async with broker_of(app.settings, emit=app.events.emit) as broker:
-        with pytest.raises(QueueNotFound) as missing:
-            await broker.get("nowhere")
-    for error in (unroutable.value, missing.value):
-        assert WORD not in everything_about(error)
-    assert WORD not in repr(events)
-
-
 # Rights
 
 
@@ -250,25 +197,3 @@ def test_who_lacks_rights_is_told_which(
         assert "Traceback" not in done.err
         assert "ACCESS_REFUSED" in line
         assert line.endswith(f"{give} {configure} {ours} {ours}")
-
-
-def test_the_doctor_tells_the_rights_even_to_whom_has_none(
-    scheduler: CommandLine, namespace: str, users: Users
-) -> None:
-    assert scheduler("seed").code == 0
-    nobody = users.add()
-    done = scheduler("doctor", SCHEDULER_BROKER_URL=nobody)
-    assert (done.code, done.err) == (1, "")
-    assert "not checked, permission denied" in done.out
-    assert "PROBLEM  rights of this user: insufficient for `scheduler run`: " in done.out
-    lines = [line.strip() for line in done.out.splitlines()]
-    this, seed, processor, viewer = [
-        line for line in lines if line.startswith("rabbitmqctl set_permissions")
-    ]
-    assert f" -p {users.vhost} {urlsplit(nobody).username} " in this
-    assert f" -p {users.vhost} {namespace}-seed " in seed
-    assert f" -p {users.vhost} {namespace}-processor " in processor
-    assert f" -p {users.vhost} {namespace}-viewer " in viewer
-    found = scheduler("doctor", "--json", SCHEDULER_BROKER_URL=nobody).json
-    told = [each["advice"] for each in found if each["about"].startswith("rights of a ")]
-    assert told == [seed, processor, viewer]

@@ -1,9 +1,6 @@
 """An app whose code or settings change, and two apps that share a namespace by mistake."""
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +12,7 @@ from tests.acceptance.conftest import CommandLine, Done
 from tests.sweep import clear
 
 APP = """
-import asyncio, os, sys
+import os, sys
 from scheduler import Context, Scheduler
 
 app = Scheduler(os.environ["SHOP_NAMESPACE"])
@@ -27,28 +24,17 @@ async def report(ctx: Context) -> None: ...
 async def sell(ctx: Context, n: int) -> None:
     print("sold", n, file=sys.stderr)
 """
-SEND = APP + "\nasyncio.run(sell.send_many([{'n': n} for n in range(5)]))\n"
 OTHER = APP.replace("report", "bill")
 MISUSE, WRONG, FINE = 2, 1, 0
 
 
 @pytest.fixture
 def shop(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[CommandLine]:
-    for name, text in (("market", APP), ("bazaar", OTHER), ("moved", APP), ("send", SEND)):
+    for name, text in (("market", APP), ("bazaar", OTHER), ("moved", APP)):
         (tmp_path / f"{name}.py").write_text(text)
-    environment = {"SCHEDULER_BROKER_URL": broker_url, "SHOP_NAMESPACE": namespace}
-    yield CommandLine(tmp_path, **environment)
-    asyncio.run(sweep(broker_url, namespace))
-
-
-async def sweep(url: str, namespace: str) -> None:
+    yield CommandLine(tmp_path, SCHEDULER_BROKER_URL=broker_url, SHOP_NAMESPACE=namespace)
     tasks = ["report", "bill", "sell", SUPERVISION.task]
-    await clear(url, topology(namespace, tasks, called=["sell"]))
-
-
-def send(program: Path, url: str, namespace: str) -> None:
-    environment = {**os.environ, "SCHEDULER_BROKER_URL": url, "SHOP_NAMESPACE": namespace}
-    subprocess.run([sys.executable, str(program)], env=environment, check=True, timeout=50)
+    asyncio.run(clear(broker_url, topology(namespace, tasks, called=["sell"])))
 
 
 def refused(done: Done, *words: str) -> None:
@@ -59,10 +45,11 @@ def refused(done: Done, *words: str) -> None:
 
 
 def test_what_was_declared_for_other_code_is_refused_until_it_is_migrated(
-    shop: CommandLine, tmp_path: Path, broker_url: str, namespace: str
+    shop: CommandLine,
 ) -> None:
     assert shop("seed", "market.py").code == FINE
-    send(tmp_path / "send.py", broker_url, namespace)
+    for n in range(3):
+        assert shop("send", "market.py", "sell", "--args", f'{{"n": {n}}}').code == FINE
     told = "ordered= of the task 'sell' was changed", "`scheduler seed --migrate`"
     refused(shop("seed", "market.py", ORDERED="yes"), *told, "Nothing was changed")
     refused(shop("run", "market.py", ORDERED="yes"), *told, "Nothing was started")
@@ -71,7 +58,7 @@ def test_what_was_declared_for_other_code_is_refused_until_it_is_migrated(
     assert told[0] in " ".join(found.out.split())
     assert shop("seed", "market.py", "--migrate", ORDERED="yes").code == FINE
     with shop.processor("market.py", ORDERED="yes") as processor:
-        for n in range(5):
+        for n in range(3):
             processor.until(f"sold {n}")
         processor.signal()
         assert processor.end().code == FINE

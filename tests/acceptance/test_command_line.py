@@ -1,7 +1,6 @@
 """What a user sees: commands, their output, their exit codes."""
 
 import getpass
-import json
 import platform
 import re
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from scheduler.cli import commands
@@ -91,14 +91,6 @@ def test_each_command_does_as_it_says(seeded: CommandLine):
         assert (done.code, words in done.output) == (code, True), (command, done.output)
 
 
-def test_the_installed_program_processes_until_it_is_told_to_stop(seeded: CommandLine):
-    assert seeded("trigger", "report").code == FINE
-    with seeded.installed.processor() as processor:
-        processor.until("reported Bonn")
-        processor.signal()
-        assert processor.end().code == FINE
-
-
 def test_no_command_is_left_out(offline: CommandLine):
     def listed(*group: str) -> set[str]:
         _, _, lines = offline(*group, "--help").out.partition("Commands:\n")
@@ -117,22 +109,15 @@ def every_command() -> Iterator[tuple[str, Any]]:
         yield from ((f"{name} {below}", it) for below, it in getattr(each, "commands", {}).items())
 
 
-@pytest.mark.parametrize("name", ["", *dict(every_command())])
-def test_help_fits_a_terminal_of_80_columns(name: str):
+@pytest.mark.parametrize(("name", "command"), [("", get_command(commands.cli)), *every_command()])
+def test_help_tells_everything_and_fits_a_terminal_of_80_columns(name: str, command: Any):
     done = CliRunner(env={"COLUMNS": "80"}).invoke(commands.cli, [*name.split(), "--help"])
     assert done.exit_code == FINE
     assert [line for line in done.output.splitlines() if len(line) > 80] == []
     assert not re.search(r"^  .*\.\.\.$", done.output, re.MULTILINE)  # the first sentence, whole
-
-
-@pytest.mark.parametrize("name", commands.COMMANDS)
-def test_the_list_of_commands_has_the_first_sentence_of_their_help(name: str):
-    assert commands.COMMANDS[name][1] == commands.loaded(name).get_short_help_str(100)
-
-
-@pytest.mark.parametrize(("name", "command"), list(every_command()))
-def test_every_option_and_argument_says_what_it_is(name: str, command: Any):
     assert [each.name for each in command.params if not each.help] == []
+    if name in commands.COMMANDS:
+        assert commands.COMMANDS[name][1] == command.get_short_help_str(100)
 
 
 @pytest.mark.parametrize(
@@ -184,10 +169,6 @@ def test_next_needs_no_broker_and_tells_coming_times(offline: CommandLine):
     assert [len(each) for each in times] == [3, 3, 3]
     assert all(sorted(each) == each and each[0] > datetime.now(UTC) for each in times)
     assert times[0][2] - times[0][1] == timedelta(hours=1)
-    assert done.json[2]["schedule"] == "0 9 * * MON-FRI in Europe/Berlin"
-
-
-def test_next_tells_five_times_unless_told_otherwise(offline: CommandLine):
     lines = offline("next", SHOP).out.splitlines()
     assert [line for line in lines if not line.startswith("  ")] == [
         "report  (every 1h)",
@@ -200,25 +181,11 @@ def test_next_tells_five_times_unless_told_otherwise(offline: CommandLine):
 
 
 def test_json_is_what_every_command_prints_when_asked(seeded: CommandLine):
-    commands = [
-        "seed",
-        "status",
-        "next",
-        "pause report",
-        "resume report",
-        "trigger report",
-        "failed list",
-        "failed replay --all",
-        "failed purge --all --yes",
-        "failed restore --all",
-        "topology show",
-        "topology export",
-        "doctor",
-    ]
-    for command in commands:
-        done = seeded(*command.split(), "--json")
-        assert (done.code, done.err) == (FINE, ""), command
-        assert done.json is not None, command
+    for command, (arguments, code, _) in COMMANDS.items():
+        if code == FINE and command != "dev":  # which prints its log
+            done = seeded(*command.split(), *arguments.split(), "--json")
+            assert (done.code, done.err) == (FINE, ""), command
+            assert done.json is not None, command
 
 
 # The verbs
@@ -271,14 +238,11 @@ def test_loops_that_are_seeded_paused_go_on_as_after_a_moment(scheduler: Command
     (report,) = [row for row in resumed.json if row["loop"] == "report"]  # every hour
     due_at = datetime.fromisoformat(report["due_at"])
     assert abs(due_at - moment - timedelta(hours=1)) < timedelta(seconds=1)
-
-
-def test_a_moment_without_an_offset_is_on_the_clock_of_this_machine(seeded: CommandLine):
-    assert seeded("pause", "report").code == FINE
+    # A moment without an offset is on the clock of this machine.
+    assert scheduler("pause", "report").code == FINE
     after = ["--after", "2026-06-01T09:00", "--json"]
-    resumed = seeded("resume", "report", *after, TZ="Asia/Tokyo")
-    due_at = datetime.fromisoformat(resumed.json["due_at"])
-    assert due_at == datetime(2026, 6, 1, 1, tzinfo=UTC)
+    resumed = scheduler("resume", "report", *after, TZ="Asia/Tokyo")
+    assert datetime.fromisoformat(resumed.json["due_at"]) == datetime(2026, 6, 1, 1, tzinfo=UTC)
 
 
 # Runs that go on
@@ -302,6 +266,10 @@ def test_what_runs_is_told_and_ended(seeded: CommandLine):
             done.out,
         )
         assert "cancelled by" in processor.until("cancelled by")
+        assert seeded("trigger", "wait_for_input").code == FINE
+        processor.until("waiting for input")
+        done = seeded("cancel", "wait_for_input#1", "--escalate", "--json")
+        assert (done.code, done.json["ending"], done.json["as_asked"]) == (FINE, "escalated", True)
         processor.signal()
         assert processor.end().code == FINE
     assert seeded("ps", "--json").json == {
@@ -310,18 +278,9 @@ def test_what_runs_is_told_and_ended(seeded: CommandLine):
         "not_answered_by": [],
         "alarm": "",
     }
-    (*_, last) = seeded("history", "wait_for_input", "--json").json
-    assert (last["what"], last["note"].startswith("cancelled by ")) == ("cancelled", True)
-
-
-def test_a_run_that_escalates_is_parked(seeded: CommandLine):
-    assert seeded("trigger", "wait_for_input").code == FINE
-    with seeded.processor() as processor:
-        processor.until("waiting for input")
-        done = seeded("cancel", "wait_for_input#0", "--escalate", "--json")
-        assert (done.code, done.json["ending"], done.json["as_asked"]) == (FINE, "escalated", True)
-        processor.signal()
-        processor.end()
+    history = seeded("history", "wait_for_input", "--json").json
+    (cancelled,) = [each for each in history if each["what"] == "cancelled"]
+    assert cancelled["note"].startswith("cancelled by ")
     (parked,) = seeded("failed", "list", "--json").json
     assert parked["reason"] == "cancelled"
 
@@ -329,9 +288,10 @@ def test_a_run_that_escalates_is_parked(seeded: CommandLine):
 # Processing
 
 
-def test_a_processor_lets_its_runs_finish(seeded: CommandLine):
-    assert seeded("trigger", "wait_for_input").code == FINE
-    with seeded.processor() as processor:
+def test_a_processor_of_some_tasks_lets_their_runs_finish(seeded: CommandLine):
+    for loop in ("wait_for_input", "sell"):
+        assert seeded("trigger", loop).code == FINE
+    with seeded.processor("--tasks", "report, wait_for_input", "--concurrency", "3") as processor:
         processor.until("waiting for input")
         assert states(seeded("status", "--json"))["wait_for_input"] == "running"
         processor.signal()
@@ -339,9 +299,13 @@ def test_a_processor_lets_its_runs_finish(seeded: CommandLine):
         processor.say("go on")
         done = processor.end()
     assert done.code == FINE
+    assert "processing report, wait_for_input of " in done.err
+    assert "at most 3 runs at once" in done.err
     assert "got input" in done.err
     assert "stopped by SIGTERM, 0 messages requeued" in done.err
-    assert states(seeded("status", "--json"))["wait_for_input"] == "waiting"
+    now = states(seeded("status", "--json"))
+    assert now["wait_for_input"] == "waiting"
+    assert now["sell"] in NOT_TAKEN
 
 
 def test_at_the_second_signal_a_processor_gives_back_what_it_runs(seeded: CommandLine):
@@ -359,29 +323,6 @@ def test_at_the_second_signal_a_processor_gives_back_what_it_runs(seeded: Comman
     assert states(seeded("status", "--json"))["wait_for_input"] in NOT_TAKEN
 
 
-def test_a_processor_can_be_told_which_tasks_to_take(seeded: CommandLine):
-    for loop in ("report", "sell"):
-        assert seeded("trigger", loop).code == FINE
-    with seeded.processor("--tasks", "report, wait_for_input", "--concurrency", "3") as processor:
-        processor.until("succeeded")
-        processor.signal()
-        done = processor.end()
-    assert "processing report, wait_for_input of " in done.err
-    assert "at most 3 runs at once" in done.err
-    assert states(seeded("status", "--json"))["sell"] in NOT_TAKEN
-
-
-def test_a_processor_logs_for_machines_when_asked(seeded: CommandLine):
-    assert seeded("trigger", "report").code == FINE
-    with seeded.processor("--json", SCHEDULER_LOG_LEVEL="debug") as processor:
-        processor.until("RunFinished")
-        processor.signal()
-        lines = [json.loads(line) for line in processor.end().err.splitlines()]
-    (reported,) = [line for line in lines if line["message"] == "reported Bonn"]
-    assert (reported["loop"], reported["seq"]) == ("report", 0)
-    assert lines[-1]["event"] == "ProcessorStopped"
-
-
 def test_a_processor_seeds_what_was_never_seeded(scheduler: CommandLine):
     with scheduler.processor() as processor:
         processor.until("processing report, sell, wait_for_input")
@@ -390,48 +331,7 @@ def test_a_processor_seeds_what_was_never_seeded(scheduler: CommandLine):
         assert processor.end().code == FINE
 
 
-def test_dev_needs_no_broker(offline: CommandLine):
-    done = offline("dev", f"{APPS}/quick.py:app", "--for", "2s")
-    assert done.code == FINE
-    assert "beat #0  beat 1\n" in done.err
-    assert "beat #3  beat 4\n" in done.err
-    assert "ValueError: sold out" in done.err
-    assert "the loop is paused" in done.err
-    # One that has left the broker early may be in hand.
-    assert re.search("stopped, [01] messages? requeued", done.err.splitlines()[-1])
-
-
-# Failures
-
-
-def test_a_failed_run_is_listed_and_replayed(seeded: CommandLine):
-    assert seeded("trigger", "sell").code == FINE
-    with seeded.processor() as processor:
-        assert "ValueError: sold out" in processor.until("failed in ")
-        processor.until("parked for replay, the loop continues")
-        (parked,) = seeded("failed", "list", "--json").json
-        assert (parked["loop"], parked["reason"]) == ("sell", "exhausted")
-        assert parked["error"] == "ValueError: sold out"
-        assert seeded("doctor").code == FINE  # it is a warning
-        replayed = seeded("failed", "replay", parked["id"])
-        assert (replayed.code, replayed.out.splitlines()[-1]) == (FINE, "1 replayed")
-        processor.until("parked for replay")  # sold out still
-        (again,) = seeded("failed", "list", "--json").json
-        assert again["id"] != parked["id"]
-        processor.signal()
-        assert processor.end().code == FINE
-    assert states(seeded("status", "--json"))["sell"] == "waiting"
-
-
 # The broker
-
-
-def test_the_topology_is_a_tree(offline: CommandLine):
-    done = offline("topology", "show", SHOP)
-    assert done.code == FINE
-    assert "loop.report.# → offline.v1.processor.report" in done.out
-    assert "→ offline.v1.hatchery.1h  " in done.out
-    assert "x-dead-letter-exchange=offline.v1.processor" in done.out
 
 
 def test_the_exported_topology_is_what_seeding_declares(scheduler: CommandLine, namespace: str):
@@ -493,10 +393,7 @@ def test_timer_queues_that_differ_in_their_time_alone_are_folded(offline: Comman
         ("run --tasks raport", MISUSE, "UnknownLoop"),
         (f"next {APPS}/bad_cron.py:app", MISUSE, "ScheduleError"),
         ("failed purge --all", MISUSE, "UsageError"),
-        ("next -n 0", MISUSE, "UsageError"),
         ("status --jsn", MISUSE, "UsageError"),
-        ("sede", MISUSE, "UsageError"),
-        ("failed lst", MISUSE, "UsageError"),
     ],
 )
 def test_errors_are_json_too_when_asked(offline: CommandLine, command: str, code: int, error: str):

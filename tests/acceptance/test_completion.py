@@ -35,13 +35,10 @@ def test_loops_are_completed(offline: CommandLine, command: str):
     assert completed(offline, command, SHOP_ALONE, "re") == ["report"]
 
 
-def test_bash_parts_words_at_colons(offline: CommandLine):
+def test_bash_parts_words_at_colons_and_asks_within_a_line(offline: CommandLine):
     file, attribute = SHOP.split(":")
     assert completed(offline, "pause", file, ":", attribute, "re") == ["report"]
     assert completed(offline, "pause", file, ":", attribute) == []
-
-
-def test_what_comes_after_the_cursor_is_not_looked_at(offline: CommandLine):
     asked = {"_SCHEDULER_COMPLETE": "complete_bash", "COMP_CWORD": "2", "SCHEDULER_APP": SHOP}
     done = offline(**asked, COMP_WORDS="scheduler\npause\nre\nshop.py\n:\napp")
     assert done.out.split() == ["report"]
@@ -51,6 +48,8 @@ def test_the_app_may_be_left_out(offline: CommandLine):
     assert completed(offline, "pause", "", SCHEDULER_APP=SHOP) == list(LOOPS)
     assert completed(offline, "pause", "report", "", SCHEDULER_APP=SHOP) == []
     assert completed(offline, "seed", "", SCHEDULER_APP=SHOP) == []  # it takes no loop
+    assert completed(offline, "pause", "") == []
+    assert completed(offline, "pause", "nowhere", ":", "app", "") == []
 
 
 @pytest.mark.parametrize("command", ["list", "replay", "purge", "restore"])
@@ -70,11 +69,6 @@ def test_of_an_app_that_cannot_be_imported_nothing_is_completed(
     (tmp_path / "broken.py").write_text(code)
     assert completed(offline, "pause", "broken.py", "") == []
     assert completed(offline, "run", "broken.py", "--tasks", "") == []
-
-
-def test_where_there_is_no_app_nothing_is_completed(offline: CommandLine):
-    assert completed(offline, "pause", "") == []
-    assert completed(offline, "pause", "nowhere", ":", "app", "") == []
 
 
 def test_what_the_app_prints_is_not_completed(offline: CommandLine, tmp_path: Path):

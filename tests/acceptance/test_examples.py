@@ -85,7 +85,6 @@ def tell(shop: str, what: str) -> None:
     urllib.request.urlopen(urllib.request.Request(f"{shop}/{what}", method="POST")).close()
 
 
-@pytest.mark.timeout(120)
 def test_polling_survives_a_shop_that_fails_and_replays_what_was_parked(
     shop: str, broker_url: str, tmp_path: Path
 ) -> None:
@@ -181,7 +180,6 @@ def place_orders(*items: str, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-@pytest.mark.timeout(120)
 def test_digests_are_sent_as_a_file_says(broker_url: str, tmp_path: Path) -> None:
     file = tmp_path / "digests.toml"
     file.write_text((EXAMPLES / "digests.toml").read_text().replace('"10s"', '"300ms"'))

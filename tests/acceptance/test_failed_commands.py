@@ -18,9 +18,7 @@ from scheduler.queues.failed import ParkedMessage, Reason
 from scheduler.tasks.tasks import SUPERVISION
 from tests.acceptance.conftest import APPS, CommandLine, Done
 from tests.stage import failed_of
-from tests.sweep import NAMESPACES, clear, empty, new_namespace
-
-pytestmark = pytest.mark.timeout(120)
+from tests.sweep import NAMESPACES, clear, empty
 
 DESK = f"{APPS}/desk.py:app"
 TASKS = ("sms", "mail", "audit")
@@ -184,16 +182,6 @@ def test_the_status_of_tasks_is_what_waits_for_them(desk: Desk):
     assert told_to_programs["tasks"][0].items() >= of_task.items()
 
 
-def test_the_status_of_tasks_that_were_never_seeded_is_wrong(desk: Desk):
-    done = desk.run("status", SHOP_NAMESPACE=new_namespace())
-    assert done.code == WRONG
-    assert [line.split()[:2] for line in done.out.splitlines()[3:]] == [
-        ["sms", "unseeded"],
-        ["mail", "unseeded"],
-        ["audit", "unseeded"],
-    ]
-
-
 def test_the_list_is_a_table_of_what_matters(desk: Desk):
     done = desk("list", DESK)
     assert done.code == FINE
@@ -201,6 +189,7 @@ def test_the_list_is_a_table_of_what_matters(desk: Desk):
     assert words[0] == ("m1", "sms", "-", "exhausted", "ValueError:", "boom", "m1")
     assert [row[1] for row in done.rows] == ["sms", "sms", "mail", "audit", "gone"]
     assert "no queue of a task is bound for its routing key" in done.out
+    assert desk("list", "--limit", "2").out.endswith("3 more: raise --limit to see them\n")
     done = desk("list", "--task", "smss")
     assert done.code == MISUSE
     assert "There is no task 'smss'; did you mean 'sms'?" in refused(done)
@@ -215,9 +204,14 @@ def test_a_terminal_shows_as_much_of_an_id_as_a_verb_needs(desk: Desk):
     ids = [row.split()[0] for row in rows]
     assert ids[:2] == [desk.id_of("m1")[:8], desk.id_of("m2")[:8]]
     assert desk("show", ids[1], "--json").json["id"] == desk.id_of("m2")
-    done = desk("replay", *ids[:2])
-    assert done.code == FINE
-    assert done.out.splitlines()[-1] == "2 replayed"
+    ambiguous = desk("purge", "--yes", "m")
+    assert ambiguous.code == MISUSE
+    matches = ", ".join(map(desk.id_of, ["m1", "m2", "m3"]))
+    assert f"Ambiguous ID prefix 'm': matches {matches}" in refused(ambiguous)
+    done = desk("replay", "nobody", *ids[:2])
+    assert done.code == WRONG
+    assert "not found: nobody" in done.out
+    assert done.out.endswith("2 replayed\n")
     assert desk.left == ["m3", "m4", "m5"]
 
 
@@ -230,23 +224,6 @@ def test_what_is_purged_is_in_the_trash_and_is_restored(desk: Desk):
     assert sorted(desk.left) == ["m2", "m3", "m4", "m5"]
     done = desk("restore", ids[1])
     assert (done.code, done.out.splitlines()) == (1, [f"not found: {ids[1]}", "0 restored"])
-
-
-def test_an_id_that_several_begin_with_is_refused(desk: Desk):
-    done = desk("purge", "--yes", "m")
-    assert done.code == MISUSE
-    told = "Ambiguous ID prefix 'm': matches " + ", ".join(map(desk.id_of, ["m1", "m2", "m3"]))
-    assert told in refused(done)
-    assert desk.left == ["m1", "m2", "m3", "m4", "m5"]
-
-
-@pytest.mark.parametrize(
-    ("options", "more"),
-    [(["--limit", "2"], 3), (["--limit", "1", "--reason", "exhausted"], 1)],
-)
-def test_a_list_says_how_many_more_there_are(desk: Desk, options: list[str], more: int):
-    done = desk("list", *options)
-    assert done.out.splitlines()[-1] == f"{more} more: raise --limit to see them"
 
 
 def test_one_is_shown_with_all_that_is_known_of_it(desk: Desk):
@@ -268,18 +245,16 @@ def test_one_is_shown_with_all_that_is_known_of_it(desk: Desk):
 
 
 @pytest.mark.parametrize(
-    ("options", "left"),
+    ("verb", "options", "left"),
     [
-        (["--task", "sms", "--reason", "exhausted"], ["m2", "m3", "m4", "m5"]),
-        (["--all"], []),
+        ("replay", ["--all"], []),
+        ("replay", ["--task", "sms", "--reason", "exhausted"], ["m2", "m3", "m4", "m5"]),
+        ("purge", ["--task", "sms", "--reason", "exhausted", "--yes"], ["m2", "m3", "m4", "m5"]),
     ],
 )
-@pytest.mark.parametrize("verb", ["replay", "purge"])
 def test_those_are_taken_that_were_chosen_and_no_others(
     desk: Desk, verb: str, options: list[str], left: list[str]
 ):
-    if verb == "purge":
-        options = [*options, "--yes"]
     done = desk(verb, *options, "--json")
     assert done.code == FINE
     assert desk.left == left
@@ -291,49 +266,21 @@ def test_those_are_taken_that_were_chosen_and_no_others(
     assert replayed == (len(known) if verb == "replay" else 0)
 
 
-def test_a_replay_may_have_other_arguments(desk: Desk):
+def test_a_replay_may_have_other_arguments_that_fit_the_task(desk: Desk):
+    name, foreign = desk.id_of("m1"), desk.id_of("m4")
+    for message, args, told in (
+        (name, {"nope": 1}, "do not fit sms: phone: Field required"),
+        (name, {"phone": "1", "times": "many"}, "do not fit sms: times: "),
+        (foreign, {}, "'m4' has no arguments to change: it was not sent by a scheduler"),
+    ):
+        done = desk("replay", message, "--args", json.dumps(args))
+        assert (done.code, told in refused(done)) == (MISUSE, True), done.err
+    assert (desk.id_of("m1"), desk.id_of("m4")) == (name, foreign)
     other = {"phone": "3", "times": 2}
-    done = desk("replay", desk.id_of("m1"), "--args", json.dumps(other))
-    assert done.code == FINE
+    assert desk("replay", name, "--args", json.dumps(other)).code == FINE
     (message,) = desk.waiting("sms")
     assert json.loads(message.body) == {"args": other}
     assert message.message_id == "m1"
-
-
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        ('{"nope": 1}', ["--args: ", "do not fit sms: ", "phone: Field required", "nope: "]),
-        ('{"phone": "1", "times": "many"}', ["do not fit sms: times: ", "got 'many'"]),
-    ],
-)
-def test_a_message_stays_parked_if_its_task_cannot_take_the_other_arguments(
-    desk: Desk, args: str, told: list[str]
-):
-    name = desk.id_of("m1")
-    done = desk("replay", name, "--args", args)
-    assert done.code == MISUSE
-    line = refused(done)
-    assert [words for words in told if words not in line] == []
-    assert desk.id_of("m1") == name
-    assert desk.waiting("sms") == []
-
-
-def test_the_message_of_somebody_else_has_no_arguments(desk: Desk):
-    done = desk("replay", desk.id_of("m4"), "--args", "{}")
-    assert done.code == MISUSE
-    assert "'m4' has no arguments to change: it was not sent by a scheduler" in refused(done)
-    assert "m4" in desk.left
-
-
-@pytest.mark.parametrize("verb", ["replay", "purge"])
-def test_an_id_that_is_not_there_is_told(desk: Desk, verb: str):
-    yes = ["--yes"] if verb == "purge" else []
-    done = desk(verb, "nobody", desk.id_of("m1"), *yes)
-    assert done.code == WRONG
-    assert "not found: nobody" in done.out
-    assert done.out.endswith(f"1 {verb}{'ed' if verb == 'replay' else 'd'}\n")
-    assert "m1" not in desk.left
 
 
 def test_purging_asks_first(desk: Desk):

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import aiormq
 import pytest
 
+from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.topology import Names
 from tests.acceptance.conftest import APPS, CommandLine
 from tests.stage import an_app
@@ -24,7 +24,6 @@ def mishaps(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[Command
         tmp_path,
         SCHEDULER_BROKER_URL=broker_url,
         SCHEDULER_APP=MISHAPS,
-        SCHEDULER_SUPERVISION_INTERVAL="1s",
         SHOP_NAMESPACE=namespace,
     )
     done = command_line("seed")
@@ -33,15 +32,10 @@ def mishaps(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[Command
     asyncio.run(clear(broker_url, an_app(namespace, ["fail"]).topology()))
 
 
-async def lose(url: str, *queues: str) -> None:
-    """Delete queues, as an operator's mistake does, or a disk that is gone."""
-    connection = await aiormq.connect(url)
-    try:
-        channel = await connection.channel()
-        for queue in queues:
-            await channel.queue_delete(queue)
-    finally:
-        await connection.close()
+async def lose(url: str, queue: str) -> None:
+    """Delete a queue, as an operator's mistake does, or a disk that is gone."""
+    async with AmqpBroker(url) as broker:
+        await broker.delete(queue)
 
 
 def test_a_tick_that_was_parked_is_told_in_the_zone_of_its_schedule(

@@ -11,13 +11,9 @@ from tests.acceptance.conftest import CommandLine
 
 APP = """
 import asyncio
-from scheduler import Context, RetryLater, Scheduler
+from scheduler import Scheduler
 
 app = Scheduler("mistakes")
-
-@app.periodic(every="300ms")
-async def poll(ctx: Context) -> None:
-    raise RetryLater("3s")
 
 @app.task
 async def sell(n: int) -> None: ...
@@ -55,10 +51,6 @@ def here(tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path)
 
 
-def test_a_word_is_an_app_where_none_is_named_else(here: CommandLine) -> None:
-    assert here("next", "shop").out.startswith("poll")
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -77,12 +69,6 @@ def test_what_is_registered_wrong_is_told_before_anything_runs(
     (line,) = done.err.splitlines()
     assert words in line
     assert "wrong.py, line" in line
-
-
-def test_who_asks_for_later_without_a_reason_is_told_in_a_line(here: CommandLine) -> None:
-    done = here("dev", "shop.py:app", "--for", "1s")
-    assert done.code == 0
-    assert "attempt 1: RetryLater: The task asked to be tried again later., again at" in done.err
 
 
 def test_of_a_program_that_fails_while_it_is_connected_only_its_own_error_is_told(

@@ -15,12 +15,8 @@ NO_TEXT = "'\\udcff' is neither UTF-8 text nor an existing file."
 AT_SHOP = [
     # Apps
     ("dev no_such_file.py:app", "There is no file 'no_such_file.py'"),
-    ("dev no_such_module", "There is no module 'no_such_module'"),
     (f"dev {APPS}/no_tasks.py:app", "has no tasks"),
-    (f"dev {APPS}/bad_cron.py:app", "The schedule of 'report': cron expression '0 25 * * *'"),
-    ("pause apps/nowhere.py report", "There is no file 'apps/nowhere.py'"),
     ("status nosuch.py", "There is no file 'nosuch.py' in '/"),
-    ("failed show a b", "There is no module 'a'."),
     # Commands
     ("sede", "No such command 'sede'."),
     ("status --jsn", "No such option: --jsn"),
@@ -31,14 +27,11 @@ AT_SHOP = [
     *((name, f"Did you mean `scheduler {here}`?") for name, here in ELSEWHERE.items()),
     # Loops and runs
     ("run --tasks raport", "There is no task 'raport'; did you mean 'report'?"),
-    ("pause", "The command needs the argument LOOP_OR_TASK, or --all"),
     ("cancel", "The command needs the argument RUN"),
     ("pause report --all", "LOOP and --all cannot be combined, got: report."),
     ("resume report --now --after 2026-06-01", "--now and --after"),
-    ("resume report --after 0001-01-01", "--after: "),
     ("resume report --after noon", "--after: expected a moment such as 2026-06-01T"),
     ("pause \udcff", NO_TEXT),
-    ("status --key \udcff", NO_TEXT),
     ("dev --for soon", "--for: expected a number and a unit"),
     ("dev --log-format xml", "--log-format is text, dated, json, got 'xml'"),
     # Watching
@@ -50,19 +43,7 @@ AT_SHOP = [
     ("schedule set report --every 5m --cron @daily", SCHEDULE),
     ("schedule set report --every 5m --tz UTC", "Every takes no --tz; it takes --every, --mode"),
     ("schedule set report --every 5x", "--every: expected a number and a unit"),
-    ("schedule set report --every 10ms", "--every: expected at least 100ms, got: 10ms"),
-    ("schedule set report --every 1m --catch-up al", "--catch-up: expected one of 'latest', "),
-    (
-        "schedule set report --every 1m --catch-up all",
-        "--catch-up all needs a grid to catch up on: use --fixed-rate, or --catch-up latest",
-    ),
-    (
-        "schedule set report --every 5s --grace 5s",
-        "--grace needs --catch-up skip, got: --catch-up latest",
-    ),
-    ("schedule set report --every 5s --offset 1s", "--offset needs --fixed-rate"),
     ("schedule set report --cron '0 9 * * MOX'", "the day of week field takes 0-7 or SUN-SAT"),
-    ("schedule set report --cron '0 9 * * *' --tz Europe/Berln", "did you mean Europe/Berlin"),
 ]
 AT_DESK = [
     # Calls
@@ -70,26 +51,19 @@ AT_DESK = [
     ("send sms", "phone: "),
     ("send smss --args {}", "did you mean 'sms'?"),
     ("send sms --args {", "--args: expected a JSON object such as"),
-    ("send sms --args [1]", "got '[1]'."),
     (f"send sms --args {'[' * 100_000}", "...: maximum recursion depth exceeded"),
     ("send sms --in 1s --at 2090-01-01", "give --in or --at, not both"),
     ('send sms --args \'{"phone": "x"}\' --in soon', "--in: "),
     *((f"send {words}", NO_OPTION) for words in ("sms n=5", f"{DESK} sms 5", "sms --phone 5")),
     # Named one-offs
-    ("scheduled list --task sm", "There is no task 'sm'; did you mean 'sms'?"),
-    ("scheduled cancel", "The command needs the argument NAME"),
     ("scheduled move sms.o", "give --at or --after"),
-    ("scheduled move sms.o --at 2040-01-01 --after 1s", "--at or --after"),
     ("scheduled move sms.o --at tomorrow", "expected a moment such as"),
     ("scheduled move sms.o --after soon", "--after: "),
     # Parked messages
     ("failed list --reason exausted", "There is no reason to park 'exausted'; did you mean"),
-    ("failed show", "The command needs the argument ID"),
     ("failed replay", "the IDs of messages, --task, --reason or --all"),
     ("failed replay m1 --task sms", "--all, --task and --reason cannot be combined"),
-    ("failed purge m1 --reason broken --yes", "cannot be combined"),
     ("failed replay --all --rate fast", 'such as "50/s" or "100/m", got \'fast\''),
-    ("failed replay --all --args [1]", "--args: expected a JSON object such as"),
 ]
 SETTINGS = [
     ("dev", {"SCHEDULER_APP": ""}, "No app was named."),

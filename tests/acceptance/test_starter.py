@@ -14,9 +14,11 @@ def test_a_first_app_runs_and_passes_its_test(tmp_path: Path) -> None:
     assert here("init", "my shop").code == 0
     folder = tmp_path / "my shop"
     shop = CommandLine(folder)
-    done = shop("dev", "jobs.py", "--for", "7s")
-    assert (done.code, "count, greet of my-shop" in done.err) == (0, True)
-    assert "run 1\n" in done.out
+    with shop.terminal("dev", "jobs.py") as terminal:
+        terminal.until("run 1\n")
+        terminal.interrupt()
+        done = terminal.end()
+    assert (done.code, "count, greet of my-shop" in done.out) == (0, True)
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "."],
         cwd=folder,

@@ -78,12 +78,6 @@ def test_of_one_loop_its_last_run_and_its_error_are_told(seeded: CommandLine):
     assert re.search(r"^error +ValueError: sold out$", done.out, re.MULTILINE)
 
 
-def test_a_loop_that_is_not_there_is_told(looked_at: CommandLine):
-    done = looked_at("status", "raport")
-    assert (done.code, done.out) == (2, "")
-    assert "did you mean 'report'?" in done.err
-
-
 # Watching
 
 

@@ -1,6 +1,5 @@
 """A processor watched from outside: what an operator gets wrong is told in a paragraph."""
 
-import json
 import os
 import socket
 from collections.abc import Iterator
@@ -62,20 +61,3 @@ def test_everything_else_works_without_the_packages_of_extras(offline: CommandLi
     done = offline.installed("dev", app, "--for", "1s", **absent)
     assert done.code == FINE, done.err
     assert "beat 1" in done.err
-
-
-def test_whether_a_processor_lives_is_asked_at_its_port(offline: CommandLine, port: int):
-    ports = {"SCHEDULER_HEALTH_PORT": str(port), "SCHEDULER_BROKER_URL": UNREACHABLE}
-    nobody = offline("doctor", "--live", **ports)
-    assert nobody.code == WRONG
-    assert nobody.out == (
-        f"the processor is not alive: no response at port {port}: Connection refused\n"
-    )
-    with offline.processor(SHOP, **ports) as processor:
-        processor.until("Trying again")
-        lives = offline("doctor", "--live", **ports)
-        assert (lives.code, lives.out) == (FINE, "the processor is alive\n")
-        told = offline("doctor", "--live", "--json", "--health-port", str(port))
-        assert (told.code, json.loads(told.out)) == (FINE, {"live": True, "why": ""})
-        processor.signal()
-        assert processor.end().code == FINE
