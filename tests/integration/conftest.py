@@ -41,6 +41,8 @@ class Field:
     app: str = APP
     declares: Topology | None = None
     processes: list[Program] = field(default_factory=list[Any])
+    _notes: list[dict[str, Any]] = field(default_factory=list[Any])
+    _read: int = 0
 
     def start(self, *arguments: str, **environment: str) -> Program:
         """Start `scheduler` with these arguments, on the app."""
@@ -102,12 +104,14 @@ class Field:
 
     def notes(self, what: str | None = None) -> list[dict[str, Any]]:
         """What the runs wrote down, in order."""
-        if not self.record.exists():
-            return []
-        # The last line may be seen before it was written to its end.
-        whole, _, _ = self.record.read_text().rpartition("\n")
-        lines = [json.loads(line) for line in whole.splitlines()]
-        return [line for line in lines if what in (None, line["what"])]
+        if self.record.exists():
+            with self.record.open("rb") as record:
+                record.seek(self._read)
+                # The last line may be seen before it was written to its end.
+                whole, end, _ = record.read().rpartition(b"\n")
+            self._read += len(whole + end)
+            self._notes += map(json.loads, whole.splitlines())
+        return [note for note in self._notes if what in (None, note["what"])]
 
     async def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
         """Wait until the record shows something; where it does not, the processes tell why."""
@@ -200,6 +204,12 @@ async def proxy(broker_url: str) -> AsyncIterator[Proxy]:
     assert url.port
     async with Proxy(url.host, url.port) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def through(broker_url: str, proxy: Proxy) -> str:
+    """The URL of the broker as it is reached through the proxy."""
+    return str(URL(broker_url).with_port(proxy.port))
 
 
 @pytest.fixture

@@ -1,24 +1,15 @@
-"""An outage of the broker while messages are sent, in which their sender is killed twice.
-
-By hand, at full size, on a node that may be stopped::
-
-    python -m tests.integration.outage amqp://guest:guest@127.0.0.1:5690/ 10000 60 \
-        "rabbitmq stop NAME" "rabbitmq start 4.3 NAME 5690"
-"""
+"""An outage of the broker while messages are sent, in which their sender is killed twice."""
 
 import asyncio
 import os
-import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from scheduler.protocol.topology import topology
 from scheduler.queues.unsent import SqliteStore
@@ -115,17 +106,6 @@ class Outage:
             found += [f"{n} raised" for n, became in self.became.items() if became == "raised"]
         return found + ([f"{left} are stored still"] if (left := self.left()) else [])
 
-    def __str__(self) -> str:
-        became = Counter(self.became.values())
-        again = sum(times - 1 for times in self.runs.values())
-        raised = [n for n, what in self.became.items() if what == "raised"]
-        lost = len(set(raised) - {n for n, _ in self.runs})
-        return (
-            f"{'with' if self.has_fallback else 'without'} a fallback: {dict(became)}, "
-            f"{len(self.runs)} ids ran, {again} runs were of an id that had run, "
-            f"{lost} that raised did not run, {len(self.problems())} problems"
-        )
-
     def _sender(self) -> subprocess.Popen[bytes]:
         return self._started(str(PROGRAM), str(self._sent), str(self.count))
 
@@ -158,22 +138,3 @@ class Outage:
 def _lines(path: Path) -> list[str]:
     # The last line may be seen before it was written to its end.
     return path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
-
-
-def main(url: str, count: str, seconds: str, stop: str, start: str) -> None:
-    def shell(command: str) -> Callable[[], Any]:
-        return lambda: subprocess.run(shlex.split(command), check=True, stdout=subprocess.DEVNULL)
-
-    for has_fallback in (True, False):
-        with tempfile.TemporaryDirectory() as directory:
-            there = Path(directory)
-            outage = Outage(
-                url, there, int(count), float(seconds), shell(stop), shell(start), has_fallback
-            )
-            outage.happen()
-            sys.stdout.write(f"{outage}\n" + "".join(f"  {each}\n" for each in outage.problems()))
-            sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,18 +1,18 @@
 """An app of one-off tasks on a real broker: seeded once, for all tests of a process."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from scheduler import Context, Reject, Retry, RetryLater, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.events import Event
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import FailedQueues, ParkedMessage
-from tests.contract.wire import PATIENCE, eventually
+from tests.contract.wire import eventually
+from tests.integration.witness import Witness
 from tests.stage import at_work, failed_of, processor_of, program_of
 from tests.sweep import clear, empty, new_namespace
 
@@ -30,30 +30,21 @@ class Run:
     routing_key: str
 
 
-@dataclass
-class Shop:
+class Shop(Witness):
     """The app, and what happened in this process since the test began."""
 
-    url: str
-    namespace: str
-    runs: list[Run] = field(default_factory=list[Run])
-    events: list[Event] = field(default_factory=list[Event])
-
-    def __post_init__(self) -> None:
-        settings: Any = {"broker_url": self.url}
-        self.app = Scheduler(self.namespace, Settings(**settings))
-        self._news = asyncio.Event()
-        self.app.listen(self._hear)
+    def __init__(self, url: str, namespace: str) -> None:
+        self.url, self.namespace = url, namespace
+        settings: Any = {"broker_url": url}
+        self.app = Scheduler(namespace, Settings(**settings))
+        super().__init__(self.app)
+        self.runs: list[Run] = []
         self._register()
 
     @property
     def orders(self) -> str:
         """The exchange of somebody else."""
         return f"{self.namespace}.orders"
-
-    def _hear(self, event: Event) -> None:
-        self.events.append(event)
-        self._news.set()
 
     def _note(self, ctx: Context, task: str, value: Any = None) -> None:
         now = datetime.now(UTC)
@@ -109,16 +100,6 @@ class Shop:
             ),
         ):
             yield broker
-
-    async def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-        """Wait until what was noted or heard shows something."""
-        async with asyncio.timeout(seconds):
-            while not condition():
-                self._news.clear()
-                await self._news.wait()
-
-    def count(self, kind: type[Event]) -> int:
-        return sum(isinstance(event, kind) for event in self.events)
 
     def runs_of(self, task: str) -> list[Run]:
         return [run for run in self.runs if run.task == task]

@@ -18,15 +18,11 @@ from scheduler.events import (
     RunReturned,
     RunSettled,
 )
-from scheduler.protocol.hatchery import AT
 from scheduler.protocol.messages import Message, failed_deliveries
 from scheduler.queues.failed import EVERYTHING
 from tests.contract.wire import eventually
-from tests.foreign import foreigner, headers
 from tests.integration.shop import Shop
 from tests.sweep import empty
-
-pytestmark = pytest.mark.timeout(120)
 
 STEP = timedelta(milliseconds=100)
 # What a busy machine may add to a delay, on top of the step of the timers.
@@ -35,19 +31,6 @@ LIMIT = Settings().delivery_limit
 
 
 # Sending
-
-
-async def test_a_program_sends_and_a_processor_runs(shop: Shop) -> None:
-    async with shop.app:
-        first = await shop.work.send(1)
-        second = await shop.work.options(message_id="second").send_later("300ms", 2)
-        third = await shop.work.send_at(datetime.now(UTC) + timedelta(seconds=0.5), 3)
-    async with shop.working("work"):
-        await shop.until(lambda: shop.count(RunSettled) == 3)
-    assert [run.value for run in shop.runs] == [1, 2, 3]
-    assert [run.message.message_id for run in shop.runs] == [first, second, third]
-    assert second == "second"
-    assert all(run.at >= run.due_at for run in shop.runs)
 
 
 PROGRAM = """
@@ -123,16 +106,6 @@ async def test_a_script_that_cannot_send_says_so_once(
 # Retries
 
 
-ADDED_BY_A_RETRY = {
-    "scheduler-attempt",
-    "scheduler-due-at-ms",
-    "scheduler-exchange",
-    "scheduler-first-failed-at-ms",
-    "scheduler-key",
-    "scheduler-lead-ms",
-}
-
-
 async def test_what_an_app_publishes_is_retried_and_parked_for_each_task_on_its_own(
     shop: Shop,
 ) -> None:
@@ -159,22 +132,6 @@ async def test_what_an_app_publishes_is_retried_and_parked_for_each_task_on_its_
         assert (run.message.correlation_id, run.message.message_id) == ("c", name)
     assert ours[0].value == b'{"order":1,"at":"2026-06-01T00:00:00Z"}'
     assert [run.value for run in billed if run not in ours] == [b"no JSON"] * 3
-
-
-async def test_a_retried_message_gets_but_what_counts_its_attempts_and_an_id_if_it_had_none(
-    shop: Shop,
-) -> None:
-    async with shop.working("bill"), foreigner(shop.url) as somebody:
-        await somebody.publish(headers(), b"{}", exchange=shop.orders, routing_key=b"order.paid")
-        await shop.until(lambda: shop.count(RunSettled) == 3)
-    first, *retries = shop.runs_of("bill")
-    assert (first.message.message_id, dict(first.message.headers)) == (None, {})
-    added = [{name for name in run.message.headers if not name.startswith(AT)} for run in retries]
-    assert added == [ADDED_BY_A_RETRY] * 2
-    (given,) = {run.message.message_id for run in retries}
-    assert given
-    for run in retries:
-        assert replace(run.message, headers={}, message_id=None) == first.message
 
 
 async def test_a_message_of_somebody_else_that_kills_its_processors_can_be_replayed(

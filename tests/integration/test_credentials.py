@@ -12,7 +12,7 @@ from scheduler.brokers.opening import broker_of
 from scheduler.errors import AccessRefused
 from scheduler.events import Connected, ConnectionRetried
 from tests.contract.proxy import Proxy
-from tests.integration.test_outages import Witness
+from tests.integration.witness import Witness
 from tests.rabbitmq import Users, free_ports
 
 OLD, NEW = "old & 100% @/:?# é", "new & 100% @/:?# é"
@@ -46,29 +46,21 @@ def app(namespace: str, proxy: Proxy, broker_url: str, user: str, file: Path) ->
     return Scheduler(namespace, Settings(**values))
 
 
-@pytest.mark.parametrize("patient", [True, False])
 async def test_a_changed_password_is_taken_without_a_restart(
-    app: Scheduler, proxy: Proxy, users: Users, user: str, file: Path, patient: bool
+    app: Scheduler, proxy: Proxy, users: Users, user: str, file: Path
 ) -> None:
     witness = Witness(app)
-    async with broker_of(app.settings, emit=app.events.emit, patient=patient) as broker:
+    async with broker_of(app.settings, emit=app.events.emit) as broker:
         assert await broker.depth("no such queue") is None
         users.set_password(user, NEW)
         proxy.cut()
-        await witness.until(ConnectionRetried, 2)
+        await witness.heard(ConnectionRetried, 2)
         holding(NEW, file)
-        await witness.until(Connected, 1)
+        await witness.heard(Connected, 1)
         assert await broker.depth("no such queue") is None
     told = [each for each in witness.events if isinstance(each, ConnectionRetried)]
     assert all(f"refused access for user {user!r}: ACCESS_REFUSED" in each.reason for each in told)
     assert not [each for each in told if "100%" in repr(each)]
-
-
-async def test_who_was_never_let_in_is_not_patient(app: Scheduler, file: Path) -> None:
-    holding(NEW, file)
-    with pytest.raises(AccessRefused, match="Check the user, the password and the virtual host"):
-        async with broker_of(app.settings, emit=app.events.emit, patient=True):
-            pass
 
 
 async def test_who_had_to_wait_for_the_broker_is_not_patient_with_a_refusal_either(
@@ -84,7 +76,7 @@ async def test_who_had_to_wait_for_the_broker_is_not_patient_with_a_refusal_eith
             pass
 
     opening = asyncio.create_task(open_and_close())
-    await witness.until(ConnectionRetried, 1)
+    await witness.heard(ConnectionRetried, 1)
     address = urlsplit(broker_url)
     async with Proxy(str(address.hostname), address.port or 5672, listen_on=port):
         with pytest.raises(AccessRefused, match="refused access for user 'mallory'"):

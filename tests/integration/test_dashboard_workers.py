@@ -148,40 +148,44 @@ async def knows_all(client: httpx.AsyncClient) -> None:
                 await asyncio.sleep(0.1)
 
 
-async def test_fifty_of_fifty_actions_succeed_in_any_worker(address: str) -> None:
-    succeeded = 0
-    async with a_visitor(address) as client:
-        await knows_all(client)
-        for number in range(ACTIONS // 2):
-            bed = ward.BEDS[number % len(ward.BEDS)]
-            paused = {"loop": bed, "reason": f"reason {number}", "back": f"/loop?name={bed}"}
-            for action, fields, told in (
-                ("pause", paused, f"{bed}: paused"),
-                ("resume", {"loop": bed, "back": "/loops"}, f"{bed}: resumed"),
-            ):
-                answer = await client.post(f"/do/{action}", data=fields, follow_redirects=True)
-                assert answer.status_code == 200
-                succeeded += told in unescape(answer.text)
-    assert succeeded == ACTIONS
-
-
-async def test_an_operation_is_shown_and_stopped_in_any_worker(address: str, field_: Field) -> None:
+async def test_any_worker_acts_and_tells_what_others_do(address: str, field_: Field) -> None:
     await park(field_, 50)
     async with a_visitor(address) as client:
         await knows_all(client)
-        names = {"loops": "\n".join(ward.BEDS)}
-        asked = await client.post("/do/pause", data=names)
-        assert f"Pause {len(ward.BEDS)} loops?" in asked.text
-        done = await client.post("/do/pause", data=names | {"sure": "yes", "back": "/loops"})
-        place = done.headers["location"]
-        for _ in range(VIEWERS):
-            await shows(client, place, f"{ward.BEDS[0]}: paused")
-        slow = {"task": "letter", "rate": "2/s", "count": "50", "sure": "yes", "back": "/failed"}
-        place = (await client.post("/do/replay", data=slow)).headers["location"]
-        assert re.search(r"\d+ of 50 done", (await client.get(place)).text)
-        stopped = {"operation": place.partition("done=")[2], "back": "/failed"}
-        place = (await client.post("/do/stop", data=stopped)).headers["location"]
-        await shows(client, place, "stopped after")
+        await fifty_of_fifty_actions_succeed(client)
+        await a_change_is_seen_in_all_live_pages(client)
+        await an_operation_is_shown_and_stopped(client)
+
+
+async def fifty_of_fifty_actions_succeed(client: httpx.AsyncClient) -> None:
+    succeeded = 0
+    for number in range(ACTIONS // 2):
+        bed = ward.BEDS[number % len(ward.BEDS)]
+        paused = {"loop": bed, "reason": f"reason {number}", "back": f"/loop?name={bed}"}
+        for action, fields, told in (
+            ("pause", paused, f"{bed}: paused"),
+            ("resume", {"loop": bed, "back": "/loops"}, f"{bed}: resumed"),
+        ):
+            answer = await client.post(f"/do/{action}", data=fields, follow_redirects=True)
+            assert answer.status_code == 200
+            succeeded += told in unescape(answer.text)
+    assert succeeded == ACTIONS
+
+
+async def an_operation_is_shown_and_stopped(client: httpx.AsyncClient) -> None:
+    names = {"loops": "\n".join(ward.BEDS)}
+    asked = await client.post("/do/pause", data=names)
+    assert f"Pause {len(ward.BEDS)} loops?" in asked.text
+    done = await client.post("/do/pause", data=names | {"sure": "yes", "back": "/loops"})
+    place = done.headers["location"]
+    for _ in range(VIEWERS):
+        await shows(client, place, f"{ward.BEDS[-1]}: paused")
+    slow = {"task": "letter", "rate": "2/s", "count": "50", "sure": "yes", "back": "/failed"}
+    place = (await client.post("/do/replay", data=slow)).headers["location"]
+    assert re.search(r"\d+ of 50 done", (await client.get(place)).text)
+    stopped = {"operation": place.partition("done=")[2], "back": "/failed"}
+    place = (await client.post("/do/stop", data=stopped)).headers["location"]
+    await shows(client, place, "stopped after")
 
 
 async def shows(client: httpx.AsyncClient, path: str, text: str) -> None:
@@ -199,11 +203,10 @@ async def park(field: Field, count: int) -> None:
             await failed.park(message, task_key("letter"), Reason.EXHAUSTED, error)
 
 
-async def test_a_change_is_seen_in_the_live_pages_of_all_workers(address: str) -> None:
+async def a_change_is_seen_in_all_live_pages(client: httpx.AsyncClient) -> None:
     """A machine under load may be late once, but not each time."""
     slowest = list[float]()
-    async with a_visitor(address) as client, AsyncExitStack() as stack:
-        await knows_all(client)
+    async with AsyncExitStack() as stack:
         viewers = [
             await stack.enter_async_context(following(client, "/loops")) for _ in range(VIEWERS)
         ]

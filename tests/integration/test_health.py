@@ -4,12 +4,8 @@ import asyncio
 import subprocess
 import sys
 
-import pytest
-
 from tests.integration.conftest import Field
 from tests.integration.watched import Watched, seeded
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def live(port: int) -> subprocess.CompletedProcess[str]:

@@ -9,8 +9,6 @@ from scheduler.queues.failed import EVERYTHING
 from tests.foreign import Foreigner, foreigner, headers, short, sized
 from tests.integration.shop import Shop
 
-pytestmark = pytest.mark.timeout(120)
-
 MESSAGE_ID, TIMESTAMP = b"\x00\x80", b"\x00\x40"
 
 

@@ -8,7 +8,7 @@ import pytest
 from scheduler.brokers.contract import Broker
 from tests.integration.conftest import Field
 
-VICTIM = 3  # the seq at which the processor dies
+VICTIM = 2  # the seq at which the processor dies
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ VICTIM = 3  # the seq at which the processor dies
 async def test_a_loop_survives_its_processor(
     field_: Field, broker: Broker, moment: str, runs_of_victim: int
 ) -> None:
-    every = {"EVERY": "500ms"}
+    every = {"EVERY": "200ms"}
     field_.call("seed", **every)
     doomed = field_.start("run", KILL_AT=f"{moment}@{VICTIM}", **every)
     await field_.until(lambda: bool(field_.notes("killed")))

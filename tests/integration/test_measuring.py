@@ -7,10 +7,10 @@ import pytest
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.events import Event, RunStarted
+from scheduler.events import RunStarted
 from tests.contract.wire import eventually
-from tests.integration.test_outages import Witness
-from tests.stage import at_work, processor_of, program_of
+from tests.integration.witness import Witness
+from tests.stage import at_work, of, processor_of, program_of
 
 SECOND = timedelta(seconds=1)
 
@@ -29,8 +29,8 @@ async def test_what_waited_for_a_processor_is_told_from_what_hatched_late(
         await eventually(lambda: is_ready(app, broker))
         await asyncio.sleep(2.5)  # nobody is there
         async with at_work(processor_of(app, broker, concurrency=1, grace=1, supervises=False)):
-            await witness.until(RunStarted, 2)
-    first, second = runs(witness.events)[:2]
+            await witness.heard(RunStarted, 2)
+    first, second = of(RunStarted, witness.events)[:2]
     assert first.hatch_delay is not None
     assert first.ready_delay is not None
     # A second is all that the broker tells.
@@ -46,7 +46,3 @@ async def test_what_waited_for_a_processor_is_told_from_what_hatched_late(
 async def is_ready(app: Scheduler, broker: AmqpBroker) -> bool:
     depth = await broker.depth(app.names.processor_queue("beat"))
     return depth is not None and depth.ready > 0
-
-
-def runs(events: list[Event]) -> list[RunStarted]:
-    return [event for event in events if isinstance(event, RunStarted)]

@@ -12,7 +12,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import RunStarted
 from tests.contract.proxy import Proxy, Way
 from tests.contract.wire import eventually
-from tests.integration.test_outages import Witness
+from tests.integration.witness import Witness
 from tests.stage import at_work, processor_of, program_of
 
 SHORTEST_FRAME = 8  # bytes
@@ -61,7 +61,7 @@ async def test_a_common_run_is_a_publish_its_confirm_a_delivery_and_an_ack(
             AmqpBroker(url.geturl()) as broker,
             at_work(processor_of(app, broker, supervises=False)),
         ):
-            await witness.until(RunStarted, UNCOMMON + RUNS + 2)
+            await witness.heard(RunStarted, UNCOMMON + RUNS + 2)
     assert counted[UNCOMMON + RUNS] - counted[UNCOMMON] == {
         (Way.UP, "Basic.Publish"): RUNS,
         (Way.DOWN, "Basic.Ack"): RUNS,

@@ -19,11 +19,12 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
 from scheduler.control.doctor import Finding
 from scheduler.errors import QueueNotFound, Unroutable
-from scheduler.events import Event, PolicyReported, ProcessorStarted, QueuesMissing
+from scheduler.events import PolicyReported, ProcessorStarted, QueuesMissing
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Queue, Topology
 from tests.contract.wire import eventually
+from tests.integration.witness import Witness
 from tests.rabbitmq import ManagementApi, PrivateNode
 from tests.stage import at_work, processor_of, program_of
 from tests.sweep import new_namespace
@@ -67,7 +68,7 @@ class Fates:
     parked_messages: str
 
 
-class Scene:
+class Scene(Witness):
     """An app with a message of each kind."""
 
     def __init__(self, node: PrivateNode, namespace: str) -> None:
@@ -78,8 +79,7 @@ class Scene:
             "supervision_interval": "2s",
         }
         self.app = app = Scheduler(namespace, Settings(**settings))
-        self.events: list[Event] = []
-        app.listen(self.events.append)
+        super().__init__(app)
 
         def note(ctx: Context, name: str) -> None:
             self.runs.append((name, datetime.now(UTC) - ctx.scheduled_at))
@@ -127,7 +127,7 @@ class Scene:
         started = self.count(ProcessorStarted)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(at_work(processor_of(self.app, broker)))
-            await self.until(ProcessorStarted, started + 1)
+            await self.heard(ProcessorStarted, started + 1)
             await stack.enter_async_context(blanket(node, self.app.namespace, policy))
             await asyncio.sleep(1)
             self.runs.clear()
@@ -142,9 +142,9 @@ class Scene:
             if policy is ALL or not policy.keys() & {"expires", "dead-letter-routing-key"}:
                 await eventually(lambda: self.have_run("call", 2 - len(errors)))
             if policy is not ALL:  # the shield is above it
-                await self.until(PolicyReported)
+                await self.heard(PolicyReported, 1)
             if expire:
-                await self.until(QueuesMissing)
+                await self.heard(QueuesMissing, 1)
             with suppress(QueueNotFound):
                 for _ in range(3):  # each look at it is a delivery
                     await program_of(self.app, broker).failed.browse(["fails"])
@@ -156,15 +156,6 @@ class Scene:
             self._fate("call", errors),
             "0 of 2 there, nor their queue" if depth is None else f"{depth.ready} of 2 there",
         )
-
-    def count(self, kind: type[Event]) -> int:
-        return sum(isinstance(each, kind) for each in self.events)
-
-    async def until(self, kind: type[Event], times: int = 1) -> None:
-        async def is_told() -> bool:
-            return self.count(kind) >= times
-
-        await eventually(is_told)
 
     async def have_run(self, name: str, times: int) -> bool:
         return sum(each == name for each, _ in self.runs) >= times

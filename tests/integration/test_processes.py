@@ -33,18 +33,6 @@ def processes_of(field: Field) -> set[int]:
     return {note["pid"] for note in notes} | servers - {1}
 
 
-async def test_what_is_longer_than_its_time_is_killed_and_tried_again(working: Field) -> None:
-    working.call("seed", PROCESS="1")
-    process = working.start("run", PROCESS="1", TAKES="600", TIMEOUT="3s")
-    await working.until(lambda: len(working.notes("start")) >= 3)
-    working.stop()
-    first, second, third = working.notes("start")[:3]
-    assert [each["attempt"] for each in (first, second, third)] == [1, 2, 3]
-    assert not any(is_there(each["pid"]) for each in (first, second))
-    assert "it ran longer than its timeout of 3 s" in working.output_of(process)
-    assert not working.notes("end")
-
-
 async def test_no_process_outlives_its_processor(working: Field, broker: Broker) -> None:
     working.call("seed", PROCESS="1")
     doomed = working.start("run", **LONG, SCHEDULER_SHUTDOWN_GRACE="200ms")
@@ -87,7 +75,7 @@ async def test_whatever_is_killed_at_whatever_moment(
     forking.call("seed")
     strike = {"STRIKE": f"{moment} {victim}", "OWN_GROUP": "1", "SCHEDULER_SHUTDOWN_GRACE": "8s"}
     # So that the fork server finds the app, and imports it.
-    strike["PYTHONPATH"] = str(Path(forking.app).parent)
+    strike["PYTHONPATH"] = f"{Path(forking.app).parent}:{Path.cwd()}"
     struck = forking.start("run", **strike)
     await forking.until(lambda: bool(forking.notes("struck")))
     if victim == "processor":

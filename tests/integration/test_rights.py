@@ -15,12 +15,11 @@ import pytest
 
 from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.doctor import Finding, explaining_refusals
+from scheduler.control.doctor import Finding
 from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
 from scheduler.errors import AccessRefused, NotRunning, Rejected, Unroutable
-from scheduler.events import Event, LoopRepaired, MessageParked
-from scheduler.program import Program
+from scheduler.events import LoopRepaired, MessageParked
 from scheduler.protocol.administration import Rights, rights_to_seed
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
@@ -33,12 +32,10 @@ from scheduler.protocol.topology import (
 )
 from scheduler.queues.failed import Selection
 from scheduler.timing.moments import SystemClock
+from tests.integration.witness import Witness
 from tests.rabbitmq import Users
-from tests.stage import at_work, failed_of, processor_of, program_of
+from tests.stage import at_work, failed_of, of, processor_of, program_of
 from tests.sweep import empty, new_namespace
-
-pytestmark = pytest.mark.timeout(120)
-
 
 ROLES = ("client", "processor", "seed")
 PAGE = Path(__file__).parents[2] / "docs/how-to/secure.md"
@@ -51,7 +48,7 @@ def rights_in(finding: Finding) -> Rights:
     return Rights(*words[5:])
 
 
-class Office:
+class Office(Witness):
     """An app with something of everything, and the users that work with it."""
 
     def __init__(self, url: str, users: Users) -> None:
@@ -60,11 +57,10 @@ class Office:
         self.theirs, self.declared = f"{self.namespace}.theirs", f"{self.namespace}.declared"
         self.app = Scheduler(self.namespace, Settings(supervision_interval=timedelta(seconds=1)))
         self.names = self.app.names
+        super().__init__(self.app)
         self._register()
         self.reset()
-        self.app.listen(self._hear)
         told = asyncio.run(self.findings_of(url))
-        self.to_seed = rights_in(told["rights of a seed"])
         self.users = {role: user(users, rights_in(told[f"rights of a {role}"])) for role in ROLES}
         self.client, self.processor, self.seed = self.users.values()
         self.nobody = users.add()
@@ -96,49 +92,31 @@ class Office:
     def reset(self) -> None:
         """Forget what other tests did."""
         self.runs: list[tuple[str, Any, int]] = []
-        self.parked = 0
-        self.repairs: list[str] = []
+        self.events.clear()
         self._news = asyncio.Event()
-
-    def _hear(self, event: Event) -> None:
-        self.parked += isinstance(event, MessageParked)
-        if isinstance(event, LoopRepaired):
-            self.repairs.append(event.kind)
-        self._news.set()
 
     def _note(self, *run: Any) -> None:
         self.runs.append(run)
         self._news.set()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(40):
-            while not condition():
-                self._news.clear()
-                await self._news.wait()
-
     def runs_of(self, task: str) -> list[tuple[Any, int]]:
         return [run[1:] for run in self.runs if run[0] == task]
 
     @asynccontextmanager
-    async def working(self, url: str = "") -> AsyncGenerator[AmqpBroker]:
-        """A processor that is logged in as the processor user, or another one."""
+    async def working(self) -> AsyncGenerator[AmqpBroker]:
+        """A processor that is logged in as the processor user."""
         async with (
-            AmqpBroker(url or self.processor, emit=self.app.events.emit) as broker,
+            AmqpBroker(self.processor, emit=self.app.events.emit) as broker,
             at_work(processor_of(self.app, broker)),
         ):
             yield broker
 
-    def program(self, broker: AmqpBroker) -> Program:
-        return program_of(self.app, broker)
-
-    async def make_theirs(self) -> None:
+    async def prepare(self) -> None:
+        """Seed as the user who may; one exchange is somebody else's."""
         async with AmqpBroker(self.url) as broker:
             await broker.declare(Topology(exchanges=(Exchange(self.theirs, "topic"),)))
-
-    async def seed_as(self, url: str) -> None:
-        async with AmqpBroker(url) as broker:
-            with explaining_refusals(broker, self.to_seed):
-                await self.program(broker).seeding.seed()
+        async with AmqpBroker(self.seed) as broker:
+            await program_of(self.app, broker).seeding.seed()
 
     async def findings_of(self, url: str) -> dict[str, Finding]:
         async with AmqpBroker(url) as broker:
@@ -169,19 +147,13 @@ def user(users: Users, rights: Rights) -> str:
 
 
 @pytest.fixture(scope="module")
-def unseeded(broker_url: str, users: Users) -> Iterator[Office]:
+def seeded(broker_url: str, users: Users) -> Iterator[Office]:
     office = Office(broker_url, users)
     try:
-        asyncio.run(office.make_theirs())
+        asyncio.run(office.prepare())
         yield office
     finally:
         asyncio.run(office.sweep())
-
-
-@pytest.fixture(scope="module")
-def seeded(unseeded: Office) -> Office:
-    asyncio.run(unseeded.seed_as(unseeded.seed))
-    return unseeded
 
 
 @pytest.fixture
@@ -200,36 +172,12 @@ async def attempt(url: str, act: Callable[[AmqpBroker], Awaitable[object]]) -> s
     return ""
 
 
-# Before anything is seeded
-
-
-async def test_who_has_no_rights_is_told_which_to_ask_for(unseeded: Office) -> None:
-    with pytest.raises(AccessRefused) as refused:
-        await unseeded.seed_as(unseeded.nobody)
-    told, rights = str(refused.value), unseeded.to_seed
-    assert "\n" not in told
-    assert f"'{unseeded.names.prefix}." in told
-    assert told.endswith(f"'{rights.configure}' '{rights.write}' '{rights.read}'")
-
-
-async def test_a_processor_does_not_seed(unseeded: Office) -> None:
-    with pytest.raises(AccessRefused, match="access to exchange .* refused for user 'test-") as it:
-        await unseeded.seed_as(unseeded.processor)
-    assert f"'{unseeded.to_seed.configure}'" in str(it.value)
-
-
 # What each of them does
 
 
-async def test_who_seeds_may_do_so_again_and_ask_the_doctor(office: Office) -> None:
-    await office.seed_as(office.seed)
-    found = await office.findings_of(office.seed)
-    assert found["queues"].detail.endswith("all as expected")
-    assert found["dead-lettering"].detail == "due messages reach their next queue"
-    assert {each.verdict for each in found.values()} <= {"ok", "warning"}
-
-
-async def test_who_seeds_plans_and_removes_what_the_code_no_longer_has(office: Office) -> None:
+async def test_who_seeds_removes_what_the_code_no_longer_has_and_asks_the_doctor(
+    office: Office,
+) -> None:
     older = Scheduler(office.namespace, Settings())
 
     @older.periodic(every="1d")
@@ -237,73 +185,58 @@ async def test_who_seeds_plans_and_removes_what_the_code_no_longer_has(office: O
 
     async with AmqpBroker(office.seed) as broker:
         await program_of(older, broker).seeding.seed()
-        program = office.program(broker)
+        program = program_of(office.app, broker)
         assert await program.seeding.plan()
         reports = await program.seeding.seed(prune=True)
         assert [str(each.loop) for each in reports if each.did is Effect.REMOVED] == ["gone"]
         assert await broker.depth(office.names.processor_queue("gone")) is None
+    found = await office.findings_of(office.seed)
+    assert found["queues"].detail.endswith("all as expected")
+    assert found["dead-lettering"].detail == "due messages reach their next queue"
+    assert {each.verdict for each in found.values()} <= {"ok", "warning"}
 
 
-async def test_a_processor_runs_loops_and_retries_them(office: Office) -> None:
-    async with office.working():
-        await office.until(lambda: len(office.runs_of("beat")) >= 6)
-    (first, _), *_ = office.runs_of("beat")
-    assert office.runs_of("beat")[:4] == [(first, 1), (first, 2), (first + 1, 1), (first + 1, 2)]
-
-
-async def test_a_processor_runs_what_a_client_sends_now_and_later(office: Office) -> None:
+async def test_a_processor_runs_and_retries_whatever_comes(office: Office) -> None:
     url: Any = office.client
     client = Scheduler(office.namespace, Settings(broker_url=url))
     mail = client.task(name="mail")(office.mail.spec.function)
-    async with client, office.working():
+    async with client, office.working(), AmqpBroker(office.url) as somebody:
         await mail.send("ada")
         await mail.send_later("1.2s", "bob")
+        for exchange, body in [(office.theirs, b"1"), (office.declared, b"2")]:
+            await somebody.publish(Message(body), exchange=exchange, routing_key="order.paid")
+        await office.until(lambda: len(office.runs_of("beat")) >= 6)
+        await office.until(lambda: len(office.runs_of("audit")) >= 4)
         await office.until(lambda: len(office.runs_of("mail")) >= 2)
+    (first, _), *_ = office.runs_of("beat")
+    assert office.runs_of("beat")[:4] == [(first, 1), (first, 2), (first + 1, 1), (first + 1, 2)]
     assert office.runs_of("mail") == [("ada", 1), ("bob", 1)]
+    assert sorted(office.runs_of("audit")) == [(b"1", 1), (b"1", 2), (b"2", 1), (b"2", 2)]
 
 
-async def test_a_processor_retries_parks_and_replays(office: Office) -> None:
+async def test_a_processor_parks_replays_and_purges(office: Office) -> None:
     async with office.working() as broker, lent(office, office.processor):
         await office.mail.send("nobody")
         failed = failed_of(office.names, broker)
         which = Selection(task="mail")
-        await office.until(lambda: office.parked == 1)
+        await office.until(lambda: office.count(MessageParked) == 1)
         assert [each.reason for each in await failed.browse(["mail"], which)] == ["exhausted"]
         assert await failed.replay(["mail"], which) == 1
-        await office.until(lambda: office.parked == 2)
+        await office.until(lambda: office.count(MessageParked) == 2)
         assert await failed.purge(["mail"], which) == 1
     assert office.runs_of("mail") == [("nobody", 1), ("nobody", 2)] * 2
-
-
-async def test_a_processor_gets_and_retries_what_it_subscribes_to(office: Office) -> None:
-    async with office.working(), AmqpBroker(office.url) as somebody:
-        for exchange, body in [(office.theirs, b"1"), (office.declared, b"2")]:
-            await somebody.publish(Message(body), exchange=exchange, routing_key="order.paid")
-        await office.until(lambda: len(office.runs_of("audit")) >= 4)
-    assert sorted(office.runs_of("audit")) == [(b"1", 1), (b"1", 2), (b"2", 1), (b"2", 2)]
 
 
 async def test_a_processor_pauses_resumes_and_triggers(office: Office) -> None:
     (loop,) = office.app.loops.values()
     async with AmqpBroker(office.processor) as broker:
-        program = office.program(broker)
+        program = program_of(office.app, broker)
         assert (await program.verbs.pause(loop)).did is Effect.PAUSED
         (status,) = await program_of(office.app, broker).survey.status()
         assert status.where is Where.PAUSED
-        assert (await program.verbs.resume(loop)).did is Effect.RESUMED
-        assert (await program.verbs.pause(loop)).did is Effect.PAUSED
         assert (await program.verbs.resume(loop, at_once=True)).did is Effect.RESUMED
         assert [each async for each in program.journal.entries(loop="beat")]
         assert (await program.verbs.trigger(loop)).did in (Effect.TRIGGERED, Effect.RUNNING)
-
-
-async def test_a_processor_tells_what_it_runs_to_an_operator(office: Office) -> None:
-    async with office.working(), lent(office, office.processor):
-        await office.until(lambda: bool(office.runs_of("beat")))
-        running = await office.app.running()
-        assert (running.expected, running.complete) == (1, True)
-        with pytest.raises(NotRunning, match="is running"):
-            await office.app.cancel("nobody")
 
 
 async def test_a_processor_puts_a_lost_token_again(office: Office) -> None:
@@ -312,26 +245,22 @@ async def test_a_processor_puts_a_lost_token_again(office: Office) -> None:
         for queue in (*waiting, office.names.processor_queue("beat")):
             await empty(broker, queue)
     async with office.working():
-        await office.until(lambda: "lost" in office.repairs and bool(office.runs_of("beat")))
+        await office.until(lambda: bool(office.runs_of("beat")))
+    assert "lost" in [each.kind for each in of(LoopRepaired, office.events)]
 
 
-async def test_a_processor_starts_and_stops_loops(office: Office) -> None:
-    async with lent(office, office.processor):
-        assert await office.mail.start("daily", every="1d", args={"to": "ada"}) is Effect.CREATED
-        assert [loop.key for loop in await office.mail.list()] == ["daily"]
-        assert (
-            await office.mail.start("daily", every="2d", args={"to": "ada"}) is Effect.RESCHEDULED
-        )
-        assert await office.mail.stop("daily")
-
-
-async def test_a_processor_runs_what_it_starts_until_it_is_removed(office: Office) -> None:
-    async with office.working() as broker, lent(office, office.processor):
-        assert await office.mail.start("often", every="100ms", args={"to": "ada"}) is Effect.CREATED
+async def test_a_processor_starts_and_removes_loops_and_tells_what_it_runs(office: Office) -> None:
+    async with office.working(), lent(office, office.processor):
+        assert await office.mail.start("often", every="1d", args={"to": "ada"}) is Effect.CREATED
+        assert [loop.key for loop in await office.mail.list()] == ["often"]
+        often = office.mail.start("often", every="100ms", args={"to": "ada"})
+        assert await often is Effect.RESCHEDULED
         await office.until(lambda: len(office.runs_of("mail")) >= 3)
-        program = office.program(broker)
-        report = await program.removal.remove(await program.loops.find("mail.often"))
-        assert report.did is Effect.REMOVED
+        running = await office.app.running()
+        assert (running.expected, running.complete) == (1, True)
+        with pytest.raises(NotRunning, match="is running"):
+            await office.app.cancel("nobody")
+        assert await office.mail.stop("often")
 
 
 @asynccontextmanager
@@ -441,20 +370,6 @@ async def test_each_may_do_what_the_table_says(
         assert bool(refused) is not may, (number, refused)
     async with AmqpBroker(office.url) as broker:
         await empty(broker, office.names.processor_queue("mail"))
-
-
-# What they may not
-
-
-async def test_without_a_right_on_somebodys_exchange_it_is_not_bound_to(
-    office: Office, users: Users
-) -> None:
-    ours = rf"^{office.namespace}\.v1\."
-    poor = users.add(configure=office.to_seed.configure, write=ours, read=ours)
-    refusal = f"access to exchange '{office.namespace}\\.(theirs|declared)'"
-    with pytest.raises(AccessRefused, match=refusal) as refused:
-        await office.seed_as(poor)
-    assert rf"|{office.namespace}\.theirs$)'" in str(refused.value)
 
 
 # Whom the doctor looks for

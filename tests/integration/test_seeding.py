@@ -2,13 +2,10 @@
 
 import asyncio
 
-import pytest
-
 from scheduler.brokers.contract import Broker
 from tests.integration.conftest import Field
 
 
-@pytest.mark.timeout(120)
 async def test_of_twenty_seeds_at_once_each_loop_gets_one_token(
     field_: Field, broker: Broker
 ) -> None:

@@ -35,7 +35,7 @@ def the_app(field: Field) -> tuple[Scheduler, Any]:
     return app, app.task(name="poll", shards=MOST)(nothing)
 
 
-@pytest.mark.timeout(300)  # some thirty commands
+@pytest.mark.timeout(300)
 async def test_every_loop_goes_on_while_its_queues_change(sharded: Field, broker: Broker) -> None:
     async def until_all_ran(times: int) -> None:
         """Wait until each loop has ended so many more runs."""
@@ -52,13 +52,11 @@ async def test_every_loop_goes_on_while_its_queues_change(sharded: Field, broker
     async with app:
         await poll.start_many(dict.fromkeys(KEYS, Every("300ms")))
     old = [sharded.start("run", SHARDS="1") for _ in range(2)]
-    await until_all_ran(3)
+    await until_all_ran(2)
     for shards in "4", "2", "1":
-        killed = 0
-        for after in range(2, 9):
+        for after in 2, 4, 6:
             seeding = sharded.start("seed", SHARDS=shards, KILL_AFTER=str(after))
-            killed += seeding.wait(timeout=60) == -signal.SIGKILL
-        assert killed >= 5
+            assert seeding.wait(timeout=60) == -signal.SIGKILL
         sharded.call("seed", SHARDS=shards)
         new = [sharded.start("run", SHARDS=shards) for _ in range(2)]
         old[0].kill()
@@ -66,7 +64,7 @@ async def test_every_loop_goes_on_while_its_queues_change(sharded: Field, broker
         sharded.output_of(old[1])
         old[0].wait(timeout=30)
         sharded.call("seed", SHARDS=shards)
-        await until_all_ran(3)
+        await until_all_ran(2)
         old = new
     sharded.stop()
 

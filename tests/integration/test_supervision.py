@@ -17,8 +17,7 @@ from tests.integration.conftest import Field, sweep
 from tests.rabbitmq import PrivateNode
 from tests.sweep import new_namespace
 
-INTERVAL = 3.0
-SUPERVISED = {"SCHEDULER_SUPERVISION_INTERVAL": f"{INTERVAL}s"}
+SUPERVISED = {"SCHEDULER_SUPERVISION_INTERVAL": "2s"}
 LOOP0 = LoopId("loop0")
 
 pytestmark = pytest.mark.timeout(240)
@@ -42,7 +41,7 @@ async def test_a_token_that_was_handed_out_twice_is_one_line_again(
     field_: Field, broker: Broker
 ) -> None:
     names = Scheduler(field_.namespace).names
-    loop = {"EVERY": "1s", "TAKES": "4", **SUPERVISED}
+    loop = {"EVERY": "500ms", "TAKES": "2", **SUPERVISED}
     field_.call("seed", **loop)
     message = await taken_away(broker, names.processor_queue("loop0"))
     message = replace(message, headers=own_headers(message.headers))
@@ -56,7 +55,7 @@ async def test_a_token_that_was_handed_out_twice_is_one_line_again(
     processors = [field_.start("run", **loop) for _ in range(2)]
     logs = [field_.log_of(field_.processes.index(each)) for each in processors]
     await field_.until(lambda: bool(runs(field_)))
-    await asyncio.sleep(2)  # so far apart, the two lines would not meet by themselves
+    await asyncio.sleep(1)  # so far apart, the two lines would not meet by themselves
     await hand_out()
     # Supervision ends both, or one processor gets both and acks the one that is behind.
     ended = "doubled", "was settled before"

@@ -15,7 +15,7 @@ from scheduler.errors import AccessRefused, BrokerUnavailable
 from scheduler.events import Connected, ConnectionRetried
 from tests.certificates import HOST, Authority, Pair, listener
 from tests.contract.proxy import Proxy
-from tests.integration.test_outages import Witness
+from tests.integration.witness import Witness
 from tests.rabbitmq import ManagementApi, PrivateNode, directory_for_nodes, free_ports
 
 BY_CERTIFICATE = """
@@ -23,8 +23,6 @@ auth_mechanisms.1 = PLAIN
 auth_mechanisms.2 = EXTERNAL
 ssl_cert_login_from = common_name
 """
-
-pytestmark = pytest.mark.timeout(120)
 
 
 @dataclass
@@ -70,10 +68,6 @@ async def connected(url: str, tls: Tls) -> None:
         assert await broker.depth("no such queue") is None
 
 
-async def test_each_side_shows_its_certificate(secured: Secured) -> None:
-    await connected(secured.url, secured.authority.tls(secured.client))
-
-
 async def test_a_client_without_a_certificate_is_told_to_have_one(secured: Secured) -> None:
     with pytest.raises(AccessRefused, match="asks for a client certificate") as refused:
         await connected(secured.url, secured.authority.tls())
@@ -85,12 +79,6 @@ async def test_a_certificate_of_a_stranger_is_refused(secured: Secured) -> None:
     with pytest.raises(AccessRefused, match="refused?|reject") as refused:
         await connected(secured.url, secured.authority.tls(pair))
     assert f"the client certificate, {str(pair.certificate)!r}" in str(refused.value)
-
-
-async def test_the_port_without_tls_is_told(secured: Secured) -> None:
-    url = secured.url.replace(str(secured.port), str(secured.plain_port))
-    with pytest.raises(BrokerUnavailable, match=r"does not speak TLS\. .* or write amqp://"):
-        await connected(url, secured.authority.tls())
 
 
 async def test_the_port_with_tls_is_told(secured: Secured) -> None:
@@ -131,11 +119,11 @@ async def test_files_are_read_again_at_each_connect(
         async with broker_of(app.settings, emit=app.events.emit) as broker:
             trusted.write_bytes(secured.stranger.file.read_bytes())
             proxy.cut()
-            await witness.until(ConnectionRetried, 1)
+            await witness.heard(ConnectionRetried, 1)
             trusted.unlink()
-            await witness.until(ConnectionRetried, witness.count(ConnectionRetried) + 2)
+            await witness.heard(ConnectionRetried, witness.count(ConnectionRetried) + 2)
             trusted.write_bytes(secured.authority.file.read_bytes())
-            await witness.until(Connected, 1)
+            await witness.heard(Connected, 1)
             assert await broker.depth("no such queue") is None
     reasons = [each.reason for each in witness.events if isinstance(each, ConnectionRetried)]
     assert "not signed by an authority that is in" in reasons[0]

@@ -15,8 +15,6 @@ from tests.rabbitmq import PrivateNode
 def test_what_is_sent_over_an_outage_is_run_or_raised_though_its_sender_is_killed(
     node: PrivateNode, tmp_path: Path
 ) -> None:
-    """At full size, this is run by hand: see `tests/integration/outage.py`."""
-
     def stop() -> None:
         time.sleep(1)  # RabbitMQ 3.10 loses a quorum queue that is not yet a second old
         node.kill()
@@ -31,5 +29,5 @@ def test_what_is_sent_over_an_outage_is_run_or_raised_though_its_sender_is_kille
         list(side_by_side.map(Outage.happen, outages))
     for outage, became in zip(outages, ("stored", "raised"), strict=True):
         assert outage.problems() == []
-        assert became in outage.became.values(), str(outage)
+        assert became in outage.became.values()
         outage.sweep()

@@ -1,20 +1,10 @@
 """A loop whose function blocks, in a thread or a process; each step is written down."""
 
-import json
 import os
 import time
-from pathlib import Path
 
 from scheduler import Context, Retry, Scheduler
-
-RECORD = Path(os.environ["RECORD"])
-
-
-def note(what: str, **facts: object) -> None:
-    """Append a line; O_APPEND keeps the lines of many processes whole."""
-    with RECORD.open("a") as file:
-        file.write(json.dumps({"what": what, "pid": os.getpid(), **facts}) + "\n")
-
+from tests.integration.record import note
 
 app = Scheduler(os.environ["NAMESPACE"])
 

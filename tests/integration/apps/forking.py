@@ -1,17 +1,15 @@
 """A loop whose runs are in processes that fork; in one of them, once, something is killed."""
 
-import json
 import os
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from scheduler import Context, Retry, Scheduler
 from scheduler.events import Event, RunFinished
+from tests.integration.record import RECORD, die, note
 
-RECORD = Path(os.environ["RECORD"])
 STRUCK = RECORD.with_name("struck")
 MOMENT, VICTIM = os.environ.get("STRIKE", "never never").split()
 
@@ -20,12 +18,6 @@ if os.environ.pop("OWN_GROUP", None):  # the processor: neither its fork server 
     os.environ["PROCESSOR"] = str(os.getpid())
 
 app = Scheduler(os.environ["NAMESPACE"])
-
-
-def note(what: str, **facts: object) -> None:
-    """Append a line; O_APPEND keeps the lines of many processes whole."""
-    with RECORD.open("a") as file:
-        file.write(json.dumps({"what": what, "pid": os.getpid(), **facts}) + "\n")
 
 
 def strike(moment: str, seq: int, forked: int = 0) -> None:
@@ -40,7 +32,7 @@ def strike(moment: str, seq: int, forked: int = 0) -> None:
     note("struck", seq=seq)
     match VICTIM:
         case "child":
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         case "grandchild":
             os.kill(forked, signal.SIGKILL)
         case "server":

@@ -15,7 +15,7 @@ from scheduler.queues.failed import Selection
 from scheduler.sending import CallTask
 from tests.integration.lines.scene import Scene
 
-EVERY, TAKES, APART = "500ms", 1.5, 0.75
+EVERY, TAKES, APART = "300ms", 1, 0.5
 A, B, C = (f"report.{key}" for key in "abc")
 
 
@@ -62,7 +62,7 @@ async def test_a_tick_whose_pod_died_before_its_ack_is_not_run_again_behind_othe
     app, report = reporting(scene)
     operator = scene.operator(app)
     await operator.seeding.seed()
-    await report.start("a", every="1500ms")
+    await report.start("a", every="1s")
     for key in ("b", "c"):
         await report.start(key, every="1h")
     async with scene.pod(app, unacked="report") as pod:
