@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_urlsafe
 from typing import Any, NamedTuple
@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 
 from scheduler.control.loops import loop_named
 from scheduler.control.reports import Effect, Report
-from scheduler.control.rows import Row, row_of_cancelled, row_of_running, whole_row_of_report
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import right_of
 from scheduler.dashboard.acknowledgements import Acknowledgement
@@ -193,7 +192,7 @@ def _on_loops(site: Site, form: Form) -> RequestedAction:
         operation.lines += changes
         operation.expect(len(names))
         found = await _found(site, names, verb)
-        done, rows = list[str](), list[Row]()
+        done = list[str]()
         step = IN_BULK if verb.in_bulk else AT_ONCE
         for begin in range(0, len(names), step):
             operation.check()
@@ -202,17 +201,13 @@ def _on_loops(site: Site, form: Form) -> RequestedAction:
             for name, report in zip(some, reports, strict=True):
                 if isinstance(report, Report):
                     operation.add_line(_text_of(report))
-                    rows.append(whole_row_of_report(report))
                     done += [name] if report.did in UNDOABLE else []
                 elif len(names) == 1:
                     raise report
                 else:
                     operation.fail(f"{name}: {report}")
-                    failure = {"error": type(report).__name__, "message": str(report)}
-                    rows.append({"loop": name, **failure})
             if verb.undone_by and done:
                 operation.undo = verb.undone_by, _undone(site, verb, done, reasons)
-            operation.data = rows[0] if len(names) == 1 else rows
         operation.lines += was_paused
 
     is_one = len(names) == 1
@@ -308,7 +303,6 @@ def _run_beside(site: Site, form: Form) -> RequestedAction:
     async def work(operation: Operation) -> None:
         report = await site.program.verbs.run_beside(await site.program.loops.find(name), args)
         operation.add_line(f"{name}: {report.did.value} once, with {', '.join(args) or 'its own'}")
-        operation.data = whole_row_of_report(report)
 
     return RequestedAction(f"run {name} once", work)
 
@@ -325,7 +319,6 @@ def _send(site: Site, form: Form) -> RequestedAction:
         outbox.use(broker, site.clock)
         id = await outbox.send(name, wire, posting)
         operation.add_line(f"{id} sent, and confirmed by the broker")
-        operation.data = {"task": name, "id": id, "outcome": "sent"}
 
     return RequestedAction(f"send {name}", work)
 
@@ -385,7 +378,6 @@ def _rescheduled(site: Site, do: Callable[[Program], Awaitable[Report]], name: s
         report = await do(site.program)
         if undo is not None and report.did is Effect.RESCHEDULED:
             operation.undo = undo[0], {**undo[1], "undoes": _now(site)}
-        operation.data = whole_row_of_report(report)
         words = wording.schedule_in_words(report.loop.schedule)
         operation.add_line(f"{_text_of(report)}; schedule: {words}")
 
@@ -444,7 +436,7 @@ def _edit(site: Site, form: Form) -> RequestedAction:
 def _purge(site: Site, form: Form) -> RequestedAction:
     which, deletion = form.messages(), token_urlsafe(8)
     purge = partial(FailedQueues.purge, deletion=deletion)
-    work = _on_parked(site, form, which, purge, "deleted", name="purged")
+    work = _on_parked(site, form, which, purge, "deleted")
 
     async def purge_with_undo(operation: Operation) -> None:
         try:
@@ -490,17 +482,13 @@ def _on_parked(
     verb: Callable[..., Awaitable[object]],
     done: str,
     none: str = "It is not parked any more: another visitor was faster.",
-    name: str = "",
 ) -> Work:
     count = form.text("count")
     tasks = [which.task] if which.task in site.app.tasks else [*site.app.tasks]
 
     async def work(operation: Operation) -> None:
-        ids = list[str]()
-
         def tell(parked: ParkedMessage) -> None:
             operation.add_line(f"{done} {parked.id}")
-            ids.append(parked.id)
             operation.check()
 
         if count.isdecimal():
@@ -509,8 +497,6 @@ def _on_parked(
             async with site.watch.taking():
                 await verb(site.program.failed, tasks, which, tell=tell)
         finally:
-            not_found = sorted((which.ids or frozenset()).difference(ids))
-            operation.data = {name or done: ids, "not_found": not_found}
             with suppress(BrokerError):  # the page shows older data then
                 for task in [*site.watch.looks]:
                     await site.watch.look(task)
@@ -581,7 +567,6 @@ def _examine(site: Site, _: Form) -> RequestedAction:
         found = operation.findings = await site.program.doctor.examine()
         wrong = sum(finding.verdict != "ok" for finding in found)
         operation.add_line(f"{len(found)} checks, {wrong} need attention")
-        operation.data = [asdict(finding) for finding in found]
 
     return RequestedAction("examine the broker", work)
 
@@ -591,9 +576,7 @@ def _read_stack(site: Site, form: Form) -> RequestedAction:
 
     async def work(operation: Operation) -> None:
         running = await site.watch.ask({}, stack_of=run)
-        found = [each for each in running.runs if each.stack is not None]
-        operation.data = row_of_running(running, found)
-        operation.stacks = {each.id: each.stack for each in found if each.stack is not None}
+        operation.stacks = {run.id: run.stack for run in running.runs if run.stack is not None}
         operation.add_line("its stack is shown with it")
 
     return RequestedAction(f"read the stack of {run}", work)
@@ -612,7 +595,6 @@ def _cancel(site: Site, form: Form) -> RequestedAction:
         report = await site.program.cancellation.cancel(run, by=form.visitor.name)
         ending = report.ending or "still running, cancellation requested"
         operation.add_line(f"{report.run.id}: {ending}")
-        operation.data = row_of_cancelled(report)
         await site.watch.ask({})
 
     says = "It is not retried; a loop continues with its next tick. Its effects so far remain."

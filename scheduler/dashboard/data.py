@@ -1,4 +1,4 @@
-"""Serve pages and the results of actions as data: the values of their templates, as JSON.
+"""Serve pages as data: the values of their templates, as JSON.
 
 Loops, runs, entries of the journal and parked messages are as the commands print them with --json:
 moments in ISO 8601, durations in seconds. Tokens and messages are left out: their arguments are
@@ -22,13 +22,10 @@ from scheduler.control.rows import (
     row_of_status,
 )
 from scheduler.control.status import Status, status_of
-from scheduler.dashboard.actions import ActionConfirmation, act
-from scheduler.dashboard.forms import Form
-from scheduler.dashboard.operations import Operation, OperationRecord
+from scheduler.dashboard.operations import OperationRecord
 from scheduler.dashboard.picture import LoopPicture
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standings import Standing
-from scheduler.errors import UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LastRun, LoopId
 from scheduler.queues.failed import ParkedMessage
@@ -64,26 +61,6 @@ class PageData:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-
-    async def of_action(self, form: Form) -> tuple[int, Any]:
-        """Run an action; return the code of the response, and what the command prints of it."""
-        try:
-            result = await act(self._site, form)
-        except UsageError as error:
-            return 400, failure(type(error).__name__, f"{error} Nothing was done.")
-        if isinstance(result, ActionConfirmation):
-            why = f"{result.title} {result.says} To confirm, send these fields, too."
-            fields = {"count": result.count, "fields": {**result.frozen, "sure": "yes"}}
-            return 409, failure("NotConfirmed", why) | fields
-        operation = result.operation
-        if not isinstance(operation, Operation) or form.action == "stop":
-            return 200, self.plain(operation)
-        if operation.ended_at is None:
-            return 202, self.plain(operation)
-        done = self.plain(operation.data)
-        if operation.error:
-            return 409, failure(operation.error_type, operation.error) | {"done": done}
-        return 200, done
 
     def plain(self, value: Any) -> Any:
         """Return a value as JSON can hold it."""

@@ -102,14 +102,10 @@ class Operation(OperationRecord):
 
     Attributes:
         shown: set once the visitor watches it, before its end.
-        data: its result, as commands print it.
-        error_type: the name of the exception that ended it.
     """
 
     shown: asyncio.Event = field(default_factory=asyncio.Event)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    data: Any = None
-    error_type: str = ""
 
     def expect(self, total: int) -> None:
         """Set the total; if it is large, the visitor watches the progress."""
@@ -285,9 +281,8 @@ class DashboardOperations:
             operation.error = INTERRUPTED
             raise
         except SchedulerError as error:
-            operation.error, operation.error_type = str(error), type(error).__name__
+            operation.error = str(error)
         except Exception as error:
-            operation.error_type = type(error).__name__
             logging.getLogger(__name__).exception("%s failed", operation.what)
             operation.error = f"Failed, see the log: {type(error).__name__}: {error}"
         finally:

@@ -228,9 +228,6 @@ class Routes:
             form = Form(request.path_params["action"], visitor, fields)
         if not is_allowed(self._site, form):
             return _refused(request, f"{visitor.name} may not do this here. Nothing was done.")
-        if _wants_data(request):
-            code, data = await self._data.of_action(form)
-            return JSONResponse(data, code, headers=HEADERS)
         try:
             result = await act(self._site, form)
         except UsageError as error:

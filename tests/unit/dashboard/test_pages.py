@@ -685,58 +685,6 @@ async def test_loops_that_are_not_judged_are_counted(
         assert ">3</a>" in await browser.see("/tasks")
 
 
-async def test_an_action_answers_as_its_command_prints_where_that_is_accepted(
-    shop: Stage,
-) -> None:
-    await parked(shop, "+491")
-    (message,) = await shop.parked()
-
-    async def told(action: str, code: int = 200, **fields: str) -> Any:
-        answer = await browser.post(action, fields, accept="application/json")
-        assert answer.status_code == code, answer.text
-        return answer.json()
-
-    async with browsing(shop) as browser:
-        paused = await told("pause", loop="report", reason="audit")
-        schedule = {"schedule": "every 10s", "override": None}
-        effect: Row = {"did": "paused", "due_at": None, "not_confirmed_by": []}
-        assert paused == {"loop": "report", **schedule, **effect}
-        question = await told("resume", 409, loops="report\nimport_orders")
-        assert question["error"] == "NotConfirmed"
-        assert "Resume 2 loops?" in question["message"]
-        assert question["count"] == 2
-        both = await told("resume", **question["fields"])
-        assert [(each["loop"], each["did"]) for each in both] == [
-            ("report", "resumed"),
-            ("import_orders", "not paused"),
-        ]
-        missing = await told("pause", 409, loop="nobody")
-        assert missing["error"] == "UnknownLoop"
-        assert "There is no loop" in missing["message"]
-        assert (await told("send", 400, task="nothing"))["error"] == "UsageError"
-        number: dict[str, Any] = {"arg.phone": "+1"}
-        sent = await told("send", task="send_sms", **number)
-        assert (sent["task"], sent["outcome"]) == ("send_sms", "sent")
-        purged = await told("purge", id=message.id, sure="yes")
-        assert purged == {"purged": [message.id], "not_found": []}
-        assert {each["verdict"] for each in await told("examine")} >= {"ok"}
-    async with browsing(shop, read_only=True) as browser:
-        assert (await told("pause", 403, loop="report"))["error"] == "AccessRefused"
-
-
-async def test_an_action_that_takes_long_is_followed_as_data(shop: Stage) -> None:
-    await parked(shop, *(f"+49{number}" for number in range(20)))
-    async with browsing(shop) as browser:
-        slow = {"task": "send_sms", "rate": "1/s", "sure": "yes", "back": "/failed"}
-        answer = await browser.post("replay", slow, accept="application/json")
-        assert answer.status_code == 202
-        assert answer.json()["state"].endswith(" done")
-        await asyncio.sleep(20)
-        page = f"/failed?done={answer.json()['id']}"
-        answer = await browser.get(page, accept="application/json")
-        assert answer.json()["operation"]["state"] == "done"
-
-
 async def test_a_chart_has_axes_units_and_marks(shop: Stage) -> None:
     async with browsing(shop) as browser, shop.processor():
         await browser.press("pause", loop="import_orders")
@@ -1057,6 +1005,8 @@ async def test_what_one_process_has_done_is_shown_by_another(shop: Stage) -> Non
         answer = await browser.post("pause", {"loop": "report", "reason": "audit", "back": "/"})
         page = await other.see(answer.headers["location"])
         assert "report: paused" in page
+        told = await other.get(answer.headers["location"], accept="application/json")
+        assert told.json()["operation"]["lines"] == ["report: paused"]
         fields = dict(re.findall(r'name="(loops|sure)" value="([^"]*)"', page))
         assert "report: resumed" in await other.press("resume", **fields)  # by its button Undo
         assert "checks, " in await browser.press("examine", back="/doctor")
@@ -1145,6 +1095,8 @@ async def test_nobody_is_shown_nothing(shop: Stage) -> None:
     async with browsing(shop, access=lambda _: None) as browser:
         for path in (*PATHS, "/live/x/loops", "/nowhere"):
             assert "report" not in await browser.see(path, 403)
+        told = (await browser.get("/loops", accept="application/json")).json()
+        assert told["error"] == "AccessRefused"
         assert (await browser.post("pause", {"loop": "report"})).status_code == 403
 
 
