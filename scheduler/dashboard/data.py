@@ -113,7 +113,6 @@ class PageData:
             "in_code": standing.in_code,
             "is_failing": standing.is_failing,
             "failed_attempts": standing.failed_attempts,
-            "was_late": standing.was_late,
         }
 
     def _status(self, standing: Standing) -> Status | None:

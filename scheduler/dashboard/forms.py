@@ -81,7 +81,6 @@ class Filter:
     Attributes:
         q: words in names.
         failing: "1": only those whose last run has failed.
-        late: "1": only those of which a run of the last day began seriously late.
         by: "task": in groups; "loop": one by one; empty: in groups if there are many.
     """
 
@@ -89,7 +88,6 @@ class Filter:
     page: int = 1
     state: str = ""
     failing: str = ""
-    late: str = ""
     task: str = ""
     sort: str = "name"
     by: str = ""
@@ -103,7 +101,6 @@ class Filter:
             page=_page(query.get("page", "")),
             state=state if state in list(Where) else "",
             failing="1" if query.get("failing") else "",
-            late="1" if query.get("late") else "",
             task=query.get("task", "")[:100],
             sort=sort if sort in {*SORTS, *TASK_SORTS} else "name",
             by=by if (by := query.get("by", "")) in ("task", "loop") else "",
@@ -120,7 +117,7 @@ class Filter:
 
     @property
     def is_all(self) -> bool:
-        return not (self.q or self.state or self.failing or self.late or self.task)
+        return not (self.q or self.state or self.failing or self.task)
 
     def choose_names(self, names: Iterable[str]) -> list[str]:
         """Return the selected names, of all pages."""
@@ -150,7 +147,7 @@ class Filter:
         self, works: Mapping[str, Workload], standings: Iterable[Standing]
     ) -> list[Workload]:
         """Return the tasks with selected loops, of all pages."""
-        if self.state or self.failing or self.late or self.task:
+        if self.state or self.failing or self.task:
             having = {each.loop.id.task for each in standings if self._has(each)}
         else:
             having = works.keys()
@@ -162,7 +159,6 @@ class Filter:
             self.state in ("", standing.state.value)
             and self.task in ("", standing.loop.id.task)
             and not (self.failing and not standing.is_failing)
-            and not (self.late and standing.was_late is None)
         )
 
 

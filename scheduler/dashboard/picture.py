@@ -95,7 +95,6 @@ class LoopPicture:
         is_large: whether the carry of the token was too large to be kept.
         runs: the last of them, oldest first.
         acts: operations on it, and its parked messages, oldest first.
-        latest: the run of the last day that began latest after its time.
     """
 
     id: LoopId
@@ -104,7 +103,6 @@ class LoopPicture:
     is_large: bool = False
     runs: list[PastRun] = field(default_factory=list[PastRun])
     acts: list[JournalEntry] = field(default_factory=list[JournalEntry])
-    latest: PastRun | None = None
     succeeded_at: datetime | None = None
 
     @property
@@ -151,16 +149,7 @@ class LoopPicture:
         if run.last.ending is Ending.SUCCEEDED:
             self.succeeded_at = max(self.succeeded_at or run.started_at, run.started_at)
         del self.runs[:-RUNS_KEPT]
-        if run.attempt == 1 and run.last.ending is not Ending.SKIPPED:
-            self._note_lateness(run)
         return True
-
-    def _note_lateness(self, run: PastRun) -> None:
-        known = self.latest
-        if known is None or known.last.late <= run.last.late:
-            self.latest = run
-        elif run.started_at - known.started_at > DAY:
-            self.latest = max(self.runs, key=lambda each: each.last.late)
 
 
 class Picture:

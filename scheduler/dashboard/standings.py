@@ -11,7 +11,7 @@ from math import ceil
 
 from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where, due_at_of, put_of, where
-from scheduler.dashboard.picture import DAY, FAILED, MINUTE, RUNS_KEPT, LoopPicture, Picture
+from scheduler.dashboard.picture import FAILED, MINUTE, RUNS_KEPT, LoopPicture, Picture
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.queues.entries import RosterEntry
@@ -37,7 +37,6 @@ MARKS = {
 """The shape of each state."""
 MEANINGS = {where: f"{where.meaning[0].upper()}{where.meaning[1:]}." for where in Where}
 AT_REST = (Where.WAITING, Where.PAUSED, Where.UNSEEDED, Where.REMOVED)
-VERY_LATE = timedelta(minutes=1)
 SETTLED = (Where.WAITING, Where.PAUSED, Where.UNSEEDED, Where.REMOVED, Where.UNHEARD)
 """The states that last until a message, or the next time of the loop."""
 AT_ONCE = 1_000  # other loops, that are judged each time
@@ -56,7 +55,6 @@ class Standing:
     Attributes:
         schedule: as it was seeded.
         failures: how many of its last attempts have failed, in a row.
-        was_late: how late a run of the last day began, if seriously so.
         task_pause: the entry that pauses its task, if the loop is not paused itself.
     """
 
@@ -66,7 +64,6 @@ class Standing:
     schedule: Schedule
     in_code: bool
     failures: int
-    was_late: timedelta | None = None
     task_pause: RosterEntry | None = None
 
     @property
@@ -137,14 +134,10 @@ class Standings:
         loop = standing.loop
         if standing.state not in SETTLED:
             return next_time
-        ends = [FOR_EVER]
         if standing.state is Where.WAITING and loop.listed is not None:
             put = None if loop.token is None else put_of(loop.token)
-            if due_at := due_at_of(loop.listed, put, self._of_tasks[loop.id.task]):
-                ends.append(due_at)
-        if standing.was_late is not None and loop.latest is not None:
-            ends.append(loop.latest.started_at + DAY)
-        return min(ends)
+            return due_at_of(loop.listed, put, self._of_tasks[loop.id.task]) or FOR_EVER
+        return FOR_EVER
 
     def _standing(self, name: LoopId, now: datetime) -> Standing | None:
         """Judge one loop; None: there is none of this name, or no longer."""
@@ -163,9 +156,8 @@ class Standings:
         timeout = task.timeout if task else DEFAULT_TASK_TIMEOUT
         state = state_of(loop, now, depth, timeout, listing.of_task(name.task))
         in_code = code is not None or (bool(name.key) and task is not None)
-        late, failures = _lateness(loop, now), _failures(loop)
         pause = None if loop.is_paused else listing.pause_of(name.task)
-        return Standing(str(name), state, loop, schedule, in_code, failures, late, pause)
+        return Standing(str(name), state, loop, schedule, in_code, _failures(loop), pause)
 
 
 def state_of(
@@ -191,13 +183,6 @@ def _failures(loop: LoopPicture) -> int:
             break
         count += 1
     return count
-
-
-def _lateness(loop: LoopPicture, now: datetime) -> timedelta | None:
-    latest = loop.latest
-    if latest is None or latest.last.late <= VERY_LATE or now - latest.started_at > DAY:
-        return None
-    return latest.last.late
 
 
 @dataclass(slots=True)
@@ -275,13 +260,9 @@ def workloads(
     return found
 
 
-def count_unjudged(standings: Iterable[Standing], listing: Listing) -> int:
-    """Count the loops of the roster that are not judged: there are too many."""
-    listed = (each.loop.listed for each in standings)
-    judged = sum(each is not None and not each.is_gone for each in listed)
-    tasks = [task for task in listing.counts if task != SUPERVISION.task]
-    there = sum(map(listing.count_of, tasks))
-    return max(there - judged, 0)
+def count_listed(listing: Listing) -> int:
+    """Count the loops of the roster."""
+    return sum(listing.count_of(task) for task in listing.counts if task != SUPERVISION.task)
 
 
 def _percentile(values: Sequence[timedelta], share: int) -> timedelta | None:

@@ -17,7 +17,7 @@ from scheduler.dashboard.standings import (
     Standing,
     Workload,
     capped,
-    count_unjudged,
+    count_listed,
     workloads,
 )
 from scheduler.dashboard.watch import Roll, Watch, parked_in
@@ -207,7 +207,6 @@ class HealthVerdict:
         more: further problems, and what is worth knowing.
         level: "ok", "hold" (all problems are acknowledged), "off" (something is not known yet),
             "warn" or "bad".
-        late: the number of loops with a seriously late run in the last day.
         calls: the outcomes of calls, for tasks of which at least as many fail as succeed.
     """
 
@@ -216,7 +215,6 @@ class HealthVerdict:
     counts: Mapping[Where, int]
     more: str = ""
     level: str = "ok"
-    late: int = 0
     calls: Mapping[str, CallTotals] = field(default_factory=dict[str, CallTotals])
     failures: Sequence[Failure] = ()
 
@@ -236,7 +234,6 @@ def verdict_of(
     """
     troubles = list(_troubles(standings, failures))
     counts = Counter(standing.state for standing in standings)
-    late = sum(standing.was_late is not None for standing in standings)
     failing = {task: totals for task, totals in calls.items() if totals.is_failing}
     parked = Counter[str]()
     for each in failures:
@@ -275,7 +272,6 @@ def verdict_of(
         counts,
         " ".join([*rest, *notes]),
         problems[0][1] if problems else "ok",
-        late,
         failing,
         failures,
     )
@@ -492,10 +488,8 @@ class Judgement:
     @cached_property
     def total(self) -> int:
         """Count all loops, of which too many are not judged."""
-        standings, picture = self.standings, self._picture
-        return len(standings) + (
-            count_unjudged(standings, picture.listing) if picture.is_full else 0
-        )
+        listed = count_listed(self._picture.listing) if self._picture.is_full else 0
+        return max(len(self.standings), listed)
 
     @cached_property
     def failing(self) -> int:
