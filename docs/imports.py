@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from docs.tables import table
 from scheduler.importing.celery import read_celery
 from scheduler.importing.crontab import read_cronjobs, read_crontab
-from scheduler.importing.writing import NO_LIMIT, Found, code_of
+from scheduler.importing.writing import NO_FOLDER, NO_LIMIT, Found, code_of
 
 ALWAYS = ("cron goes by", "the words after the times are")
 LINES = (
@@ -21,7 +21,6 @@ LINES = (
     "0 */5 * * * * work",
     "0 0 30 2 * work",
     "* * * * * root work",
-    "* * * * * bin/work",
     "* * * * * mail ops%Dear all,%bye",
     "SHELL=/bin/bash",
     "HOME=/srv",
@@ -153,7 +152,7 @@ def _rows(
 
 def _here(found: Found, usual: Work | None) -> str:
     """How it differs from what is usual."""
-    left = [note.text for note in found.left if note.text != NO_LIMIT]
+    left = [note.text for note in found.left if note.text not in (NO_LIMIT, NO_FOLDER)]
     told = [f"*{text}*" for text in left if not text.startswith(ALWAYS)]
     if not found.jobs or any("left out" in note.text for note in found.notes):
         return "; ".join(told)

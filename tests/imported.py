@@ -8,7 +8,7 @@ from types import ModuleType
 from scheduler import Scheduler
 from scheduler.importing.celery import read_celery
 from scheduler.importing.crontab import read_cronjobs, read_crontab
-from scheduler.importing.writing import NO_LIMIT, Found, ImportedJob, code_of
+from scheduler.importing.writing import NO_FOLDER, NO_LIMIT, Found, ImportedJob, code_of
 
 FORMS = Path(__file__).parent / "unit/importing/forms"
 
@@ -41,8 +41,8 @@ def job_of(found: Found, name: str) -> ImportedJob:
 
 
 def notes_of(found: Found) -> list[str]:
-    """Return the notes, but for that of the time limit, which most have."""
-    return [str(note) for note in found.left if note.text != NO_LIMIT]
+    """Return the notes, but for those of the time limit and the folder, which most have."""
+    return [str(note) for note in found.left if note.text not in (NO_LIMIT, NO_FOLDER)]
 
 
 def module_of(found: Found, folder: Path) -> ModuleType:

@@ -19,7 +19,6 @@ from scheduler.importing.writing import (
     SourceLine,
     Unknown,
     noting,
-    relative_path,
 )
 from scheduler.tasks.retries import Retry
 from scheduler.timing.crontab import NICKNAMES
@@ -163,7 +162,7 @@ def _job(line: _Line, setting: _Setting, with_user: bool) -> ImportedJob:
         raise ScheduleError("there is no command after the user")
     if with_user:
         user, command = [*command.split(None, 1), ""][:2]
-    notes = [Note(line.place, detail) for detail in _misread(line, setting, user, command)]
+    notes = [Note(line.place, detail) for detail in _misread(line, user, command)]
     command, stdin = _split(command)
     if stdin:
         said = "what follows a `%` is read by the command, as cronie has it; others pass it on"
@@ -184,7 +183,7 @@ def _job(line: _Line, setting: _Setting, with_user: bool) -> ImportedJob:
     )
 
 
-def _misread(line: _Line, setting: _Setting, user: str, command: str) -> Iterator[str]:
+def _misread(line: _Line, user: str, command: str) -> Iterator[str]:
     """Note the changes that a job may depend on."""
     if user:
         yield f"it ran as {user}: it runs as the user of the processor"
@@ -192,9 +191,6 @@ def _misread(line: _Line, setting: _Setting, user: str, command: str) -> Iterato
         yield "the command begins with a flag, which some crons read"
     if "?" in line.text.removesuffix(command):
         yield "`?` is taken as `*`, as programs do that know it"
-    if "HOME" not in setting.environment and (path := relative_path(command)):
-        said = "starts at the processor's folder, not at the user's home: set cwd="
-        yield f"the path {path!r} {said}"
 
 
 def _schedule(when: str, tz: str) -> Cron:
@@ -454,9 +450,6 @@ class _CronJob:
             needs = [f"{name} {each!r}" for name, each in given.items() if each]
             needed = f", with {', '.join(needs)}" if needs else ""
             return Unknown(f"Write the entrypoint of {image} here{needed}.")
-        if not container["workingDir"].text and (path := relative_path(" ".join(words))):
-            said = f"{path!r} starts at the processor's folder, not at the image's: set cwd="
-            self._note(container, said)
         grace, name = timedelta(seconds=10), "terminationGracePeriodSeconds"
         if (given := self._pod[name]).number is not None:
             grace = _seconds(given, name)

@@ -9,7 +9,6 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 from scheduler.errors import ScheduleError
@@ -21,14 +20,7 @@ from scheduler.timing.schedules import Cron, Recurring, options_of
 NO_RETRY = Retry(0)
 BY_HAND = "the schedule never fires, so this is a task: send a message to start it"
 NO_LIMIT = "these files set no time limit: here, TIMEOUT ends a run after 10 minutes"
-# `cd` to an absolute folder, and words that are relative paths.
-_AT_HOME = re.compile(r"""[(\s]*cd\s+["']?[/~$]""")
-_RELATIVE = re.compile(
-    r"(?!-)\.{0,2}[\w-][\w.-]*/[\w./-]*|\.{1,2}/[\w./-]+|[\w-]+\.(?:py|sh|php|rb|pl|js)"
-)
-_TARGET = re.compile(
-    r"""(?:^|[^>&])>{1,2}\s*(?![/~$"'&>])([^\s;&|>)]+)|\bcd\s+(?![/~$"'-])([^\s;&|)]+)"""
-)
+NO_FOLDER = "commands start in the folder of the processor: cwd= sets another one"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -138,22 +130,20 @@ class Found:
     notes: Sequence[Note] = ()
 
     @property
+    def of_files(self) -> list[Note]:
+        """Return the notes that belong to no job; what jobs lack is noted at the first of them."""
+        unlimited = [Note(job.place, NO_LIMIT) for job in self.jobs if job.timeout is None]
+        homeless = [
+            Note(job.place, NO_FOLDER)
+            for job in self.jobs
+            if isinstance(job.action, Command) and job.action.folder is None
+        ]
+        return sorted([*self.notes, *unlimited[:1], *homeless[:1]])
+
+    @property
     def left(self) -> list[Note]:
         """Return everything that is not carried over unchanged."""
-        unlimited = [Note(job.place, NO_LIMIT) for job in self.jobs if job.timeout is None][:1]
-        of_jobs = (note for job in self.jobs for note in job.notes)
-        return sorted([*self.notes, *unlimited, *of_jobs])
-
-
-def relative_path(command: str) -> str:
-    """Return the first path of a command that depends on its working folder; else, ""."""
-    if _AT_HOME.match(command):
-        return ""
-    pairs = pairwise(["", *command.split()])
-    words = (word.strip("\"'();") for before, word in pairs if not before.endswith(":"))
-    targets = ("".join(filter(None, match)) for match in _TARGET.findall(command))
-    found = [*targets, *(word for word in words if _RELATIVE.fullmatch(word))]
-    return found[0] if found else ""
+        return sorted([*self.of_files, *(note for job in self.jobs for note in job.notes)])
 
 
 LONGEST_NAME = 50
@@ -217,7 +207,6 @@ REMARKS = {
         "What a command prints goes where the processor's output goes; nothing is mailed.",
         "A command that fails is parked: `scheduler failed list` shows it.",
         "Commands have the environment of the processor, not the small one of cron.",
-        "Commands start in the folder of the processor, not in the home of a user: cwd= sets it.",
     ),
     "cronjob": (
         "Commands run within the processor: they share its image, rights, volumes and memory.",
@@ -274,10 +263,10 @@ def _head(found: Found, names: Mapping[int, str]) -> Iterator[str]:
     yield from comment(f"From {files}. Other than there:")
     for remark in REMARKS[found.kind]:
         yield from comment(remark, bullet="- ")
-    if found.notes:
+    if found.of_files:
         yield "#"
         yield from comment("Not carried over, besides the notes below:")
-        for note in sorted(found.notes):
+        for note in found.of_files:
             yield from comment(str(note), bullet="- ")
     if paused := [names[id(job)] for job in found.jobs if job.paused]:
         yield "#"
@@ -335,7 +324,7 @@ def _shared_environments(jobs: Iterable[ImportedJob]) -> dict[str, Mapping[str, 
 def _constants(found: Found, shared: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     yield f"app = Scheduler({found.namespace!r})"
     if any(job.timeout is None for job in found.jobs):
-        yield from comment(f"{NO_LIMIT}. Keep it below the broker's consumer_timeout, 30 minutes.")
+        yield "# Keep it below the broker's consumer_timeout, 30 minutes."
         yield f"TIMEOUT = {format_duration(TIMEOUT)!r}"
     for name, environment in shared.items():
         yield f"{name} = {environment!r}"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.importing.writing import NO_LIMIT
+from scheduler.importing.writing import NO_FOLDER, NO_LIMIT
 from tests.acceptance.conftest import CommandLine
 from tests.imported import form
 
@@ -80,6 +80,7 @@ def test_several_files_are_one_app(offline: CommandLine, tmp_path: Path) -> None
     done = offline("import", "crontab", "one", "two", "--namespace", "night", "--tz", "Asia/Tokyo")
     assert done.err.splitlines() == [
         "2 loops; not carried over, or not as it was:",
+        f"  one:1: {NO_FOLDER}",
         f"  one:1: {GUESS}",
         f"  one:1: {NO_LIMIT}",
         f"  two:1: {GUESS}",
@@ -96,9 +97,7 @@ def test_json_has_the_code_and_what_is_left(offline: CommandLine) -> None:
     ast.parse(found["code"])
     assert (found["loops"], found["tasks"], found["written"]) == (1, 0, None)
     assert [(each["file"], each["line"]) for each in found["left"]] == [
-        ("stdin", 1),
-        ("stdin", 1),
-        ("stdin", 1),
+        *[("stdin", 1)] * 4,
         ("stdin", 2),
     ]
 

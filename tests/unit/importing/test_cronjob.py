@@ -66,12 +66,6 @@ def test_a_schedule_that_there_cannot_be_is_told(schedule: str) -> None:
     assert len(found.jobs) == 1
 
 
-def test_a_path_that_depends_on_the_folder_is_told() -> None:
-    said = "'bin/work' starts at the processor's folder, not at the image's: set cwd="
-    assert of_container(command=["bin/work"])[1] == [f"jobs.yaml:13: {said}"]
-    assert of_container(command=["bin/work"], workingDir="/srv")[1] == []
-
-
 def test_a_number_that_is_none_is_told() -> None:
     found = read(manifest(startingDeadlineSeconds="60", suspend="no"))
     assert [note.partition(": ")[2] for note in notes_of(found)] == [

@@ -5,7 +5,7 @@ import pytest
 from scheduler import Cron
 from scheduler.errors import UsageError
 from scheduler.importing.crontab import SIX, read_crontab
-from scheduler.importing.writing import BY_HAND, NO_LIMIT, Command, ImportedJob
+from scheduler.importing.writing import BY_HAND, NO_FOLDER, NO_LIMIT, Command, ImportedJob
 from tests.imported import KINDS, notes_of
 
 
@@ -63,6 +63,8 @@ def test_settings_hold_for_the_lines_below() -> None:
     found = read_crontab("HOME=/srv\n0 * * * * bin/x\n", "crontab", tz="UTC", users=False)
     assert command_of(found.jobs[0]).folder == "/srv"
     assert [note.text for note in found.left] == [NO_LIMIT]
+    found = read_crontab("0 * * * * bin/x\nHOME=/srv\n", "crontab", tz="UTC", users=False)
+    assert [note.text for note in found.left] == [NO_FOLDER, NO_LIMIT]
     assert second.schedule == Cron("0 0 * * *", tz="Asia/Tokyo", catch_up="skip")
 
 
@@ -120,13 +122,6 @@ def test_whether_there_are_users_is_told_by_the_looks(
         ("0 0 9 ? * 1-5 x", SIX),
         ("0 0 12 1 1 ? 2030 x", SIX),
         ("TZ=Asia/Tokyo", "TZ is of commands alone"),
-        ("0 * * * * bin/x", "'bin/x' starts at the processor's folder"),
-        ("0 * * * * cd shop && ./x", "'shop' starts at the processor's folder"),
-        ("0 * * * * x > log.txt", "'log.txt' starts at the processor's folder"),
-        (
-            "0 * * * * su -s/bin/sh -c 'python jobs.py'",
-            "'jobs.py' starts at the processor's folder",
-        ),
         ("0 * * * * date +%F", "what follows a `%` is read by the command"),
         ("0 * * * * -q x", "the command begins with a flag"),
         ("0 0 * * 8 x", "the day of week field is not understood: '8'"),
@@ -147,21 +142,6 @@ def test_in_a_zone_that_there_is_not_nothing_runs() -> None:
     assert found.jobs == []
     assert note.startswith("crontab:2: left out, '@daily x': ")
     assert "Mars/Dome" in note
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "cd /srv && ./x > log",
-        "(cd ~/x; make)",
-        "x > /dev/null 2>&1",
-        "curl https://a.b/c",
-        "curl -H 'Accept: text/plain' -H 'X: a/b' /c",
-        "[ -x /a ]",
-    ],
-)
-def test_a_command_with_absolute_paths_needs_no_folder(command: str) -> None:
-    assert notes_of(read_crontab(f"0 * * * * {command}", "crontab", tz="UTC", users=False)) == []
 
 
 def test_that_the_zone_is_not_known_is_told() -> None:
