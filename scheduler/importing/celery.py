@@ -369,23 +369,17 @@ class _App:
         seen: dict[Any, Bound] = {}
         for table in {id(each.value): each for each in self._settings.tables}.values():
             if isinstance(table.value, TableValue):
-                own = dict(table.value.entries)
-                for key in [key for key in own if key in seen]:
-                    if is_same(seen[key].value, own[key].value):
-                        del own[key]
-                    else:
-                        detail = f"{key!r} is in two tables: {seen[key].place} has it, too"
-                        self.notes.append(Note(own[key].place, detail))
-                apart = own.keys() - seen.keys()
-                if seen and len(apart) == len(table.value.entries) and apart:
+                entries = table.value.entries
+                both = [
+                    key
+                    for key, each in seen.items()
+                    if key in entries and is_same(entries[key].value, each.value)
+                ]
+                if len(both) < len(seen):
                     first = next(iter(seen.values())).place
                     detail = f"beat_schedule: {first} is in another table: Celery reads one of them"
                     self.notes.append(Note(table.place, detail))
-                if seen and not table.value.entries and table.value.is_whole:
-                    detail = (
-                        "beat_schedule: it is empty here, and entries of other tables are taken"
-                    )
-                    self.notes.append(Note(table.place, detail))
+                own = {key: each for key, each in entries.items() if key not in both}
                 seen |= own
                 table = Bound(TableValue(own, table.value.missing), table.place, table.notes)
             yield from entries_of(table, self.notes)

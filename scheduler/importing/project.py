@@ -223,13 +223,10 @@ class Follower(Evaluator):
             self.state.step()
             self.project.executed.add(statement)
             later = statements[number + 1 :] if _may_leave(statement) else ()
-            match statement:
-                case ast.If():
-                    left = self._if(statement, later)
-                case ast.Match():
-                    left = self.block([*_as_conditions(statement), *later])
-                case _:
-                    later, left = (), self._statement(statement)
+            if isinstance(statement, ast.If):
+                left = self._if(statement, later)
+            else:
+                later, left = (), self._statement(statement)
             if left is not None or later:
                 return left
         return None
@@ -240,6 +237,13 @@ class Follower(Evaluator):
                 return self._for(statement)
             case ast.While(test, body):
                 return self._perhaps(f"while {shown_source(test)}", body)
+            case ast.Match(subject, cases):
+                of = shown_source(subject)
+                lefts = [
+                    self._perhaps(f"case {shown_source(each.pattern)} of {of}", each.body)
+                    for each in cases
+                ]
+                return next(filter(None, lefts), None)
             case ast.Try() | ast.TryStar():
                 return self._try(statement)
             case ast.With(items, body) | ast.AsyncWith(items, body):
@@ -390,29 +394,10 @@ class Follower(Evaluator):
                 pass
 
 
-def _as_conditions(node: ast.Match) -> list[ast.stmt]:
-    """Return the statements that a `match` stands for; a pattern is a condition of its own."""
-    otherwise: list[ast.stmt] = []
-    for case in reversed(node.cases):
-        match case:
-            case ast.match_case(ast.MatchAs(None), None):
-                otherwise = case.body
-                continue
-            case ast.match_case(ast.MatchValue(value), None):
-                test: ast.expr = ast.Compare(node.subject, [ast.Eq()], [value])
-            case _:
-                test = ast.Name(
-                    f"case {shown_source(case.pattern)} of {shown_source(node.subject)}"
-                )
-        ast.copy_location(test, node.subject)
-        otherwise = [ast.copy_location(ast.If(test, case.body, otherwise), node)]
-    return otherwise
-
-
 @cache
 def _may_leave(statement: ast.stmt) -> bool:
     """Return whether a condition may end its block."""
-    return isinstance(statement, ast.If | ast.Match) and any(
+    return isinstance(statement, ast.If) and any(
         isinstance(each, LEAVING) for each in ast.walk(statement)
     )
 
