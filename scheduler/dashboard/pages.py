@@ -107,7 +107,6 @@ def overview(site: Site, query: Query) -> Context:
     newest = max(known, key=lambda each: each.first_at or now, default=None)
     return {
         "verdict": verdict,
-        "vitals": site.judged.vitals,
         "newest": newest,
         "after": _rollout_before(site, newest.first_at if newest else None),
         "most": MOST_TROUBLES,

@@ -205,7 +205,7 @@ class Site:
     def badges(self) -> Mapping[str, tuple[str, str]]:
         """Return the count next to each page in the menu, and its level."""
         judged, running, parked = self.judged, self.watch.running, self.parked
-        processors = judged.vitals[2]
+        processors = judged.verdict.vitals[2]
         failing = judged.failing
         loops = (f"{failing:,}", "bad") if failing else (f"{judged.total:,}", "")
         problem = "" if processors.level in ("ok", "off") else processors.level

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from types import MappingProxyType
 
 from scheduler.control.loops import Where
 from scheduler.dashboard import wording
@@ -199,6 +198,25 @@ def _urgency(failure: Failure) -> tuple[bool, int, int, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Vital:
+    """Judge one of the four: loops, calls, processors, the broker.
+
+    Attributes:
+        level: "off": not known yet.
+        says: the fact.
+        more: its context.
+        problems: sentences for the verdict, each with its level.
+    """
+
+    what: str
+    path: str
+    level: str
+    says: str
+    more: str = ""
+    problems: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class HealthVerdict:
     """Summarize everything: a sentence, the problems, and the number of loops in each state.
 
@@ -207,88 +225,48 @@ class HealthVerdict:
         more: further problems, and what is worth knowing.
         level: "ok", "hold" (all problems are acknowledged), "off" (something is not known yet),
             "warn" or "bad".
-        calls: the outcomes of calls, for tasks of which at least as many fail as succeed.
     """
 
     sentence: str
+    more: str
+    level: str
+    vitals: Sequence[Vital]
     troubles: Sequence[Trouble]
     counts: Mapping[Where, int]
-    more: str = ""
-    level: str = "ok"
-    calls: Mapping[str, CallTotals] = field(default_factory=dict[str, CallTotals])
-    failures: Sequence[Failure] = ()
+    failures: Sequence[Failure]
 
 
 def verdict_of(
     standings: Sequence[Standing],
-    calls: Mapping[str, CallTotals] = MappingProxyType({}),
     failures: Sequence[Failure] = (),
-    delays: Sequence[str] = (),
+    others: Sequence[Vital] = (),
     notes: Iterable[str] = (),
-    around: Sequence[tuple[str, str]] = (),
 ) -> HealthVerdict:
-    """Judge loops, recent calls and failures; delays and notes are further sentences.
-
-    Args:
-        around: the problems of processors and the broker, each with its level.
-    """
+    """Judge loops, together with the vitals of calls, processors and the broker."""
     troubles = list(_troubles(standings, failures))
     counts = Counter(standing.state for standing in standings)
-    failing = {task: totals for task, totals in calls.items() if totals.is_failing}
-    parked = Counter[str]()
-    for each in failures:
-        if not each.loops and each.task not in failing:
-            parked[each.task] += each.parked
     loops = _sentence(standings, troubles, counts)
-    problems = [
-        *around,
-        *([(loops, worst_of(each.level for each in troubles))] if troubles else []),
-        *(
-            _of_calls(
-                f"{counted(totals.lost, 'call')} of {task} failed in the last 15 minutes",
-                is_acknowledged(task, failures),
-            )
-            for task, totals in failing.items()
-        ),
-        *(
-            _of_calls(
-                f"{counted(count, 'message')} of {task} {'is' if count == 1 else 'are'} parked, "
-                "and no run has succeeded since",
-                is_acknowledged(task, failures),
-            )
-            for task, count in parked.items()
-        ),
-        *((delay, "warn") for delay in delays),
-    ]
+    vitals = [_vital_of_loops(standings, troubles, counts, loops), *others]
+    # A broker that is away explains the rest.
+    problems = [problem for vital in reversed(vitals) for problem in vital.problems]
     problems.sort(key=lambda problem: -LEVELS.index(problem[1]))
     said = [sentence for sentence, _ in problems]
-    if troubles or not problems:
-        first, rest = said[:CLAUSES] or [loops], said[CLAUSES:]
-    else:
-        first, rest = said[:CLAUSES], [*said[CLAUSES:], loops]
+    first, rest = said[:CLAUSES] or [loops], said[CLAUSES:]
+    if loops not in (*first, *rest):
+        rest.append(loops)
     return HealthVerdict(
         " ".join(first),
-        troubles,
-        counts,
         " ".join([*rest, *notes]),
         problems[0][1] if problems else "ok",
-        failing,
+        vitals,
+        troubles,
+        counts,
         failures,
     )
 
 
-def is_acknowledged(task: str, failures: Iterable[Failure]) -> bool:
-    """Return whether all failures of a task are acknowledged."""
-    of_task = [each.acknowledged is not None for each in failures if each.task == task]
-    return bool(of_task) and all(of_task)
-
-
 def worst_of(levels: Iterable[str]) -> str:
     return max(levels, key=LEVELS.index, default=LEVELS[0])
-
-
-def _of_calls(sentence: str, is_known: bool) -> tuple[str, str]:
-    return (f"{sentence} (acknowledged).", "hold") if is_known else (f"{sentence}.", "bad")
 
 
 def _troubles(standings: Sequence[Standing], failures: Iterable[Failure]) -> Iterator[Trouble]:
@@ -325,31 +303,17 @@ def _sentence(
     return f"Of {counted(len(standings), 'loop')}, {listed(parts)}."
 
 
-@dataclass(frozen=True, slots=True)
-class Vital:
-    """Judge one of the four.
-
-    Attributes:
-        level: "off": not known yet.
-        says: the fact.
-        more: its context.
-        problem: a sentence for the verdict; empty: all is well.
-    """
-
-    what: str
-    path: str
-    level: str
-    says: str
-    more: str = ""
-    problem: str = ""
-
-
-def vital_of_loops(standings: Sequence[Standing], verdict: HealthVerdict) -> Vital:
-    total, troubles = len(standings), verdict.troubles
-    on_time = verdict.counts.get(Where.WAITING, 0) + verdict.counts.get(Where.RUNNING, 0)
+def _vital_of_loops(
+    standings: Sequence[Standing],
+    troubles: Sequence[Trouble],
+    counts: Mapping[Where, int],
+    sentence: str,
+) -> Vital:
+    total = len(standings)
+    on_time = counts.get(Where.WAITING, 0) + counts.get(Where.RUNNING, 0)
     other = [
         f"{count:,} {state}"
-        for state, count in sorted(verdict.counts.items())
+        for state, count in sorted(counts.items())
         if state not in (Where.WAITING, Where.RUNNING)
     ]
     if not total:
@@ -362,29 +326,57 @@ def vital_of_loops(standings: Sequence[Standing], verdict: HealthVerdict) -> Vit
     if worst.acknowledged:
         rest.insert(0, f"{worst.acknowledged:,} acknowledged")
     rest.append(f"{on_time:,} on time")
-    return Vital("Loops", f"/loops?{worst.query}", worst.level, says, " · ".join(rest))
+    path, problems = f"/loops?{worst.query}", [(sentence, worst.level)]
+    return Vital("Loops", path, worst.level, says, " · ".join(rest), problems)
 
 
 def vital_of_calls(
-    app: App, calls: Mapping[str, CallTotals], verdict: HealthVerdict, parked: int | None
+    app: App,
+    calls: Mapping[str, CallTotals],
+    failures: Sequence[Failure],
+    delays: Iterable[str] = (),
+    parked: int | None = None,
 ) -> Vital:
     """Judge the calls of the last quarter of an hour, and what is parked."""
-    waiting = "" if parked is None else f"{parked:,} parked"
+    problems = [*_problems_of_calls(calls, failures), *((delay, "warn") for delay in delays)]
+    level = worst_of(level for _, level in problems)
+    more = [] if parked is None else [f"{parked:,} parked"]
     ended = sum(each.succeeded + each.lost for each in calls.values())
     lost = sum(each.lost for each in calls.values())
-    failing = [task for task, each in calls.items() if each.is_failing]
     if not any(task.called for task in app.tasks.values()):
-        return Vital("Calls", "/failed", "ok", "No task accepts calls", waiting)
-    if lost:
-        only = f"only {listed(failing)}" if failing else ""
-        more = " · ".join(filter(None, [waiting, only]))
-        levels = ("hold" if is_acknowledged(task, verdict.failures) else "bad" for task in failing)
-        level = worst_of(levels) if failing else "warn"
-        return Vital("Calls", "/failed", level, f"{lost:,} of {ended:,} failed in 15 min", more)
-    says = f"{ended:,} in 15 min, none failed" if ended else "None in 15 min"
-    of_calls = [each for each in verdict.failures if each.parked and not each.loops]
-    level = worst_of("hold" if each.acknowledged else "bad" for each in of_calls)
-    return Vital("Calls", "/failed", level, says, waiting)
+        says = "No task accepts calls"
+    elif lost:
+        says = f"{lost:,} of {ended:,} failed in 15 min"
+        failing = [task for task, each in calls.items() if each.is_failing]
+        more += [f"only {listed(failing)}"] if failing else []
+        level = level if problems else "warn"
+    else:
+        says = f"{ended:,} in 15 min, none failed" if ended else "None in 15 min"
+    return Vital("Calls", "/failed", level, says, " · ".join(more), problems)
+
+
+def _problems_of_calls(
+    calls: Mapping[str, CallTotals], failures: Sequence[Failure]
+) -> Iterator[tuple[str, str]]:
+    """Describe tasks of which at least as many calls fail as succeed, or whose messages stay
+    parked; each with its level.
+    """
+    said = {
+        task: f"{counted(totals.lost, 'call')} of {task} failed in the last 15 minutes"
+        for task, totals in calls.items()
+        if totals.is_failing
+    }
+    parked = Counter[str]()
+    for each in failures:
+        if not each.loops and each.task not in said:
+            parked[each.task] += each.parked
+    for task, count in parked.items():
+        what = f"{counted(count, 'message')} of {task} {'is' if count == 1 else 'are'} parked"
+        said[task] = f"{what}, and no run has succeeded since"
+    for task, sentence in said.items():
+        known = [each.acknowledged is not None for each in failures if each.task == task]
+        is_known = bool(known) and all(known)
+        yield (f"{sentence} (acknowledged).", "hold") if is_known else (f"{sentence}.", "bad")
 
 
 def vital_of_processors(app: App, picture: Picture, roll: Roll | None, silent: int) -> Vital:
@@ -392,20 +384,21 @@ def vital_of_processors(app: App, picture: Picture, roll: Roll | None, silent: i
     presence = picture.depths.get(app.names.presence)
     if presence is None:
         unknown = "The number of processors is not known yet."
-        return Vital(what, path, "off", "Reading…", problem=unknown)
+        return Vital(what, path, "off", "Reading…", problems=[(unknown, "off")])
     count = presence.consumers
     versions = f"version {listed(roll.versions)}" if roll is not None and roll.versions else ""
     if not count:
-        return Vital(what, path, "bad", "None running", "", "No processor is running.")
+        problem = "No processor is running."
+        return Vital(what, path, "bad", "None running", problems=[(problem, "bad")])
     if idle := [task for task, ready in unconsumed(app, picture).items() if ready]:
         few = wording.few(idle)
         says = f"{counted(len(idle), 'task')} without processors"
-        return Vital(what, path, "bad", says, few, f"No processor consumes {few}.")
+        return Vital(what, path, "bad", says, few, [(f"No processor consumes {few}.", "bad")])
     if silent:
         says = f"{max(count - silent, 0)} of {count} responding"
         verb = "does" if silent == 1 else "do"
         problem = f"{silent} of {counted(count, 'processor')} {verb} not respond."
-        return Vital(what, path, "warn", says, versions, problem)
+        return Vital(what, path, "warn", says, versions, [(problem, "warn")])
     return Vital(what, path, "ok", f"{count:,} running", versions)
 
 
@@ -425,10 +418,10 @@ def vital_of_broker(app: App, picture: Picture, alarm: str) -> Vital:
     if not picture.connected:
         since = f" since {wording.in_full(wording.in_zone(picture.since))}" if picture.since else ""
         problem = f"The broker cannot be reached{since}: the page shows the last known state."
-        return Vital(what, path, "bad", "Not reached", picture.trouble, problem)
+        return Vital(what, path, "bad", "Not reached", picture.trouble, [(problem, "bad")])
     if alarm:
         problem = f"The broker blocks publishers: {alarm}."
-        return Vital(what, path, "bad", "Blocks publishers", alarm, problem)
+        return Vital(what, path, "bad", "Blocks publishers", alarm, [(problem, "bad")])
     ready = counted(picture.ready(app.names), "message")
     return Vital(what, path, "ok", "No alarms", f"{ready} ready")
 
@@ -446,9 +439,15 @@ class Judgement:
 
     @cached_property
     def verdict(self) -> HealthVerdict:
-        app, picture = self._app, self._picture
+        app, picture, watch = self._app, self._picture, self._watch
         failures = failures_of(self.standings, picture, app.names, self.at)
-        delays = delays_in_words(app, picture, self._calls, self.at)
+        calls = picture.calls(self.at)
+        delays = delays_in_words(app, picture, calls, self.at)
+        others = [
+            vital_of_calls(app, calls, failures, delays, parked_in(app, picture)),
+            vital_of_processors(app, picture, watch.roll, watch.silent),
+            vital_of_broker(app, picture, watch.alarm),
+        ]
         judged = len(self.standings)
         unjudged = [f"Only {judged:,} of {self.total:,} loops are judged."]
         notes = [
@@ -456,29 +455,7 @@ class Judgement:
             *pauses_in_words(app, picture),
             *leftovers_in_words(picture),
         ]
-        around = [(each.problem, each.level) for each in self._around if each.problem]
-        return verdict_of(self.standings, self._calls, failures, delays, notes, around)
-
-    @cached_property
-    def vitals(self) -> list[Vital]:
-        parked = parked_in(self._app, self._picture)
-        return [
-            vital_of_loops(self.standings, self.verdict),
-            vital_of_calls(self._app, self._calls, self.verdict, parked),
-            *self._around,
-        ]
-
-    @cached_property
-    def _around(self) -> list[Vital]:
-        app, picture, watch = self._app, self._picture, self._watch
-        return [
-            vital_of_processors(app, picture, watch.roll, watch.silent),
-            vital_of_broker(app, picture, watch.alarm),
-        ]
-
-    @cached_property
-    def _calls(self) -> Mapping[str, CallTotals]:
-        return self._picture.calls(self.at)
+        return verdict_of(self.standings, failures, others, notes)
 
     @cached_property
     def workloads(self) -> dict[str, Workload]:

@@ -21,7 +21,7 @@ from scheduler.dashboard.standings import (
     state_of,
     workloads,
 )
-from scheduler.dashboard.verdict import failures_of, verdict_of
+from scheduler.dashboard.verdict import Vital, failures_of, verdict_of, vital_of_calls
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import WHOLE, Ending, LastRun, LoopId, Token
@@ -123,13 +123,18 @@ def test_the_verdict_is_one_sentence(standings: list[Standing], sentence: str) -
 
 
 def test_the_verdict_is_as_bad_as_the_worst_of_loops_processors_and_the_broker() -> None:
+    def vital(problem: str, level: str) -> Vital:
+        return Vital("", "", level, "", problems=[(problem, level)])
+
     well = [standing("a", Where.WAITING)]
     assert verdict_of(well).level == "ok"
-    silent, away = ("1 of 2 processors does not respond.", "warn"), ("The broker is away.", "bad")
-    verdict = verdict_of(well, around=[("Not known yet.", "off")])
+    unknown, away = vital("Not known yet.", "off"), vital("The broker is away.", "bad")
+    silent = vital("1 of 2 processors does not respond.", "warn")
+    verdict = verdict_of(well, others=[unknown])
     assert (verdict.level, verdict.sentence) == ("off", "Not known yet.")
+    assert verdict.more == "The only loop is on time."
     late = [standing("a", Where.LATE)]
-    verdict = verdict_of(late, around=[silent, away])
+    verdict = verdict_of(late, others=[silent, away])
     assert verdict.level == "bad"
     assert verdict.sentence == "The broker is away. 1 of 2 processors does not respond."
     assert verdict.more == "Of 1 loop, 1 is late."
@@ -181,19 +186,20 @@ def test_failures_that_are_not_acknowledged_come_first() -> None:
     picture.hear(Acknowledgement("a", "X", "mia", at(2)).record)
     found = failures_of([], picture, NAMES, at(5))
     assert [each.task for each in found] == ["b", "a"]
-    assert verdict_of([], failures=found).sentence == (
-        "3 messages of b are parked, and no run has succeeded since. "
-        "3 messages of a are parked, and no run has succeeded since (acknowledged)."
-    )
+    assert vital_of_calls(new_app(), {}, found).problems == [
+        ("3 messages of b are parked, and no run has succeeded since.", "bad"),
+        ("3 messages of a are parked, and no run has succeeded since (acknowledged).", "hold"),
+    ]
     withdrawn = picture.acknowledged["a", "X"].withdrawn
     picture.hear(withdrawn.record)
     picture.hear(Acknowledgement("a", "X", "mia", at(2)).record)  # of another process
     assert not any(each.acknowledged for each in failures_of([], picture, NAMES, at(5)))
     picture.hear(Acknowledgement("b", "Y", "mia", at(2)).record)
     picture.parked["b", "Z"] = ParkedGroup("Z", 1, at(0), at(1))
-    verdict = verdict_of([], failures=failures_of([], picture, NAMES, at(5)))
+    vital = vital_of_calls(new_app(), {}, failures_of([], picture, NAMES, at(5)))
     # One of its errors is not acknowledged.
-    assert "4 messages of b are parked, and no run has succeeded since." in verdict.sentence
+    told = "4 messages of b are parked, and no run has succeeded since."
+    assert (told, "bad") in vital.problems
     picture.succeeded_at["b"] = at(3)
     picture.parked["b", "Y"].last_at = at(4)
     found = {each.kind: each.acknowledged for each in failures_of([], picture, NAMES, at(5))}
@@ -201,11 +207,8 @@ def test_failures_that_are_not_acknowledged_come_first() -> None:
 
 
 def test_calls_that_fail_without_a_known_error_are_not_acknowledged() -> None:
-    verdict = verdict_of([], {"a": CallTotals(started=3, failed=3)})
-    assert (verdict.level, verdict.sentence) == (
-        "bad",
-        "3 calls of a failed in the last 15 minutes.",
-    )
+    vital = vital_of_calls(new_app(), {"a": CallTotals(started=3, failed=3)}, [])
+    assert vital.problems == [("3 calls of a failed in the last 15 minutes.", "bad")]
 
 
 def test_loops_of_the_code_and_of_the_broker_are_told_apart() -> None:

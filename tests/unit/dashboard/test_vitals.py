@@ -8,7 +8,6 @@ from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.picture import Picture
 from scheduler.dashboard.verdict import (
     Failure,
-    verdict_of,
     vital_of_broker,
     vital_of_calls,
     vital_of_processors,
@@ -51,20 +50,21 @@ def test_processors_are_judged_by_presence_answers_and_queues(
     app = an_app()
     picture = picture_with(app, processors, waiting)
     vital = vital_of_processors(app, picture, None, silent)
-    assert (vital.level, vital.problem) == (level, problem)
+    assert (vital.level, [*vital.problems]) == (level, [(problem, level)] if problem else [])
 
 
 def test_the_broker_is_judged_by_its_connection_and_its_alarms() -> None:
     app = an_app()
     picture = picture_with(app, 1, Depth(5, 1))
     vital = vital_of_broker(app, picture, "")
-    assert (vital.level, vital.problem, vital.more) == ("ok", "", "5 messages ready")
+    assert (vital.level, vital.problems, vital.more) == ("ok", (), "5 messages ready")
     vital = vital_of_broker(app, picture, "low on disk")
-    assert (vital.level, vital.problem) == ("bad", "The broker blocks publishers: low on disk.")
+    assert vital.problems == [("The broker blocks publishers: low on disk.", "bad")]
     picture.be(False, at(60))
     vital = vital_of_broker(app, picture, "")
-    assert vital.level == "bad"
-    assert vital.problem.startswith("The broker cannot be reached since Mon 1 Jun 2026, 12:01:00")
+    ((problem, level),) = vital.problems
+    assert level == vital.level == "bad"
+    assert problem.startswith("The broker cannot be reached since Mon 1 Jun 2026, 12:01:00")
 
 
 @pytest.mark.parametrize("acknowledged", [None, Acknowledgement("letter", "E", "mia", at(0))])
@@ -73,6 +73,6 @@ def test_calls_are_judged_by_their_failures_and_who_has_acknowledged_them(
     calls: dict[str, CallTotals], acknowledged: Acknowledgement | None
 ) -> None:
     parked = Failure("letter", "E", "E", parked=3, acknowledged=acknowledged)
-    vital = vital_of_calls(an_app(), calls, verdict_of([], calls, [parked]), 3)
+    vital = vital_of_calls(an_app(), calls, [parked], parked=3)
     assert vital.level == ("hold" if acknowledged else "bad")
     assert vital.says == ("3 of 3 failed in 15 min" if calls else "None in 15 min")
