@@ -13,12 +13,11 @@ from scheduler.errors import UsageError
 from scheduler.importing.celery_beat import (
     QUEUE,
     Beat,
-    BeatEntry,
     Options,
-    entries_in_dump,
-    entries_of,
-    entry_added,
     is_dump,
+    loop_added,
+    loops_in_dump,
+    loops_of,
     span_of,
 )
 from scheduler.importing.expressions import Evaluator
@@ -58,7 +57,6 @@ from scheduler.importing.writing import (
 )
 from scheduler.tasks.retries import ErrorTypes, Retry
 from scheduler.timing.pacing import parse_rate
-from scheduler.timing.schedules import Recurring
 
 RETRIES = 3  # Celery's defaults
 RETRY_DELAY = timedelta(minutes=3)
@@ -354,7 +352,7 @@ class _App:
 
     def jobs(self) -> list[ImportedJob]:
         tasks = [each.job for each in self._definitions]
-        loops = [*filter(None, map(self._loop, self._entries()))]
+        loops = [*map(self._with_definition, self._loops())]
         undefined: dict[str, SourceLine] = {}
         for job in loops:
             if isinstance(call := job.action, CeleryCall) and self._definition(call.path) is None:
@@ -365,7 +363,8 @@ class _App:
             self.notes.append(Note(place, f"{said} {', '.join(undefined)}, too"))
         return [*tasks, *loops]
 
-    def _entries(self) -> Iterator[BeatEntry]:
+    def _loops(self) -> Iterator[ImportedJob]:
+        beat = self._settings.beat
         seen: dict[Any, Bound] = {}
         for table in {id(each.value): each for each in self._settings.tables}.values():
             if isinstance(table.value, TableValue):
@@ -382,46 +381,22 @@ class _App:
                 own = {key: each for key, each in entries.items() if key not in both}
                 seen |= own
                 table = Bound(TableValue(own, table.value.missing), table.place, table.notes)
-            yield from entries_of(table, self.notes)
+            yield from loops_of(table, beat, self.notes)
         for added in self._added:
             with noting(self.notes, added.place, "left out, a call of add_periodic_task"):
-                yield entry_added(added)
+                yield loop_added(added, beat)
         for file, text in self._dumps.items():
-            yield from entries_in_dump(text, file, self.notes)
+            yield from loops_in_dump(text, file, beat, self.notes)
 
-    def _loop(self, entry: BeatEntry) -> ImportedJob | None:
-        beat = Beat(entry.tz) if entry.tz else self._settings.beat
-        with noting(self.notes, entry.place, f"left out, {(entry.key or entry.task)!r}"):
-            return self._job(entry, beat.schedule(entry.schedule, entry.spans.get("expires")))
-        return None
-
-    def _job(self, entry: BeatEntry, schedule: Recurring) -> ImportedJob:
-        about, notes = entry.about and f": {entry.about}", [*entry.notes]
-        action: Action = CeleryCall(entry.task, entry.args, entry.kwargs)
-        if entry.unread:
-            action = Unknown(f"Call {entry.task} here, with {entry.unread}.")
-            detail = f"the arguments of {(entry.key or entry.task)!r}: {entry.unread}"
-            notes.append(Note(entry.place, detail))
-        spans = entry.spans
-        job = ImportedJob(
-            entry.place,
-            entry.key or last(entry.task),
-            f"{entry.key!r} runs {entry.task}{about}" if entry.key else f"beat runs {entry.task}",
-            action,
-            schedule,
-            timeout=spans.get("soft_time_limit") or spans.get("time_limit"),
-            paused=entry.paused,
-            notes=notes,
-        )
-        return job if entry.unread else self._with_definition(job, entry.task)
-
-    def _with_definition(self, job: ImportedJob, path: str) -> ImportedJob:
+    def _with_definition(self, job: ImportedJob) -> ImportedJob:
         """Add the options of its task's decorator to a loop."""
-        found = self._definition(path)
-        if found is not None and isinstance(job.action, CeleryCall):
+        if not isinstance(call := job.action, CeleryCall):
+            return job
+        found, path = self._definition(call.path), call.path
+        if found is not None:
             action = found.job.action
             if isinstance(action, CeleryCall):
-                action = replace(action, args=job.action.args, kwargs=job.action.kwargs)
+                action = replace(action, args=call.args, kwargs=call.kwargs)
             timeout = job.timeout or found.job.timeout
             return replace(job, action=action, retry=found.job.retry, timeout=timeout)
         job = replace(job, timeout=job.timeout or self._settings.limits.timeout)

@@ -1,9 +1,9 @@
 """Read the entries of Celery's beat, of modules and of its database, with their schedules."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -18,11 +18,20 @@ from scheduler.importing.values import (
     TableValue,
     Unread,
     Unreadable,
+    last,
     plain,
     shown_value,
     unread_of,
 )
-from scheduler.importing.writing import Note, SourceLine, noting
+from scheduler.importing.writing import (
+    Action,
+    CeleryCall,
+    ImportedJob,
+    Note,
+    SourceLine,
+    Unknown,
+    noting,
+)
 from scheduler.timing.durations import shown
 from scheduler.timing.schedules import Cron, Every, Recurring
 
@@ -53,9 +62,9 @@ class Beat:
                 return self.schedule(_period(args, kwargs), expires)
             case Made("from_string", (str(text),)) if len(text.split()) == len(FIELDS):
                 fields = dict[str, str](zip(FIELDS, text.split(), strict=True))
-                return self.crontab(fields, late=_least(expires, self.deadline))
+                return self.crontab(fields, expires)
             case Made("crontab", args, kwargs):
-                return self.crontab(_fields(args, kwargs), late=_least(expires, self.deadline))
+                return self.crontab(_fields(args, kwargs), expires)
             case Made("solar"):
                 raise ScheduleError(SOLAR)
             case Made(kind):
@@ -65,9 +74,10 @@ class Beat:
             case _:
                 raise ScheduleError(f"not a schedule: {shown(value)}")
 
-    def crontab(self, fields: Mapping[str, str], *, late: timedelta | None) -> Cron:
+    def crontab(self, fields: Mapping[str, str], expires: timedelta | None = None) -> Cron:
         """Return the same for the fields of a crontab, whose days both have to match."""
         texts = [fields.get(name, "*").replace(" ", "") for name in FIELDS]
+        late = min(filter(None, (expires, self.deadline)), default=None)
         return Cron(CELERY.expression(texts, both=True), tz=self.tz, **_lateness(late))
 
 
@@ -79,10 +89,6 @@ def span_of(value: Any) -> timedelta | None:
 
 def _lateness(late: timedelta | None) -> dict[str, Any]:
     return {} if late is None else {"catch_up": "skip", "grace": late}
-
-
-def _least(*spans: timedelta | None) -> timedelta | None:
-    return min((each for each in spans if each is not None), default=None)
 
 
 def _period(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -172,8 +178,8 @@ class Options:
             self.note(self.given["enabled"].place, f"enabled=False of {self.of}: pause its loop")
         return is_off
 
-    def arguments(self, *given: tuple[Any, Any]) -> tuple[Sequence[Any], Mapping[str, Any], str]:
-        """Return the arguments of a task, or which of them are unknown."""
+    def call(self, task: str, *given: tuple[Any, Any]) -> Action:
+        """Return the call of a task; without it, if its arguments are unknown."""
         notes: list[Note] = []
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
@@ -182,9 +188,11 @@ class Options:
                 args += plain(positional, self._place, notes) or ()
                 kwargs |= plain(named, self._place, notes) or {}
         except Unreadable as error:
-            return (), {}, error.unread.text
+            unread = error.unread.text
+            self.note(self._place, f"the arguments of {self.of}: {unread}")
+            return Unknown(f"Call {task} here, with {unread}.")
         self.add(notes)
-        return tuple(args), kwargs, ""
+        return CeleryCall(task, tuple(args), kwargs)
 
     def options(self, bound: Bound | None) -> Mapping[str, timedelta]:
         if bound is not None and bound.value is not None:
@@ -219,42 +227,18 @@ WHY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BeatEntry:
-    """Describe an entry of beat.
-
-    Attributes:
-        task: Celery's name of it, or the path of its function.
-        unread: which of its arguments are unknown.
-        spans: its options of sending that are times.
-        tz: the zone of its crontab, if it has one of its own.
-    """
-
-    place: SourceLine
-    key: str
-    task: str
-    schedule: Any
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    unread: str = ""
-    spans: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
-    paused: bool = False
-    notes: Sequence[Note] = ()
-    about: str = ""
-    tz: str | None = None
-
-
-def entries_of(table: Bound, notes: list[Note]) -> Iterator[BeatEntry]:
+def loops_of(table: Bound, beat: Beat, notes: list[Note]) -> Iterator[ImportedJob]:
+    """Return the loops of a table of beat; note the others."""
     place = table.value.place if isinstance(table.value, Unread) else table.place
     with noting(notes, place, "beat_schedule"):
         given = _table(table)
         notes += (Note(each.place, f"beat_schedule: {each.text}") for each in given.missing)
         for key, bound in given.entries.items():
-            with noting(notes, bound.place, f"left out, {key!r} of beat_schedule"):
-                yield _entry(key, bound.under(*table.notes))
+            with noting(notes, bound.place, f"left out, {key!r}"):
+                yield _loop_of(key, bound.under(*table.notes), beat)
 
 
-def _entry(key: Any, bound: Bound) -> BeatEntry:
+def _loop_of(key: Any, bound: Bound, beat: Beat) -> ImportedJob:
     table = _table(bound)
     given = table.entries
     for name in ("task", "schedule"):
@@ -269,20 +253,21 @@ def _entry(key: Any, bound: Bound) -> BeatEntry:
         if name not in ENTRY:
             reading.note(each.place, f"{name} of {reading.of}")
     args, kwargs = (given[name].value if name in given else None for name in ("args", "kwargs"))
-    return BeatEntry(
+    task, spans = _task(given["task"].value, bound.place), reading.options(given.get("options"))
+    return ImportedJob(
         bound.place,
         str(key),
-        _task(given["task"].value, bound.place),
-        given["schedule"].value,
-        *reading.arguments((args, kwargs)),
-        reading.options(given.get("options")),
-        reading.is_off(),
-        [*dict.fromkeys(reading.notes)],
+        f"{str(key)!r} runs {task}",
+        reading.call(task, (args, kwargs)),
+        beat.schedule(given["schedule"].value, spans.get("expires")),
+        timeout=_limit(spans),
+        paused=reading.is_off(),
+        notes=[*dict.fromkeys(reading.notes)],
     )
 
 
-def entry_added(added: Bound) -> BeatEntry:
-    """Return the entry that a call of add_periodic_task makes, or raise Unreadable."""
+def loop_added(added: Bound, beat: Beat) -> ImportedJob:
+    """Return the loop that a call of add_periodic_task makes, or raise a ScheduleError."""
     made, place = cast("Made", added.value), added.place
     given = dict(zip(OF_ADDING, made.args, strict=False)) | dict(made.kwargs)
     if "schedule" not in given or "sig" not in given:
@@ -293,16 +278,20 @@ def entry_added(added: Bound) -> BeatEntry:
     options |= {key: each for key, each in given.items() if key not in OF_ADDING}
     if (missing := options.pop("**", None)) is not None:
         reading.add([Note(place, missing)], "options of ")
-    return BeatEntry(
+    spans = reading.spans({key: Bound(each, place) for key, each in options.items()})
+    return ImportedJob(
         place,
-        name,
-        task,
-        given["schedule"],
-        *reading.arguments((given.get("args"), given.get("kwargs")), (args, kwargs)),
-        reading.spans({key: Bound(each, place) for key, each in options.items()}),
-        False,
-        [*dict.fromkeys(reading.notes)],
+        name or last(task),
+        f"{name!r} runs {task}" if name else f"beat runs {task}",
+        reading.call(task, (given.get("args"), given.get("kwargs")), (args, kwargs)),
+        beat.schedule(given["schedule"], spans.get("expires")),
+        timeout=_limit(spans),
+        notes=[*dict.fromkeys(reading.notes)],
     )
+
+
+def _limit(spans: Mapping[str, timedelta]) -> timedelta | None:
+    return spans.get("soft_time_limit") or spans.get("time_limit")
 
 
 def _table(bound: Bound) -> TableValue:
@@ -374,8 +363,8 @@ def is_dump(file: str, text: str) -> bool:
     return file.endswith(".json") or text.lstrip()[:1] in ("[", "{")
 
 
-def entries_in_dump(text: str, file: str, notes: list[Note]) -> Iterator[BeatEntry]:
-    """Return beat's entries in a dump, or raise a UsageError that says why it is none."""
+def loops_in_dump(text: str, file: str, beat: Beat, notes: list[Note]) -> Iterator[ImportedJob]:
+    """Return beat's loops in a dump, or raise a UsageError that says why it is none."""
     rows = [row for row in _rows(text, file) if row.model.startswith(APP)]
     schedules = {(row.model.removeprefix(APP), repr(row.key)): row for row in rows}
     tasks = [row for row in rows if row.model == f"{APP}periodictask"]
@@ -383,7 +372,7 @@ def entries_in_dump(text: str, file: str, notes: list[Note]) -> Iterator[BeatEnt
         raise UsageError(f"{file} has no {APP}periodictask: dump it with manage.py dumpdata.")
     for row in tasks:
         with noting(notes, row.place, f"left out, {row.fields.get('name')!r}"):
-            yield _entry_of(row, schedules)
+            yield _loop_in(row, schedules, beat)
 
 
 def _rows(text: str, file: str) -> Iterator[BeatRow]:
@@ -410,7 +399,7 @@ def _skipped(text: str, position: int, mark: str) -> int:
     return position
 
 
-def _entry_of(row: BeatRow, schedules: Mapping[tuple[str, str], BeatRow]) -> BeatEntry:
+def _loop_in(row: BeatRow, schedules: Mapping[tuple[str, str], BeatRow], beat: Beat) -> ImportedJob:
     fields, place = row.fields, row.place
     task = str(fields.get("task"))
     name = str(fields.get("name") or task)
@@ -426,31 +415,29 @@ def _entry_of(row: BeatRow, schedules: Mapping[tuple[str, str], BeatRow]) -> Bea
         said = "it ran once, and is a loop here: raise StopLoop at its end, or send it once"
         notes.append(Note(place, f"one_off of {name!r}: {said}"))
     late = fields.get("expire_seconds")
-    spans = {"expires": _span("seconds", late)} if late is not None else {}
-    entry = BeatEntry(
-        place,
-        name,
-        task,
-        None,
-        _json(row, "args", list),
-        _json(row, "kwargs", dict),
-        spans=spans,
-        paused=not fields.get("enabled", True),
-        notes=notes,
-        about=" ".join(str(fields.get("description") or "").split()),
-    )
+    expires = None if late is None else _span("seconds", late)
     match kind:
         case "clocked":
             raise ScheduleError(f"it runs once, at {of.fields.get('clocked_time')}: send a call")
         case "interval":
             period = _span(of.fields.get("period"), of.fields.get("every"))
-            return replace(entry, schedule=period)
+            schedule = beat.schedule(period, expires)
         case "crontab":
             columns = {name: str(of.fields.get(name, "*")) for name in FIELDS}
-            crontab = Made(place, kind, kind=kind, kwargs=columns)
-            return replace(entry, schedule=crontab, tz=str(of.fields.get("timezone") or "UTC"))
+            beat = replace(beat, tz=str(of.fields.get("timezone") or "UTC"))
+            schedule = beat.crontab(columns, expires)
         case _:
             raise ScheduleError(SOLAR)
+    about = " ".join(str(fields.get("description") or "").split())
+    return ImportedJob(
+        place,
+        name,
+        f"{name!r} runs {task}{about and f': {about}'}",
+        CeleryCall(task, _json(row, "args", list), _json(row, "kwargs", dict)),
+        schedule,
+        paused=not fields.get("enabled", True),
+        notes=notes,
+    )
 
 
 def _schedule_of(row: BeatRow, schedules: Mapping[tuple[str, str], BeatRow]) -> tuple[str, BeatRow]:
