@@ -15,7 +15,7 @@ from scheduler.control.keyed import checked_key
 from scheduler.control.loops import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.access import SEE, Visitor
-from scheduler.dashboard.standings import Standing, Workload
+from scheduler.dashboard.standings import FAILING, MEANINGS, Standing, Workload
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.queues.failed import ParkedMessage, Selection
 from scheduler.queues.outbox import Posting
@@ -80,14 +80,13 @@ class Filter:
 
     Attributes:
         q: words in names.
-        failing: "1": only those whose last run has failed.
+        state: of loops; "failing" is one, whatever their state is besides.
         by: "task": in groups; "loop": one by one; empty: in groups if there are many.
     """
 
     q: str = ""
     page: int = 1
     state: str = ""
-    failing: str = ""
     task: str = ""
     sort: str = "name"
     by: str = ""
@@ -99,8 +98,7 @@ class Filter:
         return cls(
             q=query.get("q", "").strip()[:200],
             page=_page(query.get("page", "")),
-            state=state if state in list(Where) else "",
-            failing="1" if query.get("failing") else "",
+            state=state if state in MEANINGS else "",
             task=query.get("task", "")[:100],
             sort=sort if sort in {*SORTS, *TASK_SORTS} else "name",
             by=by if (by := query.get("by", "")) in ("task", "loop") else "",
@@ -117,7 +115,7 @@ class Filter:
 
     @property
     def is_all(self) -> bool:
-        return not (self.q or self.state or self.failing or self.task)
+        return not (self.q or self.state or self.task)
 
     def choose_names(self, names: Iterable[str]) -> list[str]:
         """Return the selected names, of all pages."""
@@ -147,7 +145,7 @@ class Filter:
         self, works: Mapping[str, Workload], standings: Iterable[Standing]
     ) -> list[Workload]:
         """Return the tasks with selected loops, of all pages."""
-        if self.state or self.failing or self.task:
+        if self.state or self.task:
             having = {each.loop.id.task for each in standings if self._has(each)}
         else:
             having = works.keys()
@@ -155,11 +153,10 @@ class Filter:
         return sorted(chosen, key=TASK_SORTS.get(self.sort, TASK_SORTS["trouble"])[1])
 
     def _has(self, standing: Standing) -> bool:
-        return (
-            self.state in ("", standing.state.value)
-            and self.task in ("", standing.loop.id.task)
-            and not (self.failing and not standing.is_failing)
-        )
+        if self.state == FAILING and not standing.is_failing:
+            return False
+        is_in_state = self.state in ("", FAILING, standing.state.value)
+        return is_in_state and self.task in ("", standing.loop.id.task)
 
 
 def pages_of(chosen: Sequence[object]) -> int:

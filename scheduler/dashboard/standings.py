@@ -21,8 +21,9 @@ from scheduler.tasks.tasks import DEFAULT_TASK_TIMEOUT, SUPERVISION
 from scheduler.timing.durations import SECOND
 from scheduler.timing.schedules import Schedule
 
+FAILING = "failing"
 MARKS = {
-    "failing": "bad",
+    FAILING: "bad",
     Where.LOST: "bad",
     Where.UNATTENDED: "warn",
     Where.LATE: "late",
@@ -35,14 +36,17 @@ MARKS = {
     Where.WAITING: "ok",
 }
 """The shape of each state."""
-MEANINGS = {where: f"{where.meaning[0].upper()}{where.meaning[1:]}." for where in Where}
+MEANINGS: dict[str, str] = {
+    FAILING: "Its runs exhausted all retries, or fail again and again.",
+    **{where: f"{where.meaning[0].upper()}{where.meaning[1:]}." for where in Where},
+}
 AT_REST = (Where.WAITING, Where.PAUSED, Where.UNSEEDED, Where.REMOVED)
 SETTLED = (Where.WAITING, Where.PAUSED, Where.UNSEEDED, Where.REMOVED, Where.UNHEARD)
 """The states that last until a message, or the next time of the loop."""
 AT_ONCE = 1_000  # other loops, that are judged each time
 MANY = 3
 TROUBLES = (Where.LOST, Where.UNATTENDED, Where.LATE, Where.UNSEEDED)
-ATTENTION = "failing", *(state.value for state in TROUBLES)
+ATTENTION = FAILING, *(state.value for state in TROUBLES)
 """The words of loops that need attention, the worst first."""
 WINDOW = timedelta(minutes=5)
 FOR_EVER = datetime.max.replace(tzinfo=UTC)
@@ -81,7 +85,7 @@ class Standing:
     def word(self) -> str:
         """Return its state; "failing" outranks the states of timing."""
         is_timing = self.state in (Where.WAITING, Where.RUNNING, Where.READY, Where.LATE)
-        return "failing" if self.is_failing and is_timing else self.state.value
+        return FAILING if self.is_failing and is_timing else self.state.value
 
     @property
     def meaning(self) -> str:

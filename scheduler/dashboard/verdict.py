@@ -11,7 +11,7 @@ from scheduler.dashboard import wording
 from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.picture import DAY, RUNS_KEPT, Picture
 from scheduler.dashboard.standings import (
-    MEANINGS,
+    FAILING,
     TROUBLES,
     Standing,
     Workload,
@@ -75,16 +75,14 @@ def leftovers_in_words(picture: Picture) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Describe a problem of loops, the worst first, and the query that selects them.
+    """Describe a problem of loops, the worst first.
 
     Attributes:
         acknowledged: how many of them fail with acknowledged errors.
     """
 
     what: str
-    advice: str
     loops: Sequence[Standing]
-    query: str
     acknowledged: int = 0
 
     @property
@@ -274,12 +272,11 @@ def _troubles(standings: Sequence[Standing], failures: Iterable[Failure]) -> Ite
         of_state = [each for each in standings if each.state is state]
         if of_state:
             of_state.sort(key=_due)
-            yield Trouble(state.value, MEANINGS[state], of_state, f"state={state.value}")
+            yield Trouble(state.value, of_state)
     failing = sorted((each for each in standings if each.is_failing), key=lambda x: -x.failures)
     if failing:
-        advice = "Their runs exhausted all retries, or fail again and again."
         acknowledged = sum(len(each.loops) for each in failures if each.acknowledged)
-        yield Trouble("failing", advice, failing, "failing=1", acknowledged)
+        yield Trouble(FAILING, failing, acknowledged)
 
 
 def _due(standing: Standing) -> float:
@@ -326,7 +323,7 @@ def _vital_of_loops(
     if worst.acknowledged:
         rest.insert(0, f"{worst.acknowledged:,} acknowledged")
     rest.append(f"{on_time:,} on time")
-    path, problems = f"/loops?{worst.query}", [(sentence, worst.level)]
+    path, problems = f"/loops?state={worst.what}", [(sentence, worst.level)]
     return Vital("Loops", path, worst.level, says, " · ".join(rest), problems)
 
 
@@ -471,7 +468,7 @@ class Judgement:
     @cached_property
     def failing(self) -> int:
         """Count the failing loops, without those whose failures are acknowledged."""
-        failing = [each for each in self.verdict.troubles if each.what == "failing"]
+        failing = [each for each in self.verdict.troubles if each.what == FAILING]
         return sum(len(each.loops) - each.acknowledged for each in failing)
 
     def failure(self, task: str, kind: str) -> Failure | None:

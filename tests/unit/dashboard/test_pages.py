@@ -378,11 +378,11 @@ async def test_a_loop_that_has_failed_is_found_from_the_overview(shop: Stage) ->
         assert "1 loop failing, 1 attempt in a row" in page
         assert "; 1 attempt failed;" in page
         assert 'aria-label="1 failure in the last 90 minutes"' in page
-        loops = (await browser.get("/loops?failing=1")).text
+        loops = (await browser.get("/loops?state=failing")).text
         assert "import_orders" in loops
         assert "name=report" not in loops
         assert "&lt;b&gt;no orders&lt;/b&gt;" in loops
-        assert "/loops?failing=1&task=import_orders" in await browser.see("/search?q=no+orders")
+        assert "/loops?state=failing&task=import_orders" in await browser.see("/search?q=no+orders")
         assert 'data-failing="1"' in page
         assert "The newest failure began" in page
         kind = kind_of("ValueError: <b>no orders</b>")
@@ -653,8 +653,8 @@ async def test_many_loops_are_shown_by_task_with_links_to_lists(
         assert 'aria-label="1 paused"' in report
         assert ["Pause all…" in each for each in (sms, report)] == [True, False]
         assert ["Resume all…" in each for each in (sms, report)] == [False, True]
-        assert "/loops?by=loop&task=send_sms&failing=1" in sms
-        found = await browser.see("/loops?by=loop&task=send_sms&failing=1")
+        assert "/loops?by=loop&task=send_sms&state=failing" in sms
+        found = await browser.see("/loops?by=loop&task=send_sms&state=failing")
         assert found.count('<tr id="loop-send_sms.') == 3
         assert re.findall('<tr id="task-([^"]+)"', page) == ["send_sms", "import_orders", "report"]
         page = await browser.see("/loops?by=task&state=paused")

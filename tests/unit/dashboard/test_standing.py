@@ -269,14 +269,13 @@ def test_a_filter_is_what_its_query_says_and_says_it_again() -> None:
     asked = {
         "q": " Poll x ",
         "state": "late",
-        "failing": "on",
         "sort": "due",
         "page": "3",
     }
     chosen = Filter.of(asked)
-    assert chosen == Filter("Poll x", 3, "late", "1", "", "due")
+    assert chosen == Filter("Poll x", 3, "late", "", "due")
     assert Filter.of(dict(parse_qsl(chosen.query))) == chosen
-    assert chosen.but(state="") == "q=Poll+x&failing=1&sort=due"
+    assert chosen.but(state="failing") == "q=Poll+x&state=failing&sort=due"
 
 
 @pytest.mark.parametrize("query", [{"state": "no"}, {"sort": "no"}, {"page": "-1"}, {"page": "x"}])
@@ -399,7 +398,7 @@ def test_more_loops_than_are_judged_are_counted_and_not_decoded(
     for sort, tasks in (("", "poll crawl mail"), ("task", "crawl mail poll")):  # trouble first
         chosen = Filter(sort=sort).choose_tasks(found, judged)
         assert [each.task for each in chosen] == tasks.split()
-    assert Filter(failing="1").choose_tasks(found, judged) == [poll]
+    assert Filter(state="failing").choose_tasks(found, judged) == [poll]
     assert Filter("CRA").choose_tasks(found, judged) == [crawl]
 
 
