@@ -56,7 +56,6 @@ def broker_urls(settings: Settings) -> Sequence["URL"]:
 
 
 def is_embedded(settings: Settings) -> bool:
-    """Return whether the broker is the embedded one."""
     url = _broker_url(settings)
     return url.startswith("memory:") and not BETWEEN_URLS.search(url)
 
@@ -128,7 +127,6 @@ def read_secret(setting: str, path: Path) -> str:
 
 
 def read_file(setting: str, path: Path) -> bytes:
-    """Return the contents of a file that a setting names."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -99,7 +99,6 @@ class Management:
 
 
 def management_of(settings: Settings) -> Management | None:
-    """Return the management API of the settings; None: not set."""
     if settings.management_url is None or is_embedded(settings):
         return None
     url, broker = parsed(settings.management_url.get_secret_value()), broker_urls(settings)[0]
@@ -141,7 +140,6 @@ def nodes_of(settings: Settings) -> Sequence[Broker]:
 
 
 def tls_of(settings: Settings) -> Tls:
-    """Return the TLS configuration of the settings."""
     return Tls(
         settings.tls_ca_file,
         settings.tls_cert_file,

@@ -288,7 +288,6 @@ def _decimal(value: Decimal, _: int) -> bytes:
 
 
 def time_of(value: datetime, what: str) -> bytes:
-    """Encode a moment."""
     try:
         return _seconds(value)
     except _Unfit as error:

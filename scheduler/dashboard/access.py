@@ -78,7 +78,6 @@ def without_actions(visitor: Visitor) -> Visitor:
 
 
 def right_of(action: str) -> str:
-    """Return the right that an action needs."""
     return RIGHTS.get(action, action)
 
 
@@ -160,7 +159,6 @@ def basic_access(lines: Iterable[str]) -> Access:
 
 
 def _host_of(url: str) -> str:
-    """Return the host in a URL, without the port."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:

@@ -57,8 +57,6 @@ ROWS: Mapping[type[Any], Callable[[Any], Any]] = {
 
 
 class PageData:
-    """Convert the values of a site's pages to JSON."""
-
     def __init__(self, site: Site) -> None:
         self._site = site
 

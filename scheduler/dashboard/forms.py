@@ -123,7 +123,6 @@ class Filter:
         return [name for name in names if all(word in name.lower() for word in words)]
 
     def cut(self, chosen: Sequence[Any]) -> Sequence[Any]:
-        """Return those of its page."""
         return chosen[(self.page - 1) * PAGE : self.page * PAGE]
 
     def choose(self, standings: Sequence[Standing]) -> list[Standing]:
@@ -160,7 +159,6 @@ class Filter:
 
 
 def pages_of(chosen: Sequence[object]) -> int:
-    """Count the pages."""
     return max((len(chosen) + PAGE - 1) // PAGE, 1)
 
 

@@ -114,11 +114,9 @@ class Operation(OperationRecord):
             self.shown.set()
 
     def add_line(self, line: str) -> None:
-        """Add one result."""
         self._add(len(self.lines), line)
 
     def fail(self, line: str) -> None:
-        """Add one failure."""
         self._add(self.failed, line)
         self.failed += 1
 

@@ -533,7 +533,6 @@ def _has_ended(run: RunningRun, picture: Picture) -> bool:
 
 
 def _run_of(loop: LoopPicture) -> str:
-    """Return the name of the current or due run."""
     return f"{loop.id}#{loop.token.seq}" if loop.token else ""
 
 

@@ -202,13 +202,11 @@ class Picture:
             self.version += 1
 
     def fail(self, trouble: str, now: datetime) -> None:
-        """Note why the broker cannot be used."""
         self.be(False, now)
         self.trouble = trouble
         self.version += 1
 
     def leave(self, leftovers: Sequence[Leftover]) -> None:
-        """Take note of the tasks that the code does not have."""
         if leftovers != self.leftovers:
             self.leftovers = leftovers
             self.version += 1
@@ -375,7 +373,6 @@ class Picture:
             self.version += 1
 
     def ready(self, names: Names) -> int:
-        """Count the ready messages of all tasks."""
         ours = names.processor_queue("")
         return sum(
             each.ready for name, each in self.depths.items() if each and name.startswith(ours)

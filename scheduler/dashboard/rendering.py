@@ -79,7 +79,6 @@ class Rendered:
 
     @cached_property
     def digest(self) -> str:
-        """Return a digest that identifies the page."""
         return blake2b(self.html.encode(), digest_size=9).hexdigest()
 
     def news(self, before: "Rendered | str") -> tuple[str, str] | None:
@@ -197,7 +196,6 @@ class Documents:
         return self.whole(request, visitor, title, html, "", code)
 
     def for_all(self, request: Request, visitor: Visitor, query: dict[str, str]) -> Context:
-        """Return the values for all pages."""
         site = self._site
         here = request.url.path.removeprefix(base_of(request)) or "/"
         if "seen" in request.path_params:
@@ -220,7 +218,6 @@ class Documents:
 
 
 def color_of(settings: Settings) -> str:
-    """Return the color of the environment's name."""
     name, known = settings.environment.lower(), {"prod": "magenta", "stag": "cyan"}
     return settings.environment_color or known.get(name[:4], "gray")
 

@@ -58,8 +58,6 @@ LOCAL_ONLY = (
 
 
 class Routes:
-    """Route the pages and actions of a site."""
-
     def __init__(self, site: Site, *, refusal: str = "") -> None:
         self._site = site
         self._documents, self._data = Documents(site), PageData(site)
@@ -139,7 +137,6 @@ class Routes:
     def _failed(
         self, request: Request, visitor: Visitor, code: int, error: str, why: str
     ) -> Response:
-        """Report why there is no page."""
         if _wants_data(request):
             return JSONResponse(failure(error, why), code, headers=HEADERS)
         title = "Not found" if code == 404 else "Try again"

@@ -92,7 +92,6 @@ class Site:
         return value if self._redact is None else self._redact(task, value)
 
     def redacted_body(self, parked: ParkedMessage) -> bytes:
-        """Redact the body of a message."""
         body = parked.message.body
         if self._redact is None:
             return body
@@ -111,7 +110,6 @@ class Site:
             self._serving = asyncio.create_task(self._serve(), name="dashboard")
 
     async def stop(self) -> None:
-        """Stop everything that was started."""
         await self.operations.close()
         if self._serving is not None:
             self._serving.cancel()

@@ -265,7 +265,6 @@ def workloads(
 
 
 def count_listed(listing: Listing) -> int:
-    """Count the loops of the roster."""
     return sum(listing.count_of(task) for task in listing.counts if task != SUPERVISION.task)
 
 

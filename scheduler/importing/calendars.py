@@ -28,8 +28,6 @@ class NeverFires(ScheduleError):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Describe one of the five fields."""
-
     name: str
     low: int
     high: int

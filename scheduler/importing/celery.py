@@ -129,7 +129,6 @@ def definitions_in(evaluator: Evaluator, limits: Limits, notes: list[Note]) -> I
 
 
 def _is_ours(evaluator: Evaluator, decorator: ast.expr) -> bool:
-    """Return whether a task is registered with this package already."""
     match decorator:
         case ast.Call(ast.Attribute(owner)) | ast.Attribute(owner):
             app = evaluator.value(owner)

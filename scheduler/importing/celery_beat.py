@@ -162,7 +162,6 @@ class Options:
         return span_of(self.value(name))
 
     def report(self, given: Scope, taken: Collection[str], why: Mapping[str, str]) -> None:
-        """Note the options that are not taken."""
         for name, bound in given.items():
             if name not in taken:
                 is_made = isinstance(bound.value, Made) or not isinstance(bound.value, Unread)
@@ -359,7 +358,6 @@ class BeatRow:
 
 
 def is_dump(file: str, text: str) -> bool:
-    """Return whether a text is a dump, not a module."""
     return file.endswith(".json") or text.lstrip()[:1] in ("[", "{")
 
 

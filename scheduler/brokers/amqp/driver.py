@@ -394,7 +394,6 @@ class DriverChannel(aiormq.Channel):
         return await self._ask(getting, queue)
 
     async def depth(self, queue: str) -> tuple[int, int]:
-        """Count the messages and the consumers of a queue."""
         return await self._ask(counting, queue)
 
     async def _ask(self, question: Callable[[int, bytes], bytes], queue: str) -> Any:
@@ -419,7 +418,6 @@ class DriverChannel(aiormq.Channel):
         return tag
 
     async def cancel(self, tag: str) -> None:
-        """Stop deliveries to a receiver."""
         await self.basic_cancel(tag)
         self._receivers.pop(tag, None)
 
@@ -488,7 +486,6 @@ class DriverChannel(aiormq.Channel):
                 sent.confirmed.set_exception(Refused())
 
     def _fail(self, closing: asyncio.Future[Any]) -> None:
-        """Fail all pending requests."""
         error = None if closing.cancelled() else closing.exception()
         waiting = [sent.confirmed for sent in self._unconfirmed.values()]
         for answer in waiting if self._asked is None else [*waiting, self._asked]:

@@ -238,7 +238,6 @@ class Lease:
 
     @property
     def usable(self) -> DriverChannel | None:
-        """Return the channel, if it is open."""
         return None if self._channel is None or self._channel.ends else self._channel
 
     def release(self) -> None:

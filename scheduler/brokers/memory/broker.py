@@ -197,7 +197,6 @@ class MemoryFollower:
         self._stream.followers.pop(self._advance, None)
 
     def _advance(self) -> None:
-        """Call the handler with new entries."""
         for offset, message in self._stream.read(self._offset):
             self._offset = offset + 1
             if not is_mark(message):
@@ -389,7 +388,6 @@ class MemoryBroker:
     def hold(
         self, queue: MemoryQueue, entry: QueueEntry, consumer: MemoryConsumer | None = None
     ) -> Hold:
-        """Hold an unacked message."""
         hold = Hold(self, queue, entry, consumer, asyncio.get_running_loop().create_future())
         self.holds[hold] = None
         return hold
@@ -400,7 +398,6 @@ class MemoryBroker:
             each.attach()
 
     def detach(self) -> None:
-        """Deliver nothing."""
         for each in self.subscriptions:
             each.detach()
 

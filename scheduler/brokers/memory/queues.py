@@ -77,8 +77,6 @@ class Letter:
 
 @dataclass(slots=True, eq=False)
 class QueueEntry:
-    """Hold a letter in a queue."""
-
     letter: Letter
     position: int
     expires: float
@@ -125,7 +123,6 @@ class Lanes:
 
     @property
     def due(self) -> float:
-        """Return when the next entry expires."""
         return min(map(self._end_of, self._ends), default=math.inf)
 
     def clear(self) -> None:
@@ -194,7 +191,6 @@ class MemoryQueue:
         return Depth(len(self._ready), len(self.consumers) + getters)
 
     def letters(self) -> list[Letter]:
-        """Return the ready messages, in their order."""
         return [entry.letter for entry in self._ready]
 
     def offer(self, letter: Letter) -> bool:
@@ -238,7 +234,6 @@ class MemoryQueue:
         self._after_change(asyncio.get_running_loop().time())
 
     def retry_stranded(self) -> None:
-        """Retry dead-lettering of letters that no queue accepted."""
         for letter, delivered in self._forget_stranded():
             self._post(letter, delivered)
 

@@ -146,7 +146,6 @@ class MemoryServer:
         self.post(Letter(replace(message, headers=headers), exchange, routing_key, copies))
 
     def post(self, letter: Letter) -> None:
-        """Put a letter into its queues."""
         places = self._route(letter)
         if not places:
             raise Unroutable(
