@@ -50,10 +50,8 @@ def test_this_machine_may_do_all(host: str) -> None:
 )
 def test_nobody_else_may_look(client: str, headers: Mapping[str, str]) -> None:
     assert local_access(request(client, headers)) is None
-
-
-def test_nginx_without_settings_is_not_this_machine() -> None:
-    assert local_access(request("127.0.0.1", {"host": "127.0.0.1:8088"}, "1.0")) is None
+    by_nginx = request("127.0.0.1", {"host": "127.0.0.1:8088"}, "1.0")  # without settings
+    assert local_access(by_nginx) is None
 
 
 def test_a_visitor_can_do_what_they_may() -> None:
@@ -62,12 +60,9 @@ def test_a_visitor_can_do_what_they_may() -> None:
     assert not BOB.can("resume")
     assert not Visitor("eve").can("pause")
     mia = Visitor("mia", {"acknowledge", "purge", "schedule", "trigger"})
-    assert all(map(mia.can, ["unacknowledge", "restore", "schedule-set", "schedule-clear", "run"]))
-
-
-def test_an_action_that_there_is_not_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="pause"):
         Visitor("carol", {"pauze"})
+    assert all(map(mia.can, ["unacknowledge", "restore", "schedule-set", "schedule-clear", "run"]))
 
 
 @pytest.mark.parametrize("told", ["all", True, 7])
@@ -103,7 +98,6 @@ def test_a_form_of_ours_is_accepted(headers: Mapping[str, str]) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {**HERE, "origin": "http://evil.example"},
         {**HERE, "origin": "null"},
         {"origin": "null"},
         {**HERE, "origin": "http://ops.example:9999"},
@@ -130,9 +124,6 @@ def test_a_trusted_proxy_names_the_user(client: str, name: str, who: str | None)
     access = header_access("X-Remote-User", ["10.0.0.0/8", "::1"])
     told = access(request(client, {"x-remote-user": name}))
     assert told == (who and Visitor(who, "all"))
-
-
-def test_what_is_trusted_is_an_address() -> None:
     with pytest.raises(UsageError, match="expected an address"):
         header_access("X-Remote-User", ["proxy"])
 

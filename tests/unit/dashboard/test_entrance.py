@@ -19,9 +19,7 @@ def test_the_embedded_broker_has_to_be_given() -> None:
     with pytest.raises(SettingsError, match="scheduler dev --dashboard"):
         dashboard.dashboard(new_app())
     assert isinstance(dashboard.dashboard(new_app(), connect=MemoryBroker), Starlette)
-
-
-def test_nothing_is_connected_before_it_is_started() -> None:
+    # Nothing is connected before it is started.
     nowhere = Settings(broker_url="amqp://guest:guest@127.0.0.1:1/")  # pyright: ignore[reportArgumentType]
     assert isinstance(dashboard.dashboard(Scheduler("shop", nowhere)), Starlette)
 
@@ -38,7 +36,6 @@ def test_what_is_not_installed_is_named_with_what_to_do(monkeypatch: pytest.Monk
 
 
 def test_the_extra_brings_what_is_needed() -> None:
-    assert PROJECT["name"] == DISTRIBUTION
     brought = {
         each.partition(">")[0].replace("-", "_")
         for each in PROJECT["optional-dependencies"]["dashboard"]

@@ -75,37 +75,27 @@ def picture_of(*tokens: Token) -> Picture:
     return picture
 
 
-def test_a_loop_is_known_by_its_last_token_and_its_runs() -> None:
-    loop = picture_of(ran(0), ran(1)).loops[POLL]
-    assert loop.due_at == at(11)
-    assert [run.seq for run in loop.runs] == [0, 1]
-    assert loop.last is not None
-    assert loop.last.duration == 2 * SECOND
-
-
 def test_messages_may_come_in_any_order_and_twice() -> None:
     tokens = [ran(0), ran(1, ending=Ending.RETRIED), ran(2)]
     for order in permutations([*tokens, tokens[0]]):
         picture = picture_of(*order)
         assert picture.loops[POLL].due_at == at(12)
         assert [run.seq for run in picture.loops[POLL].runs] == [0, 1, 2]
+        assert picture.loops[POLL].runs[-1].last.duration == 2 * SECOND
         assert [entry.seq for entry in picture.entries.all] == [0, 1, 2]
         assert sum(minute.runs for _, minute in picture.minutes.last(1, at(60))) == 3
 
 
-def test_only_so_many_runs_of_a_loop_are_kept_the_last_ones() -> None:
-    loop = picture_of(*(ran(seq) for seq in reversed(range(RUNS_KEPT + 5)))).loops[POLL]
-    assert [run.seq for run in loop.runs] == list(range(5, RUNS_KEPT + 5))
-
-
-def test_only_so_many_loops_are_kept(
+def test_only_so_many_loops_runs_and_acts_are_kept_the_last_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    loop = picture_of(*(ran(seq) for seq in reversed(range(RUNS_KEPT + 5)))).loops[POLL]
+    assert [run.seq for run in loop.runs] == list(range(5, RUNS_KEPT + 5))
+    acts = [ran(0, epoch=n, act=Act(Verb.TRIGGER, at(n))) for n in range(1, ACTS_KEPT + 4)]
+    assert len(picture_of(*acts).loops[POLL].acts) == ACTS_KEPT
     monkeypatch.setattr(pictures, "MOST_LOOPS", 2)
-    picture = Picture("test")
-    for number in range(4):
-        picture.hear(message(ran(0, loop=LoopId("poll", f"k{number}"))))
-    assert len(picture.loops) == 2
+    many = picture_of(*(ran(0, loop=LoopId("poll", f"k{number}")) for number in range(4)))
+    assert len(many.loops) == 2
 
 
 def test_what_is_carried_is_kept_unless_it_is_large() -> None:
@@ -136,11 +126,6 @@ def test_a_later_entry_of_the_roster_overrules_an_older_token() -> None:
     assert not picture.loops[POLL].is_paused
     picture.list([RosterEntry(POLL, Every("10s"), {}, Entry(9, LoopState.PAUSED, 5, 5), "by hand")])
     assert (picture.loops[POLL].is_paused, picture.loops[POLL].reason) == (True, "by hand")
-
-
-def test_only_so_much_that_was_done_to_a_loop_is_kept() -> None:
-    acts = [ran(0, epoch=n, act=Act(Verb.TRIGGER, at(n))) for n in range(1, ACTS_KEPT + 4)]
-    assert len(picture_of(*acts).loops[POLL].acts) == ACTS_KEPT
 
 
 def test_what_was_parked_is_told_of_its_loop() -> None:

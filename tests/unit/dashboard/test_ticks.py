@@ -104,13 +104,8 @@ def test_a_tick_after_which_it_had_paused_itself_is_told_with_the_error(
     tick = past(loop, pauses=pauses)[0]
     assert tick.what == what
     assert ("It had paused itself after its run before: no toner" in tick.why) is (what == "paused")
-
-
-def test_after_somebody_has_resumed_it_it_is_not_paused_any_more() -> None:
-    loop = a_loop(
-        ran(NOON - 2 * HOUR, Ending.STOPPED), acts=(did(Verb.RESUME, NOON - 90 * MINUTE),)
-    )
-    assert past(loop)[0].what == "missed"
+    loop.acts.append(did(Verb.RESUME, NOON - 90 * MINUTE))
+    assert past(loop, pauses=pauses)[0].what == "missed"
 
 
 def test_a_tick_during_a_long_run_is_told_with_how_long_that_took() -> None:
@@ -128,18 +123,12 @@ def test_a_tick_that_is_due_is_told_with_how_the_loop_stands() -> None:
     assert "no processor takes messages of its task" in tick.why
 
 
-def test_of_what_is_before_the_journal_nothing_is_said() -> None:
-    assert past(a_loop(), back=None) == []
+def test_of_what_is_not_known_nothing_is_said() -> None:
+    assert past(a_loop(), back=None) == []  # before the journal
     assert [tick.what for tick in past(a_loop(), back=HOUR)] == ["unknown"]
-
-
-def test_of_what_was_before_it_was_there_nothing_is_said() -> None:
-    loop = a_loop(acts=(did(Verb.SEED, NOON - MINUTE),))
-    assert [tick.at for tick in past(loop)] == [NOON]
-
-
-def test_a_schedule_without_fixed_times_has_no_ticks() -> None:
-    assert past(a_loop(ran(NOON)), Every("1h")) == []
+    new = a_loop(acts=(did(Verb.SEED, NOON - MINUTE),))
+    assert [tick.at for tick in past(new)] == [NOON]
+    assert past(a_loop(ran(NOON)), Every("1h")) == []  # it has no fixed times
 
 
 @pytest.mark.parametrize("schedule", [Cron("* * * * * *"), Cron("*/5 * * * *"), HOURLY])
@@ -167,17 +156,13 @@ def test_loops_that_pile_up_are_told_with_the_moment() -> None:
     assert [name for _, name in agenda.upcoming] == ["n0", "n1", "n2", "other"]
 
 
-def test_what_runs_often_is_told_in_a_number() -> None:
-    agenda = planned([planned_loop("pulse", Every("10s"))], START)
-    assert agenda.often == 1
+def test_what_runs_often_is_told_in_a_number_and_what_is_paused_is_left_out() -> None:
+    paused = planned_loop("a", Every("1h"), Where.PAUSED)
+    agenda = planned([planned_loop("pulse", Every("10s")), paused], START)
+    assert (agenda.often, agenda.paused) == (1, 1)
     assert agenda.upcoming == []
     assert agenda.steady == SLOT / timedelta(seconds=10)
     assert {count for _, count in agenda.columns} == {0}
-
-
-def test_what_is_paused_is_left_out() -> None:
-    agenda = planned([planned_loop("a", Every("1h"), Where.PAUSED)], START)
-    assert (agenda.paused, agenda.often, list(agenda.upcoming)) == (1, 0, [])
 
 
 def test_a_one_off_is_planned_once() -> None:
