@@ -24,9 +24,7 @@ def command_of(job: ImportedJob) -> Command:
     [
         ("*/10 7-19 * * mon-fri x", "*/10 7-19 * * mon-fri"),
         ("@daily x", "0 0 * * *"),
-        ("@midnight x", "0 0 * * *"),
         ("@weekly x", "0 0 * * 0"),
-        ("@annually x", "0 0 1 1 *"),
         ("@every_minute x", "* * * * *"),
         ("-*/5 * * * * x", "*/5 * * * *"),
         ("0 0 * * 5-7 x", "0 0 * * 5-7"),
@@ -84,7 +82,6 @@ def test_a_crontab_of_the_system_names_users() -> None:
     ("text", "file", "users", "command"),
     [
         ("* * * * * root x", "crontab", None, "x"),
-        ("* * * * * php x", "crontab", None, "php x"),
         ("* * * * * php x", "/etc/cron.d/php", None, "x"),
         ("* * * * * php x", "crontab", True, "x"),
         ("* * * * * root x", "crontab", False, "root x"),
@@ -111,20 +108,16 @@ def test_whether_there_are_users_is_told_by_the_looks(
         ("@fortnightly x", "@fortnightly is not known"),
         ("61 * * * * x", "the minute field is not understood: '61'"),
         ("5/15 * * * * x", "the minute field is not understood: '5/15'"),
-        ("0~30 * * * * x", "the minute field is not understood: '0~30'"),
         ("0 22-4 * * * x", "the hour field is not understood: '22-4'"),
         ("0 0 30 2 * x", BY_HAND),
         ("0 0 ? * MON x", "`?` is taken as `*`"),
         ("*/9 * * * * * * ls", SIX),
-        ("0 */5 * * * * x", SIX),
         ("45 12 * * TUE,THU * x", SIX),
         ("0 0 9 * * MON-FRI x", SIX),
-        ("0 0 9 ? * 1-5 x", SIX),
         ("0 0 12 1 1 ? 2030 x", SIX),
         ("TZ=Asia/Tokyo", "TZ is of commands alone"),
         ("0 * * * * date +%F", "what follows a `%` is read by the command"),
         ("0 * * * * -q x", "the command begins with a flag"),
-        ("0 0 * * 8 x", "the day of week field is not understood: '8'"),
         ("MAILTO=root", "MAILTO: nothing is mailed"),
         ("RANDOM_DELAY=6", "give each loop a jitter="),
     ],
@@ -136,17 +129,14 @@ def test_what_cannot_be_carried_over_is_told_with_its_line(text: str, told: str)
     assert told in note
 
 
-def test_in_a_zone_that_there_is_not_nothing_runs() -> None:
-    found = read_crontab("CRON_TZ=Mars/Dome\n@daily x", "crontab", users=False)
-    (note,) = notes_of(found)
-    assert found.jobs == []
-    assert note.startswith("crontab:2: left out, '@daily x': ")
-    assert "Mars/Dome" in note
-
-
-def test_that_the_zone_is_not_known_is_told() -> None:
+def test_a_zone_that_is_not_known_is_told_and_in_one_that_there_is_not_nothing_runs() -> None:
     (note,) = notes_of(read_crontab("@daily x", "crontab", users=False))
     assert "UTC is taken (--tz)" in note
+    found = read_crontab("CRON_TZ=Mars/Dome\n@daily x", "crontab", users=False)
+    assert found.jobs == []
+    (note,) = notes_of(found)
+    assert note.startswith("crontab:2: left out, '@daily x': ")
+    assert "Mars/Dome" in note
     found = read_crontab("@daily x", "crontab", tz="Europe/Berlin", users=False)
     assert notes_of(found) == []
     assert found.jobs[0].schedule == Cron("0 0 * * *", tz="Europe/Berlin", catch_up="skip")

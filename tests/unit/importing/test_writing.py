@@ -146,7 +146,7 @@ def test_what_is_not_carried_over_cannot_end_a_comment() -> None:
     assert imported == {"import pkgutil"}
 
 
-def test_a_command_gets_its_words_its_input_and_its_environment(tmp_path: Path) -> None:
+def test_a_command_gets_its_words_input_and_environment_and_may_fail(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = Command(
         ["/bin/sh", "-c", f'cat > {out}; echo "$GREETING it\'s $PWD" >> {out}'],
@@ -154,15 +154,14 @@ def test_a_command_gets_its_words_its_input_and_its_environment(tmp_path: Path) 
         environment={"GREETING": "hello"},
         folder=str(tmp_path),
     )
-    job = ImportedJob(SourceLine("crontab", 1), "greet", "", command, Cron("@daily"))
-    module = module_of(Found("crontab", "shop", [job]), tmp_path)
+    place = SourceLine("crontab", 1)
+    jobs = [
+        ImportedJob(place, "greet", "", command, Cron("@daily")),
+        ImportedJob(place, "fail", "", Command(["/bin/sh", "-c", "exit 3"])),
+    ]
+    module = module_of(Found("crontab", "shop", jobs), tmp_path)
     asyncio.run(module.greet())
     assert out.read_text() == f"one\ntwo\nhello it's {tmp_path}\n"
-
-
-def test_a_command_that_fails_is_a_failed_run(tmp_path: Path) -> None:
-    job = ImportedJob(SourceLine("crontab", 1), "fail", "", Command(["/bin/sh", "-c", "exit 3"]))
-    module = module_of(Found("crontab", "shop", [job]), tmp_path)
     with pytest.raises(RuntimeError, match="exit code 3"):
         asyncio.run(module.fail())
 
