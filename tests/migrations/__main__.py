@@ -1,9 +1,7 @@
 """`python -m tests.migrations [GUIDE ...]`: each way over to scheduler, followed to the letter.
 
-A small project of the other kind is at work, and notes its runs. What its guide in `docs/how-to`
-says is done while it runs: over to scheduler, and back. Then the records of both sides are joined:
-no run may be missing, none doubled. Exits with 1 where one is, or where the page does not do as it
-says.
+A small project of the other kind notes its runs while its guide in `docs/how-to` is followed, there
+and back. Exits with 1 where a run is missing or doubled, or the page does not do as it says.
 """
 
 import argparse

@@ -1,8 +1,7 @@
 """The guides that are followed, and what the jobs of their projects are due for.
 
-A project is a folder of `projects/`: what a guide finds there before it begins, with the
-`requirements.txt` of its environment, and a `prepare.sh` if the machine needs more than that. What
-else there is stands on the page.
+A project is a folder of `projects/`, as a guide finds it, with the `requirements.txt` of its
+environment, and a `prepare.sh` if the machine needs more than that.
 """
 
 from collections.abc import Mapping
