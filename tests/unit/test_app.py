@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -42,15 +43,12 @@ def test_two_tasks_of_one_name_are_refused(app: Scheduler):
             "'clean' is a name of 'clean' and cannot be one of 'tidy'",
         ),
         ("old", {}, "'old' is a name of 'new' and cannot be one of 'old' as well: leave it out"),
-        ("tidy", {"aliases": ["older", "old"]}, "'old' is a name of 'new' and cannot be one of"),
         ("tidy", {"aliases": ["x", "x"]}, "'x' is a name of 'tidy' and cannot be one of 'tidy'"),
-        ("tidy", {"aliases": ["tidy"]}, "'tidy' is a name of 'tidy' and cannot be one of 'tidy'"),
         (
             "tidy",
             {"aliases": "clean"},
             r"aliases of tidy must be a list of .*\[\"old_name\"\], got 'clean'",
         ),
-        ("tidy", {"aliases": ["a b"]}, r"aliases of tidy must be a list of .*, got \['a b'\]"),
         ("tidy", {"aliases": ["_supervision"]}, "aliases of tidy must be a list of"),
         ("tidy", {"aliases": ["x"], "ordered": True}, "an ordered task has none"),
     ],
@@ -101,11 +99,6 @@ def test_an_app_has_a_namespace(namespace: list[Any], told: str):
         Scheduler(*namespace)
 
 
-def test_one_function_may_be_two_tasks(app: Scheduler):
-    app.periodic(every="1h")(run)
-    assert app.tasks["run"].function is app.tasks["clean"].function
-
-
 def one_too_many(event: Event, level: str) -> None: ...
 
 
@@ -138,28 +131,18 @@ def test_whatever_takes_an_event_may_listen(app: Scheduler, listener: Any):
     app.events.emit(Event())
 
 
-def test_a_loop_is_found_by_its_name(app: Scheduler):
-    assert app.loop("poll_orders").id == LoopId("poll_orders")
-
-
 @pytest.mark.parametrize(
     ("name", "told"),
     [
         ("pol_orders", "There is no loop 'pol_orders'; did you mean 'poll_orders'?"),
-        ("Clean", "There is no loop 'Clean'; did you mean 'clean'?"),
         ("x", "There is no loop 'x'; there are: clean, poll_orders, send_report."),
-        ("", "There is no loop ''; there are: clean, poll_orders, send_report."),
     ],
 )
 def test_for_a_misspelt_loop_the_nearest_is_told(app: Scheduler, name: str, told: str):
+    assert app.loop("poll_orders").id == LoopId("poll_orders")
     with pytest.raises(UnknownLoop) as refused:
         app.loop(name)
     assert str(refused.value) == told
-
-
-def test_an_app_without_loops_says_so():
-    with pytest.raises(UnknownLoop, match="There is no loop 'x'; there are: none"):
-        Scheduler("shop").loop("x")
 
 
 @pytest.mark.parametrize(
@@ -167,19 +150,12 @@ def test_an_app_without_loops_says_so():
     [
         (None, ["poll_orders", "send_report", "clean"]),
         ([], []),
-        (["clean"], ["clean"]),
         (["clean", "poll_orders"], ["clean", "poll_orders"]),
+        (iter(["clean"]), ["clean"]),
     ],
 )
-def test_tasks_are_selected_by_name(app: Scheduler, names: list[str] | None, found: list[str]):
+def test_tasks_are_selected_by_name(app: Scheduler, names: Iterable[str] | None, found: list[str]):
     assert [task.name for task in app.select(names)] == found
-
-
-def test_names_may_come_one_by_one(app: Scheduler):
-    assert [task.name for task in app.select(iter(["clean"]))] == ["clean"]
-
-
-def test_for_a_misspelt_task_the_nearest_is_told(app: Scheduler):
     with pytest.raises(UnknownLoop, match="There is no task 'send_raport'; did you mean 'send_rep"):
         app.select(["clean", "send_raport"])
 
@@ -206,19 +182,6 @@ def test_settings_are_read_when_they_are_needed(monkeypatch: pytest.MonkeyPatch)
     assert app.settings is app.settings
 
 
-def test_a_listener_hears_of_each_event(app: Scheduler):
-    heard: list[Event] = []
-
-    @app.listen
-    def listener(event: Event) -> None:
-        heard.append(event)
-
-    app.events.emit(ProcessorStopped(0))
-    app.events.forget(listener)
-    app.events.emit(ProcessorStopped(1))
-    assert heard == [ProcessorStopped(0)]
-
-
 def test_a_listener_may_hear_of_some_kinds_alone(app: Scheduler):
     some: list[Event] = []
     app.events.emit(ProcessorStopped(0))
@@ -238,11 +201,14 @@ def test_a_listener_that_fails_is_logged_and_the_others_still_hear(
 ):
     heard: list[Event] = []
 
+    @app.listen
     def broken(event: Event) -> None:
         raise ValueError("no")
 
-    app.listen(broken)
     app.listen(heard.append)
     app.events.emit(ProcessorStopped(0))
-    assert heard == [ProcessorStopped(0)]
     assert "ValueError: no" in caplog.text
+    app.events.forget(broken)
+    app.events.emit(ProcessorStopped(1))
+    assert heard == [ProcessorStopped(0), ProcessorStopped(1)]
+    assert len(caplog.records) == 1

@@ -13,7 +13,6 @@ from scheduler.errors import (
     InvalidArguments,
     NotAllSent,
     NotSent,
-    ScheduleError,
     Unencodable,
     Unroutable,
     UsageError,
@@ -61,7 +60,6 @@ ORDER = Order(number=1)
 @pytest.mark.parametrize(
     ("args", "kwargs", "wire"),
     [
-        ((ORDER,), {}, {"order": {"number": 1, "at": None}}),
         (({"number": 1},), {}, {"order": {"number": 1, "at": None}}),
         ((ORDER, "Köln"), {"times": 2}, {"city": "Köln", "times": 2}),
         ((Order(number=2, at=START),), {}, {"order": {"number": 2, "at": "2026-06-01T12:00:00Z"}}),
@@ -97,13 +95,20 @@ async def test_a_call_that_does_not_fit_the_function_is_not_sent(
     assert await stage.waiting() == 0
 
 
-async def test_a_call_opens_no_connection_for_an_event_loop_that_may_end() -> None:
+async def test_a_connection_is_open_within_the_app_only_and_one_that_was_there_stays(
+    stage: Stage,
+) -> None:
     app, ship = shop()
     assert await ship.send(ORDER)
     assert not app.outbox.is_open
     async with app:
         assert app.outbox.is_open
     assert not app.outbox.is_open
+    await stage.seed(app)
+    async with app:
+        await ship.send(ORDER)
+    await ship.send(ORDER)
+    assert await stage.waiting() == 2
 
 
 async def test_the_options_of_a_call_travel_along(stage: Stage) -> None:
@@ -150,9 +155,7 @@ LAST = datetime.max.replace(tzinfo=UTC)
     ("method", "when", "told"),
     [
         ("send_later", "soon", "got: 'soon'"),
-        ("send_later", timedelta(seconds=-1), "between 0s and"),
         ("send_later", "4000d", "from 0 to 1343 days, got '4000d'. For later than that, send it"),
-        ("send_later", timedelta(days=1344), "from 0 to 1343 days, got 1344 days, 0:00:00"),
         ("send_at", NAIVE, "an aware datetime, got 2026-06-01T00:00:00 without a time zone"),
         ("send_at", LAST, "from 0 to 1343 days, got 9999-12-31T23:59:59.999999"),
     ],
@@ -165,14 +168,6 @@ async def test_a_time_that_cannot_be_meant_is_refused(
     with pytest.raises(UsageError, match=told):
         await getattr(ship, method)(when, ORDER)
     assert await stage.waiting() == 0
-
-
-@pytest.mark.parametrize("option", ["expires", "deadline"])
-def test_an_option_that_is_no_duration_is_refused(option: str) -> None:
-    _, ship = shop()
-    options: dict[str, Any] = {option: "old"}
-    with pytest.raises(ScheduleError, match="got: 'old'"):
-        ship.options(**options)
 
 
 @pytest.mark.parametrize(
@@ -221,15 +216,6 @@ async def test_an_expiry_counts_the_hours_that_pass(stage: Stage) -> None:
 
 
 # Outside of a processor
-
-
-async def test_a_program_opens_its_connection_when_it_enters_the_app(stage: Stage) -> None:
-    app, ship = shop()
-    await stage.seed(app)
-    async with app:  # a processor's connection is there already, and stays
-        await ship.send(ORDER)
-    await ship.send(ORDER)
-    assert await stage.waiting() == 2
 
 
 @pytest.mark.parametrize(
@@ -287,10 +273,11 @@ def test_blocking_senders_have_a_connection_of_their_own() -> None:
     assert ship.blocking.send(ORDER) != ship.blocking.send(ORDER)
     with pytest.raises(UsageError, match="an aware datetime"):
         ship.blocking.send_at(NAIVE, ORDER)
-    with pytest.raises(ScheduleError, match="got: 'soon'"):
-        ship.blocking.send_later("soon", ORDER)
     with pytest.raises(InvalidArguments):
         ship.blocking.send()
+    assert ship.blocking.send_many([]) == []
+    with pytest.raises(InvalidArguments, match=r"Call 0: a call must map .*, got \(1,\)"):
+        ship.blocking.send_many([cast("Any", (1,))])
 
 
 async def test_blocking_is_refused_where_it_would_block_others() -> None:
@@ -413,13 +400,6 @@ async def test_where_none_of_many_was_sent_the_error_is_that_of_one(stage: Stage
             await ship.send_many(orders(3))
 
 
-def test_many_are_sent_by_callers_that_are_no_coroutines() -> None:
-    _, ship = shop()
-    assert ship.blocking.send_many([]) == []
-    with pytest.raises(InvalidArguments, match=r"Call 0: a call must map .*, got \(1,\)"):
-        ship.blocking.send_many([cast("Any", (1,))])
-
-
 # On memory://, with nobody who could seed
 
 
@@ -428,29 +408,22 @@ def alone() -> Scheduler:
     return Scheduler("shop", Settings(broker_url=SecretStr("memory://")))
 
 
-async def test_a_program_on_the_embedded_broker_sends_without_set_up(alone: Scheduler):
+async def test_a_program_on_the_embedded_broker_needs_no_set_up(alone: Scheduler):
     @alone.task
     async def remind(order: int) -> None: ...
 
+    await remind.start("order-42", every="1d", args={"order": 42})
     async with alone:
         sent = {await remind.send(1), await remind.send_later("1h", 2)}
         sent |= set(await remind.send_many([{"order": 3}]))
         async with alone.outbox.connection() as broker:
             depth = await broker.depth("shop.v1.processor.remind")
+        assert [loop.key for loop in await remind.list()] == ["order-42"]
+        await remind.stop("order-42")
+        assert await remind.list() == []
     assert len(sent) == 3
     assert depth is not None
     assert depth.ready == 2
-
-
-async def test_a_program_on_the_embedded_broker_starts_loops_that_are_there_later(alone: Scheduler):
-    @alone.task
-    async def digest(user: int) -> None: ...
-
-    await digest.start("user-42", every="1d", args={"user": 42})
-    async with alone:
-        assert [loop.key for loop in await digest.list()] == ["user-42"]
-        await digest.stop("user-42")
-        assert await digest.list() == []
 
 
 def test_each_event_loop_has_an_embedded_broker_of_its_own(alone: Scheduler):
@@ -473,6 +446,8 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     "arguments": lambda ship: ship.send("x"),
     "delay": lambda ship: ship.send_later(object(), ORDER),
     "schedule": lambda ship: ship.start("x", every=[1]),
+    "expires": lambda ship: ship.options(expires="old"),
+    "deadline": lambda ship: ship.options(deadline="soon"),
 }
 
 

@@ -61,30 +61,18 @@ def test_the_defaults_suit_a_broker_on_this_machine():
     [
         ("SCHEDULER_BROKER_URL", SECRET, SecretStr(SECRET)),
         ("SCHEDULER_BROKER_URL_FILE", "/run/secrets/url", Path("/run/secrets/url")),
-        ("SCHEDULER_BROKER_USER", "shop", "shop"),
-        ("SCHEDULER_BROKER_USER_FILE", "/run/secrets/user", Path("/run/secrets/user")),
-        ("SCHEDULER_BROKER_PASSWORD", "open%sesame", SecretStr("open%sesame")),
-        ("SCHEDULER_BROKER_PASSWORD_FILE", "/run/secrets/pw", Path("/run/secrets/pw")),
-        ("SCHEDULER_TLS_CA_FILE", "ca.pem", Path("ca.pem")),
-        ("SCHEDULER_TLS_CERT_FILE", "me.pem", Path("me.pem")),
-        ("SCHEDULER_TLS_KEY_FILE", "me.key", Path("me.key")),
         ("SCHEDULER_TLS_VERIFY", "off", False),
         ("SCHEDULER_QUEUE_TYPE", "classic", "classic"),
-        ("SCHEDULER_CONCURRENCY", "7", 7),
         ("SCHEDULER_DELIVERY_LIMIT", "1", 1),
         ("SCHEDULER_SHUTDOWN_GRACE", "1m30s", timedelta(seconds=90)),
         ("SCHEDULER_SHUTDOWN_GRACE", "0s", timedelta(0)),
-        ("SCHEDULER_HEARTBEAT", "5s", timedelta(seconds=5)),
         ("SCHEDULER_JOURNAL_MAX_AGE", "1h", timedelta(hours=1)),
         ("SCHEDULER_JOURNAL_MAX_BYTES", "50000000", 50_000_000),
         ("SCHEDULER_SUPERVISION_INTERVAL", "1s", timedelta(seconds=1)),
-        ("SCHEDULER_HEALTH_PORT", "8080", 8080),
         ("SCHEDULER_METRICS_PORT", "65535", 65535),
-        ("SCHEDULER_LOG_LEVEL", "debug", "debug"),
-        ("SCHEDULER_LOG_FORMAT", "json", "json"),
     ],
 )
-def test_each_setting_is_read_from_the_environment(
+def test_a_setting_is_read_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, variable: str, text: str, value: Any
 ):
     monkeypatch.setenv(variable, text)
@@ -98,24 +86,16 @@ def test_what_is_given_in_code_comes_before_the_environment(monkeypatch: pytest.
     assert (settings.concurrency, settings.delivery_limit) == (3, 8)
 
 
-def test_a_variable_without_the_prefix_is_not_ours(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CONCURRENCY", "7")
-    assert Settings().concurrency == 100
-
-
 @pytest.mark.parametrize(
     ("variable", "text", "told"),
     [
         ("SCHEDULER_TLS_VERIFY", "perhaps", "valid boolean"),
         ("SCHEDULER_QUEUE_TYPE", "stream", "'quorum' or 'classic'"),
-        ("SCHEDULER_CONCURRENCY", "many", "valid integer"),
         ("SCHEDULER_CONCURRENCY", "0", "greater than or equal to 1"),
         ("SCHEDULER_CONCURRENCY", "10001", "less than or equal to 10000"),
         ("SCHEDULER_CONCURRENCY", "", "valid integer"),
         ("SCHEDULER_DELIVERY_LIMIT", "-1", "greater than or equal to 1"),
         ("SCHEDULER_SHUTDOWN_GRACE", "25", "a number and a unit"),
-        ("SCHEDULER_SHUTDOWN_GRACE", "-1s", "a number and a unit"),
-        ("SCHEDULER_HEARTBEAT", "soon", "a number and a unit"),
         ("SCHEDULER_HEARTBEAT", "999ms", "expected at least 1s, got: 999ms"),
         ("SCHEDULER_JOURNAL_MAX_AGE", "59m", "expected at least 1h, got: 59m"),
         ("SCHEDULER_LONGEST_LEAD", "1s", "expected at most 200ms, got: 1s"),
@@ -123,7 +103,6 @@ def test_a_variable_without_the_prefix_is_not_ours(monkeypatch: pytest.MonkeyPat
         ("SCHEDULER_SUPERVISION_INTERVAL", "999ms", "expected at least 1s, got: 999ms"),
         ("SCHEDULER_HEALTH_PORT", "0", "greater than or equal to 1"),
         ("SCHEDULER_HEALTH_PORT", "65536", "less than or equal to 65535"),
-        ("SCHEDULER_METRICS_PORT", "many", "valid integer"),
         ("SCHEDULER_METRICS_PORT", "tcp://10.0.0.7:9100", "enableServiceLinks: false"),
         ("SCHEDULER_LOG_LEVEL", "loud", "'debug', 'info', 'warning' or 'error'"),
         ("SCHEDULER_LOG_FORMAT", "xml", "'text', 'dated' or 'json'"),
@@ -149,7 +128,6 @@ def test_all_bad_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch):
     [
         ("SCHEDULER_CONCURENCY", "SCHEDULER_CONCURRENCY"),
         ("scheduler_concurency", "SCHEDULER_CONCURRENCY"),
-        ("SCHEDULER_BROKER_URI", "SCHEDULER_BROKER_URL"),
         ("SCHEDULER_LOGLEVEL", "SCHEDULER_LOG_LEVEL"),
         ("SCHEDULER_APPS", "SCHEDULER_APP"),
     ],
@@ -167,31 +145,26 @@ def test_for_a_misspelt_variable_the_nearest_setting_is_told(
 @pytest.mark.parametrize(
     "variable",
     [
+        "CONCURRENCY",
         "SCHEDULER_APP",
         "SCHEDULER_TEST_BROKER_URL",
         "SCHEDULER_COLOUR",
         # what Kubernetes sets for the Services `scheduler` and `scheduler-metrics`
         "SCHEDULER_SERVICE_HOST",
-        "SCHEDULER_SERVICE_PORT",
-        "SCHEDULER_METRICS_SERVICE_PORT",
         "SCHEDULER_METRICS_SERVICE_PORT_HTTP",
-        "SCHEDULER_METRICS_PORT_9090_TCP",
         "SCHEDULER_METRICS_PORT_9090_TCP_ADDR",
     ],
 )
 def test_what_is_somebody_elses_variable_does_not_matter(
     monkeypatch: pytest.MonkeyPatch, variable: str
 ):
-    monkeypatch.setenv(variable, "x")
+    monkeypatch.setenv(variable, "7")
     assert Settings().concurrency == 100
 
 
-def test_a_setting_that_does_not_exist_is_refused():
+def test_what_is_wrong_in_code_is_told_the_same_way():
     with pytest.raises(SettingsError, match="Settings takes no colour=; it takes broker_url="):
         Settings(colour="red")
-
-
-def test_a_bad_value_in_code_is_told_the_same_way():
     with pytest.raises(SettingsError, match="SCHEDULER_HEARTBEAT: .*got: 5"):
         Settings(heartbeat=5)
 

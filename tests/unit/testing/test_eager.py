@@ -32,23 +32,6 @@ async def test_what_is_sent_has_run_when_sending_returns() -> None:
     assert [each[0] for each in ran] == ["Ada", "Bob", "Cyd", "Dan", "Eve"]
 
 
-async def test_what_runs_send_runs_within_them_and_in_the_same_event_loop() -> None:
-    app, log = new_app(), list[Any]()
-
-    @app.task
-    async def outer() -> None:
-        await inner.send()
-        log.append("outer")
-
-    @app.task
-    async def inner() -> None:
-        log.append(asyncio.get_running_loop())
-
-    with eager(app):
-        await outer.send()
-    assert log == [asyncio.get_running_loop(), "outer"]
-
-
 async def test_a_run_tells_how_far_it_is_though_nobody_can_ask(app: Scheduler) -> None:
     @app.task
     async def work(ctx: Context) -> None:
@@ -99,8 +82,8 @@ async def test_arguments_are_checked_and_travel_as_they_would() -> None:
     assert got[0] is not tags
 
 
-async def test_what_stands_around_runs_and_sending_does_so_here_too() -> None:
-    app, log = new_app(), list[str]()
+async def test_what_stands_around_runs_and_what_they_send_does_so_here_too() -> None:
+    app, log = new_app(), list[Any]()
 
     @app.around
     async def run(ctx: Context, call_next: CallNext) -> None:
@@ -116,22 +99,19 @@ async def test_what_stands_around_runs_and_sending_does_so_here_too() -> None:
     @app.task
     async def greet() -> None:
         log.append("greet")
+        await inner.send()
+
+    @app.task
+    async def inner() -> None:
+        log.append(asyncio.get_running_loop())
 
     with eager(app):
         await greet.send()
-    assert log == ["run me", "greet", "sent"]
+    here = asyncio.get_running_loop()
+    assert log == ["run me", "greet", "run me", here, "sent", "sent"]
 
 
-async def test_a_timeout_holds(app: Scheduler) -> None:
-    @app.task(timeout="20ms")
-    async def long() -> None:
-        await asyncio.Event().wait()
-
-    with eager(app), pytest.raises(TimeoutError, match=r"longer than its timeout of 0\.02 s"):
-        await long.send()
-
-
-async def test_plain_functions_run_in_threads() -> None:
+def test_plain_functions_run_in_threads_and_code_without_an_event_loop_sends_too() -> None:
     app, threads = new_app(), list[int]()
 
     @app.task
@@ -139,40 +119,24 @@ async def test_plain_functions_run_in_threads() -> None:
         threads.append(threading.get_ident())
 
     with eager(app):
-        await shrink.send()
+        shrink.blocking.send()
     assert len(threads) == 1
     assert threads != [threading.get_ident()]
 
 
-def test_code_without_an_event_loop_sends_too() -> None:
+async def test_timeouts_hold_there_are_no_loops_and_the_end_of_the_block_ends_it() -> None:
     app, ran = new_app(), list[str]()
 
-    @app.task
-    async def greet(name: str) -> None:
-        ran.append(name)
-
-    with eager(app):
-        greet.blocking.send("Ada")
-    assert ran == ["Ada"]
-
-
-async def test_there_are_no_loops(app: Scheduler) -> None:
-    @app.task
-    async def poll() -> None: ...
-
-    with eager(app), pytest.raises(UsageError, match="^Inside eager.. messages run in place"):
-        await poll.start("berlin", every="1m")
-
-
-async def test_after_the_block_a_message_goes_where_it_went_before() -> None:
-    app, ran = new_app(), list[str]()
-
-    @app.task
-    async def greet() -> None:
+    @app.task(timeout="20ms")
+    async def poll() -> None:
         ran.append("here")
+        await asyncio.Event().wait()
 
     with eager(app):
-        await greet.send()
+        with pytest.raises(UsageError, match="^Inside eager.. messages run in place"):
+            await poll.start("berlin", every="1m")
+        with pytest.raises(TimeoutError, match=r"longer than its timeout of 0\.02 s"):
+            await poll.send()
     async with app:
-        await greet.send()
+        await poll.send()
     assert ran == ["here"]
