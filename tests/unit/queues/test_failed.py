@@ -3,7 +3,6 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ from scheduler.queues.failed import (
 )
 from scheduler.timing.moments import SystemClock
 from scheduler.timing.pacing import parse_rate
-from tests.faulty import Call, Fault, FaultyBroker
+from tests.faulty import Call, FaultyBroker
 from tests.stage import Stage, failed_of, new_app
 
 NAMES = Names("shop")
@@ -72,33 +71,23 @@ def test_a_parked_message_is_as_it_was_with_the_reason_added():
         headers=OWN | FROM_BROKERS,
         content_type="text/plain",
         message_id="id",
-        correlation_id="correlation",
         type="order",
         priority=3,
         expiration=timedelta(seconds=5),
     )
-    error = failure()
-    put = parked(message, REPORT, Reason.EXHAUSTED, error, AT)
+    put = parked(message, REPORT, Reason.EXHAUSTED, failure(), AT)
     traceback = put.headers["scheduler-parked-traceback"]
     assert traceback.startswith("Traceback")
     assert traceback.rstrip().endswith("ValueError: no\nway")
-    assert put == Message(
-        body=b"\xff\x00",
-        headers=OWN
-        | {
-            "scheduler-parked-loop": "report",
-            "scheduler-parked-reason": "exhausted",
-            "scheduler-parked-error": "ValueError: no way",
-            "scheduler-parked-traceback": traceback,
-            "scheduler-parked-at-ms": AT_MS,
-        },
-        content_type="text/plain",
-        message_id="id",
-        correlation_id="correlation",
-        type="order",
-        priority=3,
-        expiration=None,  # it waits until somebody decides
-    )
+    added = {
+        "scheduler-parked-loop": "report",
+        "scheduler-parked-reason": "exhausted",
+        "scheduler-parked-error": "ValueError: no way",
+        "scheduler-parked-traceback": traceback,
+        "scheduler-parked-at-ms": AT_MS,
+    }
+    # It waits until somebody decides.
+    assert put == replace(message, headers=OWN | added, expiration=None)
 
 
 def test_of_a_long_error_the_beginning_is_kept_and_of_its_traceback_the_end():
@@ -120,11 +109,8 @@ SIZES = {"small": "x", "large": "x" * 500, "table": {"a": ["x" * 200]}, "schedul
 @pytest.mark.parametrize(
     ("excess", "left_out"),
     [
-        (1, ["large"]),
         (500, ["large"]),
-        (600, ["large", "table"]),
         (700, ["large", "table"]),
-        (800, ["large", "table", "small", "scheduler-key"]),
         (9999, ["large", "table", "small", "scheduler-key"]),
     ],
 )
@@ -138,45 +124,33 @@ def test_the_largest_headers_are_left_out_and_named_those_of_others_first(
 
 
 @pytest.mark.parametrize(
-    ("headers", "reason", "error"),
+    ("first", "deaths", "reason", "error"),
     [
-        (
-            {"x-first-death-reason": "delivery_limit"},
-            "delivery-limit",
-            "it was delivered too often without an ack: it may kill its processors",
-        ),
-        ({"x-first-death-reason": "maxlen"}, "maxlen", "the broker parked it: maxlen"),
-        ({}, "unknown-task", "no queue of a task is bound for its routing key"),
+        ("delivery_limit", [], "delivery-limit", "it was delivered too often without an ack: it "),
+        ("maxlen", [], "maxlen", "the broker parked it: maxlen"),
+        ("", [], "unknown-task", "no queue of a task is bound for its routing key"),
+        # A delay that ended where nobody is bound.
+        ("expired", [{"reason": "expired", "queue": "shop.v1.later.5s"}], "unknown-task", ""),
+        ("expired", [{"reason": "expired", "queue": "shop.v1.processor.mail"}], "expired", ""),
+        ("expired", [{"reason": "delivery_limit"}, {"reason": "expired"}], "delivery-limit", ""),
+        ("expired", "expired", "unknown-task", ""),
+        ("expired", [5], "unknown-task", ""),
     ],
 )
-def test_what_the_broker_parked_tells_its_death(headers: dict[str, Any], reason: str, error: str):
-    told = read_parked(Message(b"b", headers, message_id="id"), QUEUE, REPORT)
-    assert (told.id, told.reason, told.error, told.parked_at) == ("id", reason, error, None)
+def test_what_the_broker_parked_tells_its_last_death(
+    first: str, deaths: Any, reason: str, error: str
+):
+    headers = {
+        name: of for name, of in (("x-first-death-reason", first), ("x-death", deaths)) if of
+    }
+    told = read_parked(Message(b"b", headers, message_id="id"), QUEUE, "task.gone")
+    assert (told.id, told.reason, told.parked_at) == ("id", reason, None)
+    assert told.error.startswith(error)
 
 
-HOSTILE: list[Any] = [
-    None,
-    "",
-    "\x1b[2J\n\n",
-    "x" * 1_000_000,
-    b"\xff",
-    True,
-    -1,
-    0,
-    2**63 - 1,
-    10**400,
-    1.5,
-    float("nan"),
-    Decimal(1),
-    AT,
-    [],
-    [[[]]],
-    {},
-    {"a": [None]},
-]
-
-
-@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.parametrize(
+    "value", [None, "\x1b[2J\n\n", b"\xff", -1, 10**400, float("nan"), AT, [[1]], {"a": [None]}]
+)
 @pytest.mark.parametrize(
     "header",
     [
@@ -195,11 +169,6 @@ def test_no_header_keeps_a_parked_message_from_being_read(header: str, value: An
     assert told.id.startswith("no-id")
     assert told.reason
     assert told.error
-
-
-@pytest.mark.parametrize("routing_key", ["", ".", "loop.", "loop.loop.", "\x00", "ö" * 300])
-def test_no_routing_key_keeps_a_parked_message_from_being_read(routing_key: str):
-    assert read_parked(Message(), QUEUE, routing_key).routing_key == routing_key
 
 
 @pytest.fixture
@@ -226,17 +195,6 @@ async def park_some(failed: FailedQueues) -> None:
         )
 
 
-async def test_parked_messages_are_found_in_the_queues_of_their_tasks(failed: FailedQueues):
-    await park_some(failed)
-    found = [(each.message.message_id, each.queue) for each in await failed.browse(TASKS)]
-    assert found == [
-        ("1", "shop.v1.failed.report"),
-        ("2", "shop.v1.failed.report"),
-        ("3", "shop.v1.failed.mail"),
-        ("4", "shop.v1.failed"),
-    ]
-
-
 async def test_a_queue_that_is_not_there_says_what_to_do(failed: FailedQueues):
     with pytest.raises(QueueNotFound, match="scheduler seed"):
         await failed.browse(["gone"])
@@ -246,7 +204,9 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
     broker: MemoryBroker, failed: FailedQueues
 ):
     await park_some(failed)
-    _, second, *_ = await failed.browse(TASKS)
+    _, second, mail, gone = await failed.browse(TASKS)
+    queues = [QUEUE, "shop.v1.failed.mail", "shop.v1.failed"]
+    assert [each.queue for each in (second, mail, gone)] == queues
     assert await failed.replay(TASKS, Selection(ids=frozenset([second.id]))) == 1
     delivery = await broker.get(NAMES.processor_queue("report"))
     assert delivery is not None
@@ -262,15 +222,18 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
     assert len(await failed.browse(TASKS)) == 3
 
 
-def test_an_id_can_be_typed_whatever_somebody_else_wrote_into_our_headers():
-    forged = Message(message_id="m", headers={"scheduler-parked-at-ms": "\x1b[31m\ntoday \udce9"})
-    assert read_parked(forged, QUEUE, "").id == r"m@\x1b[31m today \udce9"
-
-
-@pytest.mark.parametrize(("sent", "shown"), [("-1", "id-1@5"), ("--all", "id--all@5")])
-def test_an_id_is_never_taken_for_an_option(sent: str, shown: str):
-    parked = Message(message_id=sent, headers={"scheduler-parked-at-ms": 5})
-    assert read_parked(parked, QUEUE, "").id == shown
+@pytest.mark.parametrize(
+    ("sent", "parked_at", "shown"),
+    [
+        ("m", "\x1b[31m\ntoday \udce9", r"m@\x1b[31m today \udce9"),
+        ("-1", 5, "id-1@5"),  # it is no option
+    ],
+)
+def test_an_id_can_be_typed_whatever_somebody_else_wrote_into_our_headers(
+    sent: str, parked_at: object, shown: str
+):
+    forged = Message(message_id=sent, headers={"scheduler-parked-at-ms": parked_at})
+    assert read_parked(forged, QUEUE, "").id == shown
 
 
 async def test_what_the_broker_parks_is_sent_back_as_a_call_whatever_it_says(stage: Stage):
@@ -321,22 +284,17 @@ def excess(message: Message) -> int:
 @pytest.fixture
 async def narrow() -> AsyncIterator[FaultyBroker]:
     """A broker that takes so many characters of headers, and says so as RabbitMQ's does."""
-    async with FaultyBroker() as broker:
-        await broker.declare(topology("shop", ["report"]))
-        yield broker
 
-
-@pytest.fixture
-def refusing(narrow: FaultyBroker) -> Fault:
     async def refuse(call: Call) -> None:
         raise TooLarge(excess=excess(call.message))
 
-    return narrow.on("publish", where=lambda call: excess(call.message) > 0).first(refuse)
+    async with FaultyBroker() as broker:
+        await broker.declare(topology("shop", ["report"]))
+        broker.on("publish", where=lambda call: excess(call.message) > 0).first(refuse)
+        yield broker
 
 
-async def test_what_is_too_large_to_be_parked_is_parked_with_less(
-    narrow: FaultyBroker, refusing: Fault
-):
+async def test_what_is_too_large_to_be_parked_is_parked_with_less(narrow: FaultyBroker):
     full = Message(b"b", OWN | {"blob": "x" * 5000, "list": ["x" * 800]}, message_id="1")
     failed = failed_of(NAMES, narrow)
     await failed.park(full, "task.report", Reason.BROKEN, failure())
@@ -345,11 +303,10 @@ async def test_what_is_too_large_to_be_parked_is_parked_with_less(
     assert "in failure" in parked.traceback
     assert parked.headers == OWN | {"list": ["x" * 800], "scheduler-left-out": "blob"}
     assert parked.message.body == b"b"
-    assert len(refusing.met) == 1
 
 
 async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_no_room(
-    narrow: FaultyBroker, refusing: Fault
+    narrow: FaultyBroker,
 ):
     died = [{"reason": "delivery_limit", "exchange": "orders", "routing-keys": ["order.paid"]}]
     full = {"blob": "x" * 5000, "more": "y" * 900}
@@ -378,13 +335,10 @@ async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_
     [
         (REPORT, "report", "report"),
         (BERLIN, "report.berlin", "report"),
-        (token_key(LoopId("subtask", "berlin"), NO_WAIT.key), "subtask.berlin", "subtask"),
         (token_key(LoopId("task", "task"), NO_WAIT.key), "task.task", "task"),
-        ("task.report", "report", "report"),
         ("task.subtask", "subtask", "subtask"),
         ("retry.report", "report", "report"),
         ("task.task", "task", "task"),
-        ("order.paid", "", ""),
         ("subtask.paid", "", ""),
     ],
 )
@@ -399,8 +353,6 @@ def test_whose_a_message_is_is_told_by_its_routing_key(routing_key: str, whose: 
         (Selection(), "1234"),
         (Selection(task="report"), "12"),
         (Selection(task="gone"), "4"),
-        (Selection(reason="exhausted"), "1234"),
-        (Selection(reason="rejected"), ""),
         (Selection(task="mail", reason="exhausted"), "3"),
         (Selection(task="mail", reason="rejected"), ""),
     ],
@@ -459,23 +411,6 @@ async def test_what_claims_to_be_a_tick_is_none_after_its_restoration(
     assert (after.reason, after.error, after.task) == (before.reason, before.error, "report")
 
 
-@pytest.mark.parametrize(
-    ("deaths", "reason"),
-    [
-        ([{"reason": "expired"}], "unknown-task"),  # a delay that ended where nobody is bound
-        ([{"reason": "expired", "queue": "shop.v1.later.5s"}], "unknown-task"),
-        ([{"reason": "expired", "queue": "shop.v1.processor.mail"}], "expired"),
-        ([{"reason": "delivery_limit"}, {"reason": "expired"}], "delivery-limit"),
-        ([], "unknown-task"),
-        ("expired", "unknown-task"),
-        ([5], "unknown-task"),
-    ],
-)
-def test_of_the_deaths_of_a_message_the_last_one_tells_why_it_is_here(deaths: Any, reason: str):
-    headers = {"x-death": deaths, "x-first-death-reason": "expired"}
-    assert read_parked(Message(headers=headers), QUEUE, "task.gone").reason == reason
-
-
 @pytest.fixture
 async def slow(stage: Stage) -> FailedQueues:
     """Failed queues in virtual time, with four messages."""
@@ -492,7 +427,7 @@ async def test_no_more_are_replayed_than_the_rate_allows(stage: Stage, slow: Fai
     assert stage.clock.now() - began >= timedelta(seconds=18)
 
 
-@pytest.mark.parametrize("rate", ["1/h", "20/h", "1/m"])
+@pytest.mark.parametrize("rate", ["1/h", "1/m"])
 async def test_nothing_is_held_for_long_however_slow_the_replay(
     stage: Stage, slow: FailedQueues, rate: str
 ):
@@ -528,14 +463,6 @@ async def test_what_fails_again_meanwhile_is_not_replayed_twice(stage: Stage, sl
     assert await slow.replay(TASKS, EVERYTHING, rate=parse_rate("10/h"), tell=fail) == 4
     assert len(again) == 4
     assert len(await slow.browse(TASKS)) == 4
-
-
-async def test_what_is_parked_meanwhile_is_not_purged(stage: Stage, slow: FailedQueues):
-    def park_another(parked: ParkedMessage) -> None:
-        stage.server.publish(parked.message, NAMES.failed, parked.routing_key)
-
-    assert await slow.purge(TASKS, EVERYTHING, tell=park_another) == 4
-    assert await slow.count(TASKS) == 4
 
 
 async def test_a_verb_says_how_many_somebody_else_has_taken(stage: Stage, slow: FailedQueues):
@@ -596,7 +523,6 @@ async def test_whether_several_ids_begin_so_is_known_only_when_all_were_seen(
         (b'{"seq":%d,"attempt":-1}' % 10**400, {}),
         (b'{"seq":true,"attempt":"2"}', {}),
         (b"[3]", {}),
-        (b"{", {}),
     ],
 )
 async def test_the_record_of_a_tick_tells_the_counts_that_can_be_ones(

@@ -69,8 +69,6 @@ MINUTE = timedelta(minutes=1)
     [
         (Every("1m"), NOW, 1, LONGEST),
         (Once(START), NOW, NOW, LONGEST),  # it was never moved
-        (Once(START), NOW, 1, MINUTE),
-        (Once(START), NOW - 59_000, 1, MINUTE),
         (Once(START), NOW - 600_000, 1, 10 * MINUTE),
         (Once(START), 2, 1, LONGEST),
         (Once(START), NOW + 5000, 1, MINUTE),  # by the clock of another
