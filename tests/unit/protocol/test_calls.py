@@ -25,7 +25,7 @@ CALL = new_call(
     expires_at=SENT + HOUR,
     priority=3,
     correlation_id="order 7",
-    headers={"traceparent": "00-ab-cd-01"},
+    headers={"traceparent": "00-ab-cd-01", "scheduler-task": "other"},  # no header replaces ours
 )
 FOREIGN = Message(
     b"\xff<order/>",
@@ -80,12 +80,6 @@ def test_a_call_looks_like_this_on_the_wire():
     assert not is_token(CALL)
 
 
-def test_headers_of_the_sender_do_not_replace_ours():
-    headers = {"scheduler-task": "other", "scheduler-version": 9}
-    message = new_call("s", "t", {}, message_id="id", sent_at=SENT, due_at=SENT, headers=headers)
-    assert (message.headers["scheduler-task"], message.headers["scheduler-version"]) == ("t", 1)
-
-
 def test_a_call_comes_back_as_it_was_sent():
     assert read(CALL) == Call(
         task="send_sms",
@@ -99,33 +93,26 @@ def test_a_call_comes_back_as_it_was_sent():
         namespace="shop",
     )
     assert read(CALL).id == "id"
-
-
-def test_a_message_of_somebody_else_is_left_as_it_is():
-    call = read(FOREIGN)
-    assert call == Call(
-        "send_sms",
-        replace(FOREIGN, expiration=None),
-        "orders",
-        "order.paid",
-        namespace="shop",
-    )
     assert read(Message()).id == ""
+    # What somebody else sent is left as it is.
+    whole = replace(FOREIGN, expiration=None)
+    assert read(FOREIGN) == Call("send_sms", whole, "orders", "order.paid", namespace="shop")
 
 
 @pytest.mark.parametrize("message", [CALL, FOREIGN], ids=["ours", "foreign"])
 def test_a_retried_message_is_as_it_was_but_for_the_headers_that_count(message: Message):
     failed_at = SENT + 5 * SECOND
-    again = retried(read(message), due_at=failed_at + SECOND, failed_at=failed_at)
     counting = {
         "scheduler-attempt": 1,
         "scheduler-first-failed-at-ms": SENT_MS + 5000,
-        "scheduler-due-at-ms": SENT_MS + 6000,
         "scheduler-exchange": "orders",
         "scheduler-key": "order.paid",
     }
-    headers = {**message.headers, **counting}
-    assert again == replace(message, headers=headers, expiration=None)
+    last = spent(read(message), failed_at=failed_at)
+    assert last == replace(message, headers={**message.headers, **counting}, expiration=None)
+    again = retried(read(message), due_at=failed_at + SECOND, failed_at=failed_at)
+    headers = {**last.headers, "scheduler-due-at-ms": SENT_MS + 6000}
+    assert again == replace(last, headers=headers)
 
 
 @pytest.mark.parametrize("message", [CALL, FOREIGN], ids=["ours", "foreign"])
@@ -142,16 +129,9 @@ def test_every_retry_counts_and_remembers_the_first(message: Message):
         message = replace(back, headers={**back.headers, **FROM_BROKER})
 
 
-def test_a_spent_call_has_its_last_attempt_counted():
-    last = spent(replace(read(CALL), attempt=3, first_failed_at=SENT), failed_at=SENT + HOUR)
-    assert last.headers["scheduler-attempt"] == 4
-    assert last.headers["scheduler-first-failed-at-ms"] == SENT_MS
-    assert last.headers["scheduler-due-at-ms"] == CALL.headers["scheduler-due-at-ms"]
-
-
-def call_with(**headers: Any) -> Message:
+def call_with(message: Message, **headers: Any) -> Message:
     named = {f"scheduler-{name.replace('_', '-')}": value for name, value in headers.items()}
-    return replace(CALL, headers={**CALL.headers, **named})
+    return replace(message, headers={**message.headers, **named})
 
 
 def nested(depth: int) -> Any:
@@ -164,30 +144,20 @@ def nested(depth: int) -> Any:
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"version": 2}, "version: Input should be less than or equal to 1, got 2"),
     ({"version": 0}, "version: "),
-    ({"version": "1"}, "version: Input should be a valid integer, got '1'"),
     ({"version": True}, "version: "),
-    ({"version": None}, "version: "),
     ({"namespace": "bank"}, "a call of 'send_sms' in namespace 'bank'; this is .* in 'shop'"),
     ({"namespace": 5}, "namespace: Input should be a valid string, got 5"),
     ({"task": "other"}, "a call of 'other' in namespace 'shop'; this is 'send_sms'"),
     ({"task": b"send_sms"}, "task: "),
     ({"sent_at_ms": "now"}, "sent_at_ms: Input should be a valid integer, got 'now'"),
-    ({"sent_at_ms": None}, "sent_at_ms: "),
-    ({"sent_at_ms": -1}, "sent_at_ms: "),
     ({"sent_at_ms": LATEST_MS + 1}, "sent_at_ms: "),
-    ({"sent_at_ms": 1.5}, "sent_at_ms: "),
     ({"sent_at_ms": SENT}, "sent_at_ms: "),
     ({"due_at_ms": -1}, "due_at_ms: "),
-    ({"due_at_ms": 2**63 - 1}, "due_at_ms: "),
     ({"expires_at_ms": "1h"}, "expires_at_ms: "),
-    ({"expires_at_ms": [[]]}, "expires_at_ms: "),
-    ({"attempt": "1"}, "attempt: Input should be a valid integer, got '1'"),
     ({"attempt": -1}, "attempt: "),
     ({"attempt": 2**63 - 1}, "attempt: "),
-    ({"attempt": {"a": 1}}, "attempt: "),
     ({"attempt": Decimal(1)}, "attempt: "),
     ({"first_failed_at_ms": -(2**63)}, "first_failed_at_ms: "),
-    ({"exchange": 5}, "exchange: "),
     ({"exchange": nested(5000)}, "exchange: "),
     ({"key": ["order.paid"]}, "key: "),
 ]
@@ -196,36 +166,24 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("headers", "told"), BROKEN)
 def test_headers_that_are_not_ours_are_named(headers: dict[str, Any], told: str):
     with pytest.raises(Undecodable, match=told):
-        read(call_with(**headers))
+        read(call_with(CALL, **headers))
 
-
-@pytest.mark.parametrize(
-    ("headers", "told"),
-    [({"scheduler-attempt": "x"}, "attempt: "), ({"scheduler-key": 5}, "key: ")],
-)
-def test_broken_retry_headers_are_named_in_the_messages_of_others_too(
-    headers: dict[str, Any], told: str
-):
-    with pytest.raises(Undecodable, match=told):
-        read(replace(FOREIGN, headers=headers))
+    if headers.keys() & {"attempt", "first_failed_at_ms", "exchange", "key"}:  # anybody's
+        with pytest.raises(Undecodable, match=told):
+            read(call_with(FOREIGN, **headers))
 
 
 @pytest.mark.parametrize(
     ("body", "told"),
     [
         (b"", "The body is not JSON"),
-        (b"phone=1", "The body is not JSON"),
         (b"\xff\xfe", "The body is not JSON"),
         (b"{}", "args: Field required"),
         (b"[]", "The body cannot be understood"),
-        (b"null", "The body cannot be understood"),
-        (b'{"args": null}', "args: Input should be a valid dictionary"),
         (b'{"args": [1]}', "args: Input should be a valid dictionary"),
-        (b'{"args": "x"}', "args: "),
-        (b"[" * 100_000, "The body is not JSON"),
         (b'{"args":' * 100_000, "The body is not JSON"),
     ],
-    ids=range(11),
+    ids=range(6),
 )
 def test_a_body_that_is_not_ours_is_told(body: bytes, told: str):
     with pytest.raises(Undecodable, match=told) as caught:

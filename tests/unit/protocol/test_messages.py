@@ -30,7 +30,6 @@ SECOND = datetime(2026, 6, 1, 9, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("", ""),
         ("Grüße, 漢字 😀", "Grüße, 漢字 😀"),
         ("a\n\tb", "a\n\tb"),
         ("a\x1b[31mb\n", "a\\x1b[31mb\n"),
@@ -72,11 +71,7 @@ HEADERS: dict[str, Any] = {
 def test_headers_of_brokers_are_not_the_senders():
     sent = ["scheduler-sent-at-ms", "scheduler-task", "traceparent", "tracestate", "colour"]
     assert own_headers(HEADERS) == {name: HEADERS[name] for name in sent}
-
-
-def test_a_trace_is_what_is_text_of_its_headers():
     assert trace_of(HEADERS) == {"traceparent": "00-ab-cd-01"}
-    assert trace_of({}) == {}
 
 
 def death(**values: Any) -> dict[str, Any]:
@@ -86,12 +81,10 @@ def death(**values: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("deaths", "moment"),
     [
-        ([death(reason="expired", time=SECOND)], SECOND),
         ([death(reason="expired", time=SECOND), death(reason="rejected")], SECOND),
         ([death(reason="rejected", time=SECOND), death(reason="expired", time=SECOND)], None),
         ([death(reason="expired")], None),
         ([death(reason="expired", time=5)], None),
-        ([], None),
         ("expired", None),
         (None, None),
     ],
@@ -154,18 +147,11 @@ def test_a_body_that_was_parsed_is_a_text(body: bytes):
         parsed_json(body)
 
 
-@pytest.mark.parametrize(
-    ("headers", "lead_ms"),
-    [({}, 0), ({LEAD: 0}, 0), ({LEAD: 20}, 20), ({LEAD: LONGEST_LEAD_MS}, LONGEST_LEAD_MS)],
-)
-def test_a_lead_is_how_long_before_its_time_a_message_leaves_its_timers(
-    headers: dict[str, Any], lead_ms: int
-):
-    assert lead_of(headers) == timedelta(milliseconds=lead_ms)
-
-
-@pytest.mark.parametrize("lead", [-1, LONGEST_LEAD_MS + 1, 2**63, 20.0, "20", True, None, [20]])
+@pytest.mark.parametrize("lead", [-1, LONGEST_LEAD_MS + 1, 20.0, "20", True, None])
 def test_a_lead_that_cannot_be_kept_is_no_lead_of_none(lead: object):
+    for fits in (0, 20, LONGEST_LEAD_MS):
+        assert lead_of({LEAD: fits}) == timedelta(milliseconds=fits)
+    assert lead_of({}) == timedelta(0)
     # It would run the message too early.
     with pytest.raises(Undecodable, match="scheduler-lead-ms must be an integer from 0 to 1500"):
         lead_of({LEAD: lead})

@@ -27,7 +27,6 @@ def changed(*policies: BrokerPolicy) -> set[str]:
 @pytest.mark.parametrize(
     ("settings", "is_changed"),
     [
-        ({"message_ttl": 1000}, {TIMER, PARKED}),
         ({"message_ttl": 3_600_000}, {PARKED}),
         ({"expires": 1000}, {TIMER, PARKED}),
         ({"dead_letter_exchange": "dlx"}, {PARKED}),
@@ -38,7 +37,6 @@ def changed(*policies: BrokerPolicy) -> set[str]:
         ({"delivery_limit": 5}, {TIMER, PARKED}),
         ({"delivery_limit": -1}, set[str]()),
         ({"overflow": "drop-head"}, set[str]()),
-        ({"alternate_exchange": "lost"}, {CALLS}),
         ({"alternate_exchange": "lost", "expires": 1}, {CALLS, TIMER, PARKED}),
         ({"queue_leader_locator": "balanced"}, set[str]()),
         ({"max_length_bytes": 1, "message_ttl": 1}, {TIMER, PARKED}),  # not applied to streams

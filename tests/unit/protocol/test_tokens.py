@@ -1,6 +1,5 @@
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -97,19 +96,17 @@ PLAIN_BODY = {
 }
 
 
-def test_a_small_token_is_exactly_this():
-    message = encode(PLAIN, "shop")
-    assert body_of(message) == PLAIN_BODY
+def test_a_small_token_is_exactly_this_and_a_full_one_adds_to_it():
+    assert body_of(encode(PLAIN, "shop")) == PLAIN_BODY
+    traced = replace(FULL, trace={"traceparent": "00-ab-cd-01"})
+    message = encode(traced, "shop", lead=20 * MS)
     assert replace(message, body=b"") == Message(
         content_type="application/json",
-        message_id="shop/report/0/0",
+        headers={"traceparent": "00-ab-cd-01", "scheduler-lead-ms": 20},
+        message_id="shop/report.berlin/41/2",
         type="scheduler.token",
     )
-
-
-def test_a_full_token_adds_its_reason_and_the_run_before():
-    message = encode(FULL, "shop")
-    assert message.message_id == "shop/report.berlin/41/2"
+    assert decode(message, "shop") == traced
     assert body_of(message) == {
         **PLAIN_BODY,
         "key": "berlin",
@@ -129,13 +126,6 @@ def test_a_full_token_adds_its_reason_and_the_run_before():
         "args": {"city": "Zürich"},
         "carry": {"cursor": [1, None, "x"]},
     }
-
-
-def test_how_early_it_is_to_leave_its_timer_is_a_header_beside_those_of_a_trace():
-    traced = replace(PLAIN, trace={"traceparent": "00-ab-cd-01"})
-    message = encode(traced, "shop", lead=20 * MS)
-    assert message.headers == {"traceparent": "00-ab-cd-01", "scheduler-lead-ms": 20}
-    assert decode(message, "shop") == traced
 
 
 LAST = LastRun(Ending.SUCCEEDED, MONDAY, MONDAY, timedelta(0))
@@ -171,19 +161,16 @@ WHOLE = replace(PLAIN, act=Act(Verb.PAUSE, MONDAY), last=LAST)
 
 BAD_MEMBERS: list[tuple[str, Any]] = [
     *[(name, DELETED) for name in (*REQUIRED, "act__verb", "last__outcome")],
-    *[(name, other) for name in INTEGERS for other in ("5", True, 1.0, -1, None)],
-    *[(name, 2**63 - 1) for name in INTEGERS],
+    *[(name, other) for name in INTEGERS for other in ("5", True, 1.0, -1, 2**63 - 1)],
     *[(name, NO_MILLISECONDS) for name in (*MOMENTS, *OPTIONAL_MOMENTS)],
-    *[("first", other) for other in (0, 1, "true", None)],
-    *[(name, other) for name in STRINGS for other in (5, ["report"])],
-    *[("version", other) for other in (0, 2, "1", True, None, [1])],
-    *[("state", other) for other in ("", "ARMED", "asleep", 1, None, ["armed"])],
-    *[("previous_at_ms", other) for other in (-1, "5", True, 1.0, NO_MILLISECONDS)],
-    *[("last__outcome", other) for other in ("", "failed", 1, None, ["retried"])],
-    *[("act__verb", other) for other in ("", "guarded", "START", 1, None, ["seeded"])],
-    *[(name, other) for name in ("act", "last") for other in ("x", 1)],
-    *[("schedule", other) for other in (None, "30s")],
-    *[("args", other) for other in (None, "x")],
+    *[("first", other) for other in (1, "true", None)],
+    *[(name, 5) for name in STRINGS],
+    *[("version", other) for other in (0, 2, "1", True)],
+    *[("state", other) for other in ("asleep", 1, None)],
+    *[("previous_at_ms", other) for other in (-1, "5", NO_MILLISECONDS)],
+    *[("last__outcome", other) for other in ("failed", 1)],
+    *[("act__verb", other) for other in ("guarded", 1)],
+    *[(name, "x") for name in ("act", "last", "args", "schedule")],
     ("task", ""),
 ]
 
@@ -199,18 +186,10 @@ def test_a_bad_member_is_named(member: str, value: Any):
     ("body", "told"),
     [
         (b"", "not JSON"),
-        (b"hello", "not JSON"),
-        (b"{", "not JSON"),
         (b'{"schedule": \xff}', "not JSON"),
-        (b"\xff\xfe", "not JSON"),
-        (b"\x80abc", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
         (b'{"a":' * 100_000, "not JSON"),
         (b"1" * 5000, "not JSON"),  # Python refuses to read a number that long
-        (b"null", "token cannot be understood: value"),
         (b"[]", "token cannot be understood: value"),
-        (b'"token"', "token cannot be understood: value"),
-        (b"7", "token cannot be understood: value"),
         (b"{}", "version: Field required"),
     ],
 )
@@ -221,20 +200,15 @@ def test_a_bad_body_is_refused_and_told(body: bytes, told: str):
     assert claims_of(broken) == {}
 
 
-def test_what_a_message_claims_is_read_unchecked_and_only_of_what_claims_to_be_a_token():
-    message = on_the_wire(seq="many")
-    assert claims_of(message)["seq"] == "many"
-    assert claims_of(replace(message, type="invoice")) == {}
-
-
-def test_a_token_of_another_namespace_is_refused():
+def test_what_is_no_token_of_this_namespace_is_refused():
     with pytest.raises(Undecodable, match="belongs to namespace 'shop', this is 'bank'"):
         decode(on_the_wire(), "bank")
-
-
-def test_a_message_that_is_no_token_at_all_is_refused():
+    other = on_the_wire(seq="many")
+    assert claims_of(other)["seq"] == "many"  # unchecked
+    other = replace(other, type=None)
+    assert claims_of(other) == {}
     with pytest.raises(Undecodable, match="Not a token: its type is None, not 'scheduler.token'"):
-        decode(replace(on_the_wire(), type=None), "shop")
+        decode(other, "shop")
 
 
 def test_a_token_is_triggered_when_it_is_due_before_its_tick():
@@ -255,21 +229,17 @@ class Order(BaseModel):
     item: str
 
 
-def refusal_of(model: Callable[..., object], **values: object) -> ValidationError:
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        ("many", "number: Input should be .*, got 'many'; item: Field required"),
+        # Without the kind of the exception.
+        (3, "number: expected an even number, got 3; item: "),
+        (10, "number: at most 9, got 10; item: "),
+    ],
+)
+def test_problems_name_each_field_and_what_came_instead(number: Any, told: str):
+    wrong: Any = {"number": number}
     with pytest.raises(ValidationError) as refused:
-        model(**values)
-    return refused.value
-
-
-def test_problems_name_each_field_and_what_came_instead():
-    told = problems_of(refusal_of(Order, number="many"))
-    assert told.startswith("number: ")
-    assert "got 'many'" in told
-    assert "; item: Field required" in told
-
-
-@pytest.mark.parametrize(("number", "told"), [(3, "expected an even number"), (10, "at most 9")])
-def test_a_problem_does_not_begin_with_the_kind_of_its_exception(number: int, told: str) -> None:
-    assert (
-        problems_of(refusal_of(Order, number=number, item="tea")) == f"number: {told}, got {number}"
-    )
+        Order(**wrong)
+    assert re.match(told, problems_of(refused.value))
