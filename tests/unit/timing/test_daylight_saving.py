@@ -165,33 +165,19 @@ def test_asking_from_any_minute_gives_the_first_tick_after_it(name: str):
                 assert cron.latest_until(moment) == max(tick for tick in grid if tick <= moment)
 
 
-# A whole year
-
-
-@cache
-def year_of(name: str) -> Walk:
-    """A walk through 2026, at a pace that meets every minute the tests below name."""
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    return Walk(name, start - 2 * DAY, start + 367 * DAY, pace=5 * MINUTE)
-
-
-YEAR = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC))
 ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC"]
 
 
 @pytest.mark.parametrize("name", ZONES)
-def test_a_year_of_working_days_is_right(name: str):
-    year = year_of(name)
+def test_a_year_is_right(name: str):
+    start, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
+    year = Walk(name, start - 2 * DAY, end + 2 * DAY, pace=5 * MINUTE)
     days = [day for day in year.days if day.isoweekday() <= 5]
-    found = ticks(Cron("30 2 * * MON-FRI", tz=name), *YEAR)
-    assert found == within(year.once_each(Times([30], [2]).on(days)), *YEAR)
-
-
-@pytest.mark.parametrize("name", ZONES)
-def test_a_year_of_sundays_in_real_time_is_right(name: str):
-    shown = year_of(name).shown.items()
+    working_days = year.once_each(Times([30], [2]).on(days))
+    assert ticks(Cron("30 2 * * MON-FRI", tz=name), start, end) == within(working_days, start, end)
+    shown = year.shown.items()
     sundays = (at for at, wall in shown if wall.isoweekday() == 7 and wall.minute in (0, 30))
-    assert ticks(Cron("*/30 * * * SUN", tz=name), *YEAR) == within(sundays, *YEAR)
+    assert ticks(Cron("*/30 * * * SUN", tz=name), start, end) == within(sundays, start, end)
 
 
 # Cases by hand, most of them of other years
@@ -211,14 +197,9 @@ def test_a_year_of_sundays_in_real_time_is_right(name: str):
             id="a time that exists twice runs at the first",
         ),
         pytest.param(
-            *("0 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00Z"),
-            ["04 01:00 -0200", "05 00:00 -0200"],
-            id="a day without its midnight, in Brazil",
-        ),
-        pytest.param(
             *("30 0 29 3 *", "Asia/Beirut", "2026-03-01T00:00Z"),
             ["29 01:00 +0300"],
-            id="a day without its midnight, in Lebanon",
+            id="a day without its midnight",
         ),
         pytest.param(
             *("0 9 * * *", "Pacific/Apia", "2011-12-29T00:00Z"),

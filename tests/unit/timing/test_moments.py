@@ -1,15 +1,40 @@
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
+from scheduler.testing import run_virtually
+from scheduler.timing.moments import (
+    LATEST_MS,
+    LoopClock,
+    SystemClock,
+    milliseconds_since_epoch,
+    moment_of,
+)
+
+NOON = datetime(2026, 6, 15, 12, tzinfo=UTC)
+
+
+def test_the_clock_of_the_machine_tells_the_time_in_utc():
+    before, now = datetime.now(UTC), SystemClock().now()
+    assert before <= now <= datetime.now(UTC)
+    assert now.tzinfo is UTC
+
+
+def test_the_clock_of_a_loop_goes_with_its_timers():
+    async def told() -> list[datetime]:
+        clock = LoopClock(NOON)
+        start = clock.now()
+        await asyncio.sleep(90)
+        return [start, clock.now()]
+
+    assert run_virtually(told()) == [NOON, NOON + timedelta(seconds=90)]
 
 
 @pytest.mark.parametrize(
     ("moment", "ms"),
     [
         (datetime(1970, 1, 1, tzinfo=UTC), 0),
-        (datetime(1970, 1, 2, tzinfo=UTC), 86_400_000),
         (datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC), 1_780_304_400_250),
         (datetime(9000, 1, 1, tzinfo=UTC), LATEST_MS),
     ],

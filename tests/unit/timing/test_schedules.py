@@ -1,9 +1,5 @@
-import copy
-import dataclasses
-import json
-import pickle
+import functools
 import random
-import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -50,20 +46,9 @@ def ticks(schedule: Recurring, start: datetime, count: int) -> list[datetime]:
 # Every
 
 
-def test_durations_are_stored_as_timedeltas():
-    every = Every(
-        "1h", mode="fixed_rate", offset="5m", jitter="10s", catch_up="skip", grace=MINUTE * 2
-    )
-    assert every.period == HOUR
-    assert every.offset == 5 * MINUTE
-    assert every.jitter == 10 * SECOND
-    assert every.grace == 2 * MINUTE
-
-
 @pytest.mark.parametrize(
     ("period", "offset", "moment", "following", "latest"),
     [
-        ("1h", "0s", "06-15 12:00", "06-15 13:00", "06-15 12:00"),
         ("1h", "0s", "06-15 11:59:59.999999", "06-15 12:00", "06-15 11:00"),
         ("1h", "5m", "06-15 12:00", "06-15 12:05", "06-15 11:05"),
         ("1d", "9h", "06-15 12:00", "06-16 09:00", "06-15 09:00"),
@@ -87,8 +72,6 @@ def test_a_fixed_delay_has_no_latest_tick():
     ("arguments", "message"),
     [
         ({"period": "99ms"}, "period: expected at least 100ms, got: 99ms"),
-        ({"period": "0s"}, "period: expected at least 100ms, got: 0s"),
-        ({"period": "soon"}, "period: expected a number and a unit.*got: 'soon'"),
         ({"period": 30}, "period: expected a number and a unit.*got: 30"),
         ({"period": "100.5ms"}, "period: expected whole milliseconds, got: 100.5ms"),
         ({"period": "1h", "mode": "cron"}, "mode: expected one of 'fixed_delay', 'fixed_rate'"),
@@ -120,14 +103,11 @@ def test_an_every_that_cannot_be_meant_is_refused(arguments: dict[str, Any], mes
         ("0 9 * * 5,7", ["06-19 09:00", "06-21 09:00", "06-26 09:00"]),
         ("5/30 12-13 15 jun *", ["06-15 12:05", "06-15 12:35", "06-15 13:05"]),
         ("0 0 L * *", ["06-30 00:00", "07-31 00:00", "08-31 00:00"]),
-        ("0 0 31 * *", ["07-31 00:00", "08-31 00:00", "10-31 00:00"]),
         ("0 0 * * FRI#2", ["07-10 00:00", "08-14 00:00", "09-11 00:00"]),
         ("0 0 * * L5", ["06-26 00:00", "07-31 00:00", "08-28 00:00"]),
         ("0 0 13 * FRI", ["06-19 00:00", "06-26 00:00", "07-03 00:00", "07-10 00:00"]),
-        ("0 0 */10 * MON", ["08-31 00:00", "09-21 00:00", "12-21 00:00"]),
         ("* * * * * */15", ["06-15 12:00:15", "06-15 12:00:30", "06-15 12:00:45"]),
         ("30 9 * * * 59", ["06-16 09:30:59", "06-17 09:30:59"]),
-        ("@hourly", ["06-15 13:00", "06-15 14:00"]),
         ("@Daily", ["06-16 00:00", "06-17 00:00"]),
         ("  0   9 1 1-8/7 ? ", ["08-01 09:00"]),
     ],
@@ -138,7 +118,7 @@ def test_an_expression_matches(expression: str, found: list[str]):
 
 def test_the_zone_decides_what_nine_oclock_is():
     assert Cron("0 9 * * *", tz="Asia/Kolkata").next_after(NOON) == at("06-16 03:30")
-    assert Cron("0 9 * * *", tz="America/New_York").next_after(NOON) == at("06-15 13:00")
+    assert Cron("0 9 * * *", tz=ZoneInfo("America/New_York")).next_after(NOON) == at("06-15 13:00")
 
 
 def test_the_moment_may_be_in_any_zone_and_the_tick_is_in_utc():
@@ -153,9 +133,6 @@ def test_a_leap_day_is_found_across_a_century():
     cron = Cron("0 0 29 2 *")
     assert cron.next_after(datetime(2096, 3, 1, tzinfo=UTC)).year == 2104
     assert cron.latest_until(datetime(2104, 2, 28, tzinfo=UTC)).year == 2096
-
-
-def test_a_leap_day_on_a_monday_is_found():
     assert Cron("0 0 * 2 MON#5").next_after(NOON) == datetime(2044, 2, 29, tzinfo=UTC)
 
 
@@ -165,31 +142,23 @@ def test_a_leap_day_on_a_monday_is_found():
         ("60 * * * *", "the minute field takes 0-59.*got: '60'"),
         ("0 25 * * *", "the hour field takes 0-23.*got: '25'"),
         ("0 0 32 * *", "the day of month field takes 1-31 or L.*got: '32'"),
-        ("0 0 0 * *", "the day of month field .*got: '0'"),
         ("0 0 * 13 *", "the month field takes 1-12 or JAN-DEC.*got: '13'"),
-        ("0 0 * JANUARY *", "the month field .*got: 'JANUARY'"),
         ("0 0 * * 8", "the day of week field takes 0-7 or SUN-SAT.*got: '8'"),
         ("0 0 * * FRI#6", "the day of week field .*got: 'FRI#6'"),
         ("0 0 * * MON,FRI#2", "the day of week field .*got: 'MON,FRI#2'"),
         ("0 0 9 * * MON-FRI", r"second \(the sixth field\) field takes 0-59.*got: 'MON-FRI'"),
         ("*/0 * * * *", r"the minute field .*got: '\*/0'"),
         ("1, * * * *", "the minute field .*got: '1,'"),
-        ("-1 * * * *", "the minute field .*got: '-1'"),
-        ("a * * * *", "the minute field .*got: 'a'"),
         ("? * * * *", r"the minute field .*got: '\?'"),
-        ("R * * * *", "the minute field .*got: 'R'"),
         ("H/5 * * * *", "the minute field .*got: 'H/5'"),
-        ("r(0-5) * * * *", "the minute field .*got: 'r"),
         ("0 9-9 * * *", "the hour field .*got: '9-9'"),
         ("0 0 15W * *", "the day of month field .*got: '15W'"),
         (f"{'9' * 300} * * * *", "the minute field "),
         ("* * * *", "expected five fields .* or six with the second last, got: 4"),
         ("0 0 1 1 * 0 2027", "expected five fields .*got: 7"),
-        ("", "expected five fields .*got: 0"),
         ("@reboot", "expected five fields .*got: 1"),
         ("0 0 30 2 *", "'0 0 30 2 .' never fires"),
         ("0 0 31 4,6,9,11 *", "never fires"),
-        (None, "cron: expected an expression"),
         (["0 9 * * *"], "cron: expected an expression"),
         ("*" * 501, "cron: expected an expression"),
     ],
@@ -200,27 +169,17 @@ def test_a_bad_expression_is_refused_and_the_field_named(expression: Any, messag
     assert refusal.value.__cause__ is None
 
 
-def test_a_zone_may_be_one_of_zoneinfo() -> None:
-    made = Cron("0 9 * * *", tz=ZoneInfo("Europe/Berlin"))
-    assert made == Cron("0 9 * * *", tz="Europe/Berlin")
-
-
 @pytest.mark.parametrize(
     ("tz", "message"),
     [
         ("Europe/Berln", "did you mean .*Europe/Berlin"),
         ("europe/berlin", "did you mean .*Europe/Berlin"),
-        ("CEST", "tz: expected an IANA time zone"),
         ("Europe", "tz: expected an IANA time zone"),
         ("../etc/passwd", "tz: expected an IANA time zone"),
-        ("/etc/passwd", "tz: expected an IANA time zone"),
         ("", "tz: expected an IANA time zone"),
         ("\0", "tz: expected an IANA time zone"),
-        ("\ud800", "tz: expected an IANA time zone"),
         ("x" * 5000, "tz: expected an IANA time zone"),
-        (None, "tz: expected an IANA time zone"),
         (UTC, "tz: expected an IANA time zone"),
-        ([], "tz: expected an IANA time zone"),
     ],
 )
 def test_an_unknown_zone_is_refused_and_the_nearest_named(tz: Any, message: str):
@@ -234,6 +193,7 @@ PARTS = {
     "day": ["*", "*", "1", "31", "*/9", "10-12", "L"],
     "month": ["*", "*", "2,3", "*/4", "6,12"],
     "weekday": ["*", "*", "MON-FRI", "0", "7", "sat,2"],
+    "second": ["", "", "", "*", "5", "*/20", "10,59"],
 }
 
 
@@ -250,74 +210,26 @@ def test_without_a_change_of_the_clocks_a_thousand_expressions_mean_what_cronite
 # Both
 
 
-@pytest.mark.parametrize("schedule", [Every("1h", mode="fixed_rate"), Cron("0 * * * *")])
-@pytest.mark.parametrize(
-    ("moment", "message"),
-    [
-        (datetime(2026, 6, 15), "expected an aware moment, got: 2026-06-15T00:00:00"),  # noqa: DTZ001
-        (datetime.max.replace(tzinfo=UTC), "expected a moment of the years 1970 to 9000"),
-        (datetime.min.replace(tzinfo=UTC), "expected a moment of the years 1970 to 9000"),
-    ],
-)
-def test_a_moment_is_aware_and_on_the_calendar(schedule: Recurring, moment: datetime, message: str):
-    for question in (schedule.next_after, schedule.latest_until):
-        with pytest.raises(ScheduleError, match=message):
-            question(moment)
-
-
-GRIDS = [Every("1h", mode="fixed_rate"), Cron("0 * * * *"), Cron("0 0-23/1 * * *")]
-
-
-@pytest.mark.parametrize("schedule", [*GRIDS, Every("1h")])
-def test_moments_are_of_the_years_1970_to_9000(schedule: Recurring):
+@pytest.mark.parametrize("schedule", [Every("1h"), Every("1h", mode="fixed_rate"), Cron("@hourly")])
+def test_a_moment_is_aware_and_of_the_years_1970_to_9000(schedule: Recurring):
     first, last = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 12, 31, 23, tzinfo=UTC)
+    questions = [schedule.next_after]
+    if schedule.has_grid:
+        questions.append(schedule.latest_until)
+    for question in questions:
+        for moment in (first - SECOND, last + HOUR, datetime.max.replace(tzinfo=UTC)):
+            with pytest.raises(ScheduleError, match="expected a moment of the years 1970 to 9000"):
+                question(moment)
+        with pytest.raises(ScheduleError, match="expected an aware moment, got: 2026-06-15T00:00"):
+            question(datetime(2026, 6, 15))  # noqa: DTZ001
     assert schedule.next_after(first) == first + HOUR
     assert schedule.next_after(last) == last + HOUR
-    for moment in (first - SECOND, last + HOUR):
-        with pytest.raises(ScheduleError, match="expected a moment of the years 1970 to 9000"):
-            schedule.next_after(moment)
-
-
-SCHEDULES = [
-    Every("30s"),
-    Every("1h", mode="fixed_rate", offset="5m", jitter="10s", catch_up="skip", grace="2m"),
-    Every("100ms", mode="fixed_rate", catch_up="all"),
-    Cron("0 9 * * MON-FRI", tz="Europe/Berlin"),
-    Cron("@daily", jitter="5m", catch_up="skip", grace="0s"),
-]
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=describe)
-def test_a_schedule_is_a_value(schedule: Recurring):
-    for twin in (
-        copy.deepcopy(schedule),
-        pickle.loads(pickle.dumps(schedule)),
-        dataclasses.replace(schedule),
-        from_wire(json.loads(json.dumps(to_wire(schedule)))),
-    ):
-        assert twin == schedule
-        assert hash(twin) == hash(schedule)
-        assert twin.next_after(NOON) == schedule.next_after(NOON)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        schedule.jitter = HOUR  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def test_a_schedule_shows_only_what_was_written():
-    assert repr(Cron("0 9 * * *", tz="UTC")).startswith("Cron(expression='0 9 * * *', tz='UTC'")
-    assert not {"_pattern", "_zone"} & set(re.findall(r"\w+", repr(Cron("0 9 * * *"))))
-
-
-def test_schedules_are_equal_whenever_their_zone_was_read():
-    before = Cron("0 9 * * *", tz="Asia/Tokyo")
-    ZoneInfo.clear_cache(only_keys=["Asia/Tokyo"])
-    assert Cron("0 9 * * *", tz="Asia/Tokyo") == before
 
 
 @pytest.mark.parametrize(
     ("schedule", "phrase"),
     [
         (Every("30s"), "every 30s"),
-        (Every("1h", mode="fixed_rate"), "every 1h at fixed rate"),
         (Every("1h", mode="fixed_rate", offset="5m"), "every 1h at fixed rate, offset 5m"),
         (Cron("0 9 * * MON-FRI", tz="Europe/Berlin"), "0 9 * * MON-FRI in Europe/Berlin"),
         (Cron("@daily"), "@daily in UTC"),
@@ -330,17 +242,11 @@ def test_a_schedule_describes_itself(schedule: Recurring, phrase: str):
 # Jitter
 
 
-def test_jitter_is_the_same_for_the_same_loop_and_tick():
-    every = Every("1h", mode="fixed_rate", jitter="10m")
-    assert jittered(every, "poll", NOON) == jittered(every, "poll", NOON)
-    assert jittered(every, "poll", NOON) != jittered(every, "poll", NOON + HOUR)
-    assert jittered(every, "poll", NOON) != jittered(every, "mail", NOON)
-
-
 @pytest.mark.parametrize(
     "schedule", [Every("1h", jitter="10m"), Cron("0 * * * *", tz="Asia/Tokyo", jitter="10m")]
 )
 def test_jitter_spreads_over_its_whole_range_in_milliseconds(schedule: Recurring):
+    assert jittered(schedule, "poll", NOON) != jittered(schedule, "poll", NOON + HOUR)
     late = [jittered(schedule, f"loop {number}", NOON) - NOON for number in range(500)]
     assert all(timedelta(0) <= each <= 10 * MINUTE for each in late)
     assert all(each.microseconds % 1000 == 0 for each in late)
@@ -359,17 +265,6 @@ def test_jitter_is_the_same_in_every_version(schedule: Recurring, late: timedelt
     assert jittered(schedule, "poll", NOON) == NOON + late
 
 
-def test_without_a_grid_jitter_may_be_longer_than_the_period():
-    every = Every("1s", jitter="1h")
-    assert max(jittered(every, f"loop {number}", NOON) for number in range(20)) > NOON + MINUTE
-
-
-def test_the_least_jitter_is_a_millisecond():
-    every = Every("1h", jitter="1ms")
-    late = {jittered(every, f"loop {number}", NOON) - NOON for number in range(50)}
-    assert late == {timedelta(0), timedelta(milliseconds=1)}
-
-
 # Misfires
 
 
@@ -377,7 +272,6 @@ HOURLY = Every("1h", mode="fixed_rate")
 HOURLY_SKIP = Every("1h", mode="fixed_rate", catch_up="skip", grace="5m")
 HOURLY_ALL = Every("1h", mode="fixed_rate", catch_up="all")
 DAILY_SKIP = Cron("0 9 * * *", catch_up="skip")
-TEN = Every("10s", mode="fixed_rate")
 TEN_SKIP = Every("10s", mode="fixed_rate", catch_up="skip")
 
 
@@ -393,22 +287,15 @@ TEN_SKIP = Every("10s", mode="fixed_rate", catch_up="skip")
         (HOURLY, "06-15 09:00", "06-15 09:59", ("06-15 09:00", True, 0)),  # nothing missed
         # the next tick is due already
         (HOURLY, "06-15 09:00", "06-15 10:00", ("06-15 10:00", True, 1)),
-        # the latest stands for those before
-        (HOURLY, "06-15 09:00", "06-15 12:30", ("06-15 12:00", True, 3)),
         # a tick off the grid, nothing missed
         (HOURLY, "06-15 09:30", "06-15 09:45", ("06-15 09:30", True, 0)),
-        # a tick off the grid counts too
+        # a tick off the grid counts too, the latest stands for those before
         (HOURLY, "06-15 09:30", "06-15 12:30", ("06-15 12:00", True, 3)),
         (HOURLY_SKIP, "06-15 09:00", "06-15 09:05", ("06-15 09:00", True, 0)),  # within the grace
-        (HOURLY_SKIP, "06-15 09:00", "06-15 09:06", ("06-15 09:00", False, 1)),  # beyond the grace
-        # the latest is within the grace
-        (HOURLY_SKIP, "06-15 09:00", "06-15 12:04", ("06-15 12:00", True, 3)),
         # the latest is just within the grace
         (HOURLY_SKIP, "06-15 09:00", "06-15 12:05", ("06-15 12:00", True, 3)),
         # even the latest is beyond the grace
         (HOURLY_SKIP, "06-15 09:00", "06-15 12:06", ("06-15 12:00", False, 4)),
-        # the latest, however little the first is late
-        (TEN, "06-15 09:00", "06-15 09:00:30", ("06-15 09:00:30", True, 3)),
         # within a grace of several ticks
         (TEN_SKIP, "06-15 09:00", "06-15 09:00:30", ("06-15 09:00", True, 0)),
         (HOURLY_ALL, "06-15 09:00", "06-15 12:30", ("06-15 09:00", True, 0)),  # each in order
@@ -436,7 +323,6 @@ def test_what_a_token_is_worth(
         # a run that ends with the next tick
         (HOURLY, "06-15 09:00", "06-15 10:00", ("06-15 11:00", 1)),
         (HOURLY, "06-15 09:00", "06-15 11:10", ("06-15 12:00", 2)),  # an overrun
-        (HOURLY, "06-15 09:00", "06-15 11:00", ("06-15 12:00", 2)),  # an overrun to the very tick
         # a clock that is behind does not run the tick twice
         (HOURLY, "06-15 09:00", "06-15 08:50", ("06-15 10:00", 0)),
         # each in order, due at once
@@ -450,15 +336,9 @@ def test_what_comes_after_a_run(schedule: Recurring, tick: str, now: str, plan: 
     assert plan_next(schedule, at(tick), at(now)) == Plan(at(following), missed)
 
 
-def test_missed_ticks_are_counted_exactly_by_arithmetic():
+def test_missed_ticks_are_counted_by_arithmetic_but_those_of_a_calendar_up_to_the_limit():
     every = Every("100ms", mode="fixed_rate", catch_up="skip")
-    month = timedelta(days=30)
-    late = every.latest_until(NOON)
-    assert admit(every, late - month, late).missed == 25_920_000
-    assert plan_next(every, late - month, late).missed == 25_920_000
-
-
-def test_missed_ticks_of_a_calendar_are_counted_up_to_the_limit():
+    assert admit(every, NOON - timedelta(days=30), NOON).missed == 25_920_000
     latest, skip = Cron("* * * * *"), Cron("* * * * *", catch_up="skip", grace="0s")
     start, now = NOON - timedelta(minutes=999), NOON + 30 * SECOND
     assert MISSED_COUNT_LIMIT == 1000
@@ -467,26 +347,6 @@ def test_missed_ticks_of_a_calendar_are_counted_up_to_the_limit():
     assert admit(latest, start - 9 * HOUR, now) == Admission(NOON, True, MISSED_COUNT_LIMIT)
     assert admit(skip, start - 9 * HOUR, now) == Admission(NOON, False, MISSED_COUNT_LIMIT)
     assert plan_next(latest, start - 9 * HOUR, now) == Plan(NOON + MINUTE, MISSED_COUNT_LIMIT)
-
-
-@pytest.mark.parametrize("catch_up", ["latest", "skip", "all"])
-def test_a_punctual_token_costs_one_look_at_the_calendar_at_most(
-    catch_up: Any, monkeypatch: pytest.MonkeyPatch
-):
-    looks: list[datetime] = []
-    real = Cron.next_after
-
-    def counted(cron: Cron, moment: datetime) -> datetime:
-        looks.append(moment)
-        return real(cron, moment)
-
-    cron = Cron("0 * * * *", catch_up=catch_up)
-    monkeypatch.setattr(Cron, "next_after", counted)
-    assert admit(cron, NOON, NOON + SECOND) == Admission(NOON, True, 0)
-    assert len(looks) <= 1
-    looks.clear()
-    assert plan_next(cron, NOON, NOON + MINUTE) == Plan(NOON + HOUR, 0)
-    assert len(looks) == 1
 
 
 # The wire
@@ -522,60 +382,39 @@ def test_a_schedule_travels_without_its_defaults(schedule: Recurring, wire: dict
     assert from_wire(wire) == schedule
 
 
+ENDLESS = functools.reduce(lambda inner, _: [inner], range(100_000), list[object]())
+
+
 @pytest.mark.parametrize(
     ("wire", "message"),
     [
         (None, "one of every_ms, cron and once_ms, and its options, got: None"),
-        ([], "expected an object with one of every_ms"),
-        ("every 30s", "expected an object with one of every_ms"),
         ({}, "expected an object with one of every_ms"),
         ({"every_ms": 1000, "cron": "@daily"}, "expected an object with one of every_ms"),
         ({"every_ms": 1000, "tz": "UTC"}, "Every takes no tz="),
         ({"cron": "@daily", "mode": "fixed_rate"}, "Cron takes no mode="),
-        ({"cron": "@daily", 1: 2}, "got: {'cron': '@daily', 1: 2}"),
         ({"every_ms": 1000, "jitter": "1s"}, "its options, got: .*'jitter': '1s'"),
-        ({"every_ms": "30s"}, "every_ms: expected a whole number of milliseconds"),
         ({"every_ms": True}, "every_ms: expected a whole number"),
-        ({"every_ms": 1000.0}, "every_ms: expected a whole number"),
+        ({"every_ms": 1000.0}, "every_ms: expected a whole number"),  # though it equals one
         ({"every_ms": -1}, "every_ms: expected a whole number"),
         ({"every_ms": 10**5000}, "every_ms: expected a whole number"),
         ({"every_ms": 36_525 * 86_400_000 + 1}, "period: expected a duration between 0s and"),
         ({"every_ms": 1000, "jitter_ms": -1}, "jitter_ms: expected a whole number"),
         ({"every_ms": 99}, "period: expected at least 100ms"),
-        ({"every_ms": 1000, "mode": None}, "mode: expected one of"),
         ({"every_ms": 1000, "mode": ["fixed_rate"]}, "its options, got:"),
-        ({"every_ms": 1000, "catch_up": {}}, "its options, got:"),
         ({"cron": 5}, "cron: expected an expression"),
-        ({"cron": {"a": []}}, "its options, got:"),
-        ({"cron": "@daily", "tz": 5}, "tz: expected an IANA time zone"),
         ({"every_ms": 1000, "mode": "often"}, "mode: expected one of"),
         ({"cron": "now"}, "cron expression 'now': expected five fields"),
         ({"cron": "@daily", "tz": "Mars/Olympus"}, "tz: expected an IANA time zone"),
         ({"cron": "@daily", "grace_ms": 1}, 'grace= needs catch_up="skip"'),
+        (ENDLESS, "got: list"),
     ],
 )
 def test_what_is_no_schedule_is_refused(wire: object, message: str):
-    with pytest.raises(ScheduleError, match=message):
-        from_wire(wire)
-
-
-def test_what_only_equals_a_schedule_that_was_read_is_refused_like_any_other():
-    assert from_wire({"every_ms": 1000}) == Every("1s")
-    with pytest.raises(ScheduleError, match="every_ms: expected a whole number"):
-        from_wire({"every_ms": 1000.0})
-
-
-def test_a_default_may_be_said():
     said = {"every_ms": 1000, "mode": "fixed_delay", "offset_ms": 0, "jitter_ms": 0}
     assert from_wire(said | {"catch_up": "latest", "grace_ms": 60_000}) == Every("1s")
-
-
-def test_a_list_without_end_is_refused_like_any_other():
-    endless: list[object] = []
-    for _ in range(100_000):
-        endless = [endless]
-    with pytest.raises(ScheduleError, match="got: list"):
-        from_wire(endless)
+    with pytest.raises(ScheduleError, match=message):
+        from_wire(wire)
 
 
 # What the decorator takes
@@ -584,14 +423,13 @@ def test_a_list_without_end_is_refused_like_any_other():
 @pytest.mark.parametrize(
     ("arguments", "schedule"),
     [
-        ({"every": "30s"}, Every("30s")),
         (
             {"every": HOUR, "mode": "fixed_rate", "offset": "5m"},
             Every("1h", mode="fixed_rate", offset="5m"),
         ),
         ({"every": "30s", "jitter": None, "tz": None}, Every("30s")),
         ({"cron": "@daily", "tz": "Asia/Tokyo"}, Cron("@daily", tz="Asia/Tokyo")),
-        ({"schedule": SCHEDULES[3]}, SCHEDULES[3]),
+        ({"schedule": Every("2s")}, Every("2s")),
     ],
 )
 def test_arguments_become_a_schedule(arguments: dict[str, Any], schedule: Recurring):
@@ -608,7 +446,6 @@ def test_arguments_become_a_schedule(arguments: dict[str, Any], schedule: Recurr
         ({"schedule": Every("1s"), "jitter": "1s"}, "jitter= cannot be combined with schedule="),
         ({"every": "1s", "jiter": "1s"}, r"Every takes no jiter=; did you mean jitter=\?"),
         ({"schedule": "30s"}, "schedule: expected an Every or a Cron, got: '30s'"),
-        ({"every": 30}, "every: expected a number and a unit"),
         ({"every": "99ms"}, "every: expected at least 100ms, got: 99ms"),
         ({"every": timedelta(days=40_000)}, r"every: expected .* and 36525d \(100 years\), got"),
     ],
