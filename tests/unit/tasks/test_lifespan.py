@@ -16,10 +16,6 @@ async def generator(app: Scheduler) -> AsyncGenerator[int]:
     yield 1
 
 
-async def coroutine(app: Scheduler) -> int:
-    return 1
-
-
 @contextmanager
 def blocking(app: Scheduler) -> Generator[int]:
     yield 1
@@ -45,7 +41,6 @@ class Container:
     ("lifespan", "told"),
     [
         (generator, "decorated with contextlib.asynccontextmanager, got generator."),
-        (coroutine, "decorated with contextlib.asynccontextmanager, got coroutine."),
         (blocking, "decorated with contextlib.asynccontextmanager, got blocking."),
         (functools.partial(generator), "asynccontextmanager, got generator."),
         ("pool", "asynccontextmanager, got 'pool'."),

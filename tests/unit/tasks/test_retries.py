@@ -1,12 +1,11 @@
 import asyncio
-import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from scheduler import Cron, Every, Scheduler
+from scheduler import Cron, Scheduler
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.tasks.retries import Reject, Retry, RetryLater, StopLoop
 
@@ -28,11 +27,6 @@ def seconds(retry: Retry, attempt: int, chance: float = STEADY) -> float:
     ("make", "options", "told"),
     [
         (Retry, {"max": 3}, "Retry takes no max=; it takes retries=, delays=, "),
-        (
-            Every,
-            {"period": "5s", "mod": "fixed_rate"},
-            r"Every takes no mod=; did you mean mode=\?",
-        ),
         (Cron, {}, "Cron cannot be called like this: missing .* 'expression'"),
         (run.options, {"dedline": "5s"}, r"options takes no dedline=; did you mean deadline=\?"),
     ],
@@ -44,20 +38,17 @@ def test_of_an_option_that_there_is_not_those_that_there_are_are_told(
         make(**options)
 
 
-def test_stages_are_taken_in_turn_and_the_last_repeats():
+def test_stages_are_taken_in_turn_and_the_last_repeats_until_the_retries_are_exhausted():
     retry = Retry(5, delays=["1s", "10s", timedelta(minutes=1)], jitter=0)
     assert [seconds(retry, attempt) for attempt in range(5)] == [1, 10, 60, 60, 60]
+    assert retry.delay_after(5, ValueError(), STEADY) is None
+    assert Retry(0).delay_after(0, RetryLater("1s"), STEADY) is None
 
 
 def test_exponential_waits_grow_up_to_the_maximum():
     retry = Retry(6, initial="1s", multiplier=2, maximum="10s", jitter=0)
     waits = [seconds(retry, attempt) for attempt in range(6)]
     assert waits == pytest.approx([1, 2, 4, 8, 10, 10])  # pyright: ignore[reportUnknownMemberType]
-
-
-def test_a_multiplier_of_one_keeps_the_wait():
-    retry = Retry(3, initial="5s", multiplier=1, jitter=0)
-    assert {seconds(retry, attempt) for attempt in range(3)} == {5}
 
 
 @pytest.mark.parametrize("multiplier", [1.6, 1000])
@@ -71,75 +62,50 @@ def test_jitter_spreads_a_wait_evenly_around_itself(chance: float, wait: float):
     assert seconds(Retry(1, delays=["10s"], jitter=0.2), 0, chance) == wait
 
 
-def test_no_attempt_follows_when_the_retries_are_exhausted():
-    retry = Retry(2)
-    assert retry.delay_after(1, ValueError(), STEADY) is not None
-    assert retry.delay_after(2, ValueError(), STEADY) is None
-
-
-def test_no_retries_means_never():
-    assert Retry(0).delay_after(0, ValueError(), STEADY) is None
-    assert Retry(0).delay_after(0, RetryLater("1s"), STEADY) is None
-
-
 class Transient(ConnectionError):
     pass
 
 
 @pytest.mark.parametrize(
-    ("error", "again"),
+    ("error", "delay"),
     [
-        (ConnectionError(), True),
-        (Transient(), True),
-        (TimeoutError(), False),
-        (ValueError(), False),
-        (None, True),
+        (Transient(), timedelta(seconds=0.8)),
+        (TimeoutError(), None),
+        (ValueError(), None),
+        (asyncio.CancelledError(), None),  # no exception of the program
+        (None, timedelta(seconds=0.8)),
+        # A task may name the delay itself, or rule out another attempt.
+        (RetryLater("7m"), timedelta(minutes=7)),
+        (Reject("bad input"), None),
+        (StopLoop(), None),
     ],
 )
-def test_only_the_errors_that_are_named_are_tried_again(error: Exception | None, again: bool):
-    retry = Retry(retry_on=(OSError,), give_up_on=(TimeoutError,))
-    assert (retry.delay_after(0, error, STEADY) is not None) is again
-
-
-def test_what_is_no_exception_of_the_program_is_not_tried_again():
-    assert Retry().delay_after(0, asyncio.CancelledError(), STEADY) is None
-
-
-def test_a_task_may_name_the_delay_itself():
-    retry = Retry(1, retry_on=(OSError,), jitter=1)
-    assert retry.delay_after(0, RetryLater("7m"), 0.0) == timedelta(minutes=7)
-    assert retry.delay_after(1, RetryLater("7m"), 0.0) is None
-
-
-@pytest.mark.parametrize("outcome", [Reject("bad input"), StopLoop()])
-def test_a_task_may_rule_out_another_attempt(outcome: Exception):
-    assert Retry(3, retry_on=(Exception,)).delay_after(0, outcome, STEADY) is None
+def test_only_the_errors_that_are_named_are_tried_again(
+    error: BaseException | None, delay: timedelta | None
+):
+    retry_on = OSError, Reject, StopLoop
+    retry = Retry(delays=["1s"], jitter=0.2, retry_on=retry_on, give_up_on=(TimeoutError,))
+    assert retry.delay_after(0, error, chance=0) == delay
+    assert retry.delay_after(3, error, STEADY) is None
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"retries": -1}, "retries: expected a whole number of at least 0, got: -1"),
-        ({"retries": 1.5}, "retries: expected a whole number"),
         ({"retries": True}, "retries: expected a whole number"),
         ({"delays": []}, "delays: expected a list of durations with at least one"),
         ({"delays": "10s"}, "delays: expected a list of durations"),
-        ({"delays": {"1s"}}, "delays: expected a list of durations"),
         ({"delays": ["1s", "soon"]}, r"delays\[1\]: expected a number and a unit"),
         ({"delays": [timedelta(seconds=-1)]}, r"delays\[0\]: expected a duration between"),
         ({"delays": ["1s"], "initial": "2s"}, "delays= cannot be combined with initial="),
-        ({"delays": ["1s"], "multiplier": 2}, "delays= cannot be combined with initial="),
         ({"delays": ["1s"], "maximum": "1h"}, "delays= cannot be combined with initial="),
         ({"initial": "0s"}, "expected 0s < initial <= maximum, got: initial=0s, maximum=2m"),
         ({"initial": "3m"}, "expected 0s < initial <= maximum, got: initial=3m, maximum=2m"),
-        ({"initial": 1}, "initial: expected a number and a unit"),
         ({"multiplier": 0.5}, "multiplier: expected a number from 1 to 1000, got: 0.5"),
-        ({"multiplier": float("inf")}, "multiplier: expected a number from 1 to 1000"),
         ({"multiplier": 10**400}, "multiplier: expected a number from 1 to 1000"),
         ({"jitter": 1.1}, "jitter: expected a number from 0 to 1, got: 1.1"),
-        ({"jitter": -0.1}, "jitter: expected a number from 0 to 1"),
         ({"jitter": float("nan")}, "jitter: expected a number from 0 to 1"),
-        ({"jitter": "20%"}, "jitter: expected a number from 0 to 1"),
         ({"retry_on": (ValueError, "OSError")}, "retry_on: expected a tuple of exception types"),
         ({"retry_on": ValueError}, r"such as \(ConnectionError,\)"),
         ({"give_up_on": (int,)}, "give_up_on: expected a tuple of exception types"),
@@ -161,10 +127,3 @@ def test_a_policy_that_cannot_be_meant_is_refused(arguments: dict[str, Any], mes
 )
 def test_a_policy_describes_itself(retry: Retry, phrase: str):
     assert retry.describe() == phrase
-
-
-def test_a_policy_is_a_value():
-    assert Retry(3, delays=["60s"]) == Retry(3, delays=["1m"])
-    assert hash(Retry()) == hash(Retry(3))
-    assert dataclasses.replace(Retry(3), retries=5) == Retry(5)
-    assert dataclasses.replace(Retry(3, delays=["1s"]), retries=5) == Retry(5, delays=["1s"])
