@@ -30,15 +30,9 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["amqp://host", "amqp://host/", "amqps://a:b@host:1/vhost", "amqp://a@host/?heartbeat=5"],
-)
-def test_the_url_of_a_broker_is_taken_as_it_is(text: str):
+def test_the_url_of_a_broker_is_taken_as_it_is():
+    text = "amqps://a:b@host:1/vhost?heartbeat=0&timeout=5&name=shop&auth=external"
     assert str(parse_url(text)) == text
-
-
-def test_what_is_percent_encoded_in_a_url_is_decoded():
     url = parse_url("amqp://us%40er:p%2Fa%25ss@host/v%20ho%2Cst")
     assert (url.user, url.password, url.path) == ("us@er", "p/a%ss", "/v ho,st")
 
@@ -54,8 +48,6 @@ def test_what_is_percent_encoded_in_a_url_is_decoded():
         ("amqp:///open-sesame", "must be amqp://"),
         ("amqp://user:open-sesame@host:99999/", "a port of at most 65535"),
         ("amqp://user:open-sesame/@host/", "cannot be read"),
-        ("amqp://user:open-sesame?@host/", "cannot be read"),
-        ("amqp://user:open-sesame#@host/", "cannot be read"),
         # Taken at their word, these would be the port 1 of a host `user`.
         ("amqp://user:1/open-sesame@host/", "cannot be read"),
         ("amqp://user:1?open-sesame@host/", "cannot be read"),
@@ -78,6 +70,8 @@ def test_another_url_is_refused_and_never_shown(text: str, told: str):
         ("heartbeat=65535", "up to 65534"),
         ("timeout=5s", "timeout in the broker URL"),
         ("open-sesame=5", "has an unknown option; expected one of auth, heartbeat, name, timeout"),
+        ("cafile=/ca.pem", "cafile"),
+        ("no_verify_ssl=1", "no_verify_ssl"),
     ],
 )
 def test_an_option_of_the_url_that_would_do_nothing_is_refused_and_never_shown(
@@ -88,28 +82,11 @@ def test_an_option_of_the_url_that_would_do_nothing_is_refused_and_never_shown(
     assert "sesame" not in everything_about(refused.value)
 
 
-def test_the_options_of_the_driver_are_taken():
-    assert parse_url("amqp://host/?heartbeat=0&timeout=5&name=shop&auth=external").host == "host"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "amqp://a:p,w@one/v,amqp://a:p,w@two:5673/v",
-        "amqp://a:p,w@one/v ,\n  amqp://a:p,w@two:5673/v\n",
-    ],
-)
-def test_the_nodes_of_a_cluster_are_named_with_commas_between_them(text: str):
-    one, two = parse_urls(text)
+@pytest.mark.parametrize("comma", [",", " ,\n  "])
+def test_the_nodes_of_a_cluster_are_named_with_commas_between_them(comma: str):
+    one, two = parse_urls(f"amqp://a:p,w@one/v{comma}amqp://a:p,w@two:5673/v\n")
     assert (one.host, one.port, two.host, two.port) == ("one", None, "two", 5673)
     assert {(url.user, url.password, url.path) for url in (one, two)} == {("a", "p,w", "/v")}
-
-
-def test_the_nodes_of_a_cluster_get_the_user_and_the_password_of_the_settings():
-    urls = broker_urls(
-        settings(broker_url="amqp://one,amqp://two/", broker_user="c", broker_password="d")
-    )
-    assert [(url.user, url.password) for url in urls] == [("c", "d")] * 2
 
 
 @pytest.mark.parametrize(
@@ -120,11 +97,9 @@ def test_the_nodes_of_a_cluster_get_the_user_and_the_password_of_the_settings():
         ("amqp://one/open-sesame,amqp://two/", "must have the same virtual host"),
         ("amqp://one/,amqps://two/", "must have the same scheme"),
         ("amqp://one/,amqp://two/?heartbeat=5", "must have the same options"),
-        ("amqp://one/,memory://", "must be amqp://"),
         ("memory://,amqp://one/", "must be amqp://"),
         ("amqp://one,two/", "misplaced comma"),
         ("amqp://one/,", "misplaced comma"),
-        ("amqp://a:b@one/,a:open-sesame@two/", "misplaced comma"),
         ("amqp://a:b@one/v,//a:open-sesame@two/", "misplaced comma"),
         ("amqp://a:open-sesame@one:5672,two:5672/", "cannot be read"),
     ],
@@ -149,20 +124,16 @@ def test_whom_the_broker_takes_us_for(text: str, user: str):
     assert user_of(parse_url(text)) == user
 
 
-@pytest.mark.parametrize("option", ["cafile=/ca.pem", "no_verify_ssl=1", "keyfile=k&certfile=c"])
-def test_options_for_tls_in_the_url_are_refused_rather_than_ignored(option: str):
-    with pytest.raises(SettingsError, match=option.split("=")[0]):
-        parse_url(f"amqps://host/?{option}")
-
-
-def test_a_user_and_a_password_are_put_into_the_url():
-    url = the_url(settings(broker_url="amqp://a:b@host/v", broker_user="c", broker_password="d"))
-    assert str(url) == "amqp://c:d@host/v"
-
-
-def test_a_password_alone_goes_to_the_user_of_the_url():
-    url = the_url(settings(broker_url="amqp://a:b@host/v", broker_password="d"))
-    assert str(url) == "amqp://a:d@host/v"
+@pytest.mark.parametrize(
+    ("given", "urls"),
+    [
+        ({"broker_user": "c", "broker_password": "d"}, ["amqp://c:d@one/v", "amqp://c:d@two/v"]),
+        ({"broker_password": "d"}, ["amqp://a:d@one/v", "amqp://a:d@two/v"]),
+    ],
+)
+def test_a_user_and_a_password_are_put_into_the_urls(given: dict[str, str], urls: list[str]):
+    found = broker_urls(settings(broker_url="amqp://a:b@one/v,amqp://a:b@two/v", **given))
+    assert [str(url) for url in found] == urls
 
 
 def test_a_user_and_a_password_are_percent_encoded_for_the_user():
@@ -171,32 +142,22 @@ def test_a_user_and_a_password_are_percent_encoded_for_the_user():
     assert parse_url(str(url)) == url
 
 
-def test_all_of_it_may_be_in_files(tmp_path: Path):
-    url = the_url(
-        settings(
-            broker_url_file=write(tmp_path / "url", "amqps://a:b@host/v\n"),
-            broker_user_file=write(tmp_path / "user", "c\r\n"),
-            broker_password_file=write(tmp_path / "password", f" {ODD} \n\n"),
-        )
+def test_all_of_it_may_be_in_files_which_are_read_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    password = write(tmp_path / "password", f" {ODD} \n\n")
+    monkeypatch.setenv("SCHEDULER_BROKER_PASSWORD_FILE", str(password))
+    given = settings(
+        broker_url_file=write(tmp_path / "url", "amqps://a:b@host/v\n"),
+        broker_user_file=write(tmp_path / "user", "c\r\n"),
     )
+    url = the_url(given)
     assert (url.scheme, url.user, url.password, url.path) == ("amqps", "c", f" {ODD} ", "/v")
-
-
-def test_all_of_it_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv("SCHEDULER_BROKER_URL", "amqp://host/v")
-    monkeypatch.setenv("SCHEDULER_BROKER_USER", "a@b")
-    file = write(tmp_path / "password", "p/w\n")
-    monkeypatch.setenv("SCHEDULER_BROKER_PASSWORD_FILE", str(file))
-    url = the_url(Settings())
-    assert (url.user, url.password, url.host) == ("a@b", "p/w", "host")
-
-
-def test_files_are_read_again(tmp_path: Path):
-    file = write(tmp_path / "password", "old")
-    given = settings(broker_url="amqp://a@host/", broker_password_file=file)
-    assert the_url(given).password == "old"
-    write(file, "new")
+    write(password, "new")
     assert the_url(given).password == "new"
+    assert not is_embedded(given)
+    write(tmp_path / "url", "memory://\n")
+    assert is_embedded(given)
 
 
 @pytest.mark.parametrize("name", ["broker_url", "broker_user", "broker_password"])
@@ -223,8 +184,8 @@ def test_a_file_that_cannot_be_used_is_told_with_its_variable(name: str, tmp_pat
 @pytest.mark.parametrize(
     "text",
     [
-        *("http://[open-sesame", "http://host:open-sesame", "ftp://open-sesame", "open-sesame"),
-        *("http://user:1/open-sesame@host", "http://user:1?open-sesame@host"),
+        *("http://[open-sesame", "http://host:open-sesame", "ftp://open-sesame"),
+        "http://user:1/open-sesame@host",
     ],
 )
 def test_a_management_url_that_cannot_be_used_is_refused(text: str):
@@ -235,7 +196,7 @@ def test_a_management_url_that_cannot_be_used_is_refused(text: str):
     assert "sesame" not in everything_about(refused.value)
 
 
-@pytest.mark.parametrize("page", ["{}", "[1]", '{"status": "ok"}', "[{}]"])
+@pytest.mark.parametrize("page", ["{}", "[1]", "[{}]"])
 async def test_another_server_is_not_taken_for_the_management_api(page: str):
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -263,12 +224,6 @@ def test_an_empty_value_is_refused(monkeypatch: pytest.MonkeyPatch, name: str):
     monkeypatch.setenv(f"SCHEDULER_{name.upper()}", "")
     with pytest.raises(SettingsError, match=f"SCHEDULER_{name.upper()}: .* at least 1"):
         Settings()
-
-
-def test_the_embedded_broker_may_be_named_in_a_file_too(tmp_path: Path):
-    assert is_embedded(settings(broker_url="memory://"))
-    assert is_embedded(settings(broker_url_file=write(tmp_path / "url", "memory://\n")))
-    assert not is_embedded(settings(broker_url="amqp://host/"))
 
 
 def test_a_password_is_never_shown(caplog: pytest.LogCaptureFixture):

@@ -1,15 +1,10 @@
 """What our connections change of their driver: nothing, for anybody else in the program."""
 
-import asyncio
-import logging
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 import aiormq
 import pytest
-from yarl import URL
 
 from scheduler.brokers.amqp import driver
 
@@ -64,41 +59,3 @@ def test_a_driver_that_lacks_what_is_overridden_is_refused_with_its_name() -> No
     with pytest.raises(ImportError, match=r"_Connection__reader.*tested with aiormq>=") as refused:
         driver.check_private_names(aiormq.Channel, Connection)
     assert "_Channel__close_after_failure" not in str(refused.value)
-
-
-# Log lines
-
-
-@asynccontextmanager
-async def hanging_up() -> AsyncGenerator[URL]:
-    """A server that nobody can speak to."""
-
-    async def hang_up(_: object, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
-        yield URL(f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
-
-
-async def test_who_cannot_connect_is_told_so_by_an_error_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with hanging_up() as url:
-        pass
-    with pytest.raises(aiormq.AMQPConnectionError):
-        await driver.connect(url, None)
-    assert not caplog.records
-    with pytest.raises(aiormq.AMQPConnectionError):
-        await aiormq.connect(url)
-    assert [record.name for record in caplog.records] == ["aiormq.connection"]
-
-
-async def test_who_gives_the_logger_of_the_driver_a_level_hears_of_ours(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.WARNING, "aiormq")
-    async with hanging_up() as url:
-        pass
-    with pytest.raises(aiormq.AMQPConnectionError):
-        await driver.connect(url, None)
-    assert [record.name for record in caplog.records] == ["aiormq.connection"]

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,7 +24,6 @@ DEFAULT = Settings.model_fields["broker_url"].default.get_secret_value()
     ("url", "advised"),
     [
         (DEFAULT, True),
-        ("amqp://shop:secret@localhost/shop", True),
         ("amqp://broker/", False),
         ("amqp://localhost:5673/", False),
     ],
@@ -114,18 +114,15 @@ def refusing() -> Exception:
     return ConnectionRefusedError(111, "Connect call failed")
 
 
-async def test_the_nodes_of_a_cluster_are_tried_in_random_order(cluster: Cluster) -> None:
+async def test_nodes_are_tried_in_random_order_and_the_one_that_was_lost_last(
+    cluster: Cluster, endpoint: Endpoint
+) -> None:
     for _ in range(100):
-        await new_endpoint().connect()
-    assert set(cluster.asked) == {"one", "two", "three"}
-
-
-async def test_the_node_that_was_lost_is_tried_last(cluster: Cluster, endpoint: Endpoint) -> None:
-    for _ in range(30):
         await endpoint.connect()
-    assert not [
-        here for here, there in zip(cluster.asked, cluster.asked[1:], strict=False) if here == there
-    ]
+    assert set(cluster.asked) == {"one", "two", "three"}
+    assert all(here != there for here, there in pairwise(cluster.asked))
+    first = [await new_endpoint().connect() for _ in range(100)]
+    assert {str(each) for each in first} == {"one", "two", "three"}
 
 
 async def test_a_node_that_is_away_is_passed_over(cluster: Cluster, endpoint: Endpoint) -> None:
@@ -169,7 +166,7 @@ async def test_who_is_refused_by_one_is_refused(cluster: Cluster, endpoint: Endp
     assert type(refused.value) is AccessRefused
 
 
-@pytest.mark.parametrize("error", [ValueError("odd"), KeyError("product"), StopAsyncIteration()])
+@pytest.mark.parametrize("error", [KeyError("product"), StopAsyncIteration()])
 async def test_whatever_the_driver_raises_the_broker_cannot_be_reached(
     cluster: Cluster, error: Exception
 ) -> None:
