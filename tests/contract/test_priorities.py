@@ -1,11 +1,9 @@
 """Statement 2: which message of a queue comes first, where they have priorities."""
 
 from collections.abc import Iterable
-from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Queue, Topology
 from tests.contract.wire import Wire, has_depth, take, take_all
 
 MIXED = (1, 5, None, 0, 9, 5, 31, 1, 255, 4)
@@ -48,13 +46,6 @@ async def test_higher_priorities_come_first(wire: Wire, broker: Broker) -> None:
     assert await take_all(broker, queue, len(MIXED)) == [str(each).encode() for each in expected]
 
 
-async def test_a_classic_queue_without_priorities_knows_none(wire: Wire, broker: Broker) -> None:
-    queue = Queue(wire.name("queue"), {"x-queue-type": "classic"})
-    await broker.declare(Topology(queues=(queue,)))
-    await publish(broker, queue.name, (1, 5, 2))
-    assert await take_all(broker, queue.name, 3) == [b"1", b"5", b"2"]
-
-
 async def test_what_is_put_back_is_first_of_its_priority(wire: Wire, broker: Broker) -> None:
     queue = await queue_with_priorities(wire)
     await publish(broker, queue, (5, 5))
@@ -68,21 +59,3 @@ async def test_what_is_put_back_is_first_of_its_priority(wire: Wire, broker: Bro
         assert delivery.redelivered
     await delivery.ack()
     assert sorted(await take_all(broker, queue, 2)) == [b"1", b"5"]
-
-
-async def test_a_message_expires_behind_those_of_a_higher_priority(
-    wire: Wire, broker: Broker
-) -> None:
-    """In a classic queue it does not: it has to come to the head first."""
-    dead = await wire.declare_queue()
-    exchange = await wire.declare_exchange("fanout", {"": dead})
-    priorities = {"x-max-priority": 5} if wire.queue_type == "classic" else {}
-    queue = await wire.declare_queue({"x-dead-letter-exchange": exchange, **priorities})
-    await publish(broker, queue, (5,))
-    low = Message(b"low", priority=1, expiration=timedelta(milliseconds=20))
-    await broker.publish(low, exchange="", routing_key=queue)
-    if wire.queue_type == "classic" or not is_strict(broker):
-        await (await take(broker, queue)).ack()
-    expired = await take(broker, dead)
-    assert expired.message.body == b"low"
-    await expired.ack()

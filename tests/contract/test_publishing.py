@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -45,60 +45,41 @@ async def test_a_delivery_says_how_it_was_published(wire: Wire, broker: Broker) 
 
 
 @pytest.mark.parametrize(
-    ("pattern", "matching", "others"),
+    ("kind", "pattern", "matching", "others"),
     [
-        ("loop.*.b", ["loop.a.b"], ["loop.b", "loop.a.c"]),
-        ("loop.#", ["loop", "loop.a.b"], ["a.loop"]),
-        ("#.task.t", ["0.5.0.task.t"], ["task.t.u"]),
-        ("#.a.#", ["x.a.y.a.z"], ["b"]),
-        ("*.#", ["a"], [""]),
-        ("#", [""], []),
+        ("topic", "loop.*.b", ["loop.a.b"], ["loop.b", "loop.a.c"]),
+        ("topic", "loop.#", ["loop", "loop.a.b"], ["a.loop"]),
+        ("topic", "#.a.#", ["x.a.y.a.z"], ["b"]),
+        ("topic", "*.#", ["a"], [""]),
+        ("fanout", "", ["whatever"], []),
+        ("direct", "a.#", ["a.#"], ["a.b"]),
     ],
 )
-async def test_a_topic_exchange_matches_words(
-    wire: Wire, broker: Broker, pattern: str, matching: list[str], others: list[str]
+async def test_an_exchange_matches_keys(
+    wire: Wire,
+    broker: Broker,
+    kind: Literal["topic", "fanout", "direct"],
+    pattern: str,
+    matching: list[str],
+    others: list[str],
 ) -> None:
     queue = await wire.declare_queue()
-    exchange = await wire.declare_exchange("topic", {pattern: queue})
+    exchange = await wire.declare_exchange(kind, {pattern: queue})
     for key in others:
-        with pytest.raises(Unroutable):
+        with pytest.raises(Unroutable, match=f"'{key}'"):
             await broker.publish(Message(b"x"), exchange=exchange, routing_key=key)
     for key in matching:
         await broker.publish(Message(key.encode()), exchange=exchange, routing_key=key)
     assert await take_all(broker, queue, len(matching)) == [key.encode() for key in matching]
 
 
-async def test_a_queue_gets_a_message_once_however_often_it_is_bound(
-    wire: Wire, broker: Broker
-) -> None:
-    queue = await wire.declare_queue()
-    exchange = await wire.declare_exchange("topic", {"#": queue, "a.*": queue, "a.b": queue})
-    await broker.publish(Message(b"x"), exchange=exchange, routing_key="a.b")
-    assert await take_all(broker, queue, 1) == [b"x"]
-
-
-async def test_all_queues_that_are_bound_get_the_message(wire: Wire, broker: Broker) -> None:
+async def test_each_queue_that_is_bound_gets_the_message_once(wire: Wire, broker: Broker) -> None:
     first, second = await wire.declare_queue(), await wire.declare_queue()
-    exchange = await wire.declare_exchange("topic", {"a.*": first, "*.b": second})
+    bindings = {"#": first, "a.*": first, "a.b": first, "*.b": second}
+    exchange = await wire.declare_exchange("topic", bindings)
     await broker.publish(Message(b"x"), exchange=exchange, routing_key="a.b")
     assert await take_all(broker, first, 1) == [b"x"]
     assert await take_all(broker, second, 1) == [b"x"]
-
-
-async def test_a_fanout_exchange_does_not_look_at_the_key(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
-    exchange = await wire.declare_exchange("fanout", {"": queue})
-    await broker.publish(Message(b"x"), exchange=exchange, routing_key="whatever")
-    assert (await take(broker, queue)).routing_key == "whatever"
-
-
-async def test_a_direct_exchange_knows_no_wildcards(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
-    exchange = await wire.declare_exchange("direct", {"a.#": queue})
-    await broker.publish(Message(b"x"), exchange=exchange, routing_key="a.#")
-    with pytest.raises(Unroutable):
-        await broker.publish(Message(b"y"), exchange=exchange, routing_key="a.b")
-    assert await take_all(broker, queue, 1) == [b"x"]
 
 
 async def test_exchanges_are_bound_to_exchanges(wire: Wire, broker: Broker) -> None:
@@ -109,15 +90,6 @@ async def test_exchanges_are_bound_to_exchanges(wire: Wire, broker: Broker) -> N
     await broker.publish(Message(b"x"), exchange=near, routing_key="a.b")
     await broker.publish(Message(b"y"), exchange=near, routing_key="a.c")
     assert await take_all(broker, queue, 2) == [b"x", b"y"]
-
-
-async def test_what_no_queue_is_bound_for_is_unroutable(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
-    exchange = await wire.declare_exchange("topic", {"a": queue})
-    with pytest.raises(Unroutable, match="'b'"):
-        await broker.publish(Message(b"x"), exchange=exchange, routing_key="b")
-    await broker.publish(Message(b"y"), exchange=exchange, routing_key="a")
-    assert await take_all(broker, queue, 1) == [b"y"]
 
 
 async def test_of_two_with_the_same_id_the_one_without_a_queue_is_unroutable(
@@ -209,25 +181,13 @@ async def test_a_full_queue_rejects_and_the_others_keep_the_message(
     assert [message.body async for message in broker.read(stream)] == [b"a", b"b", b"c"]
 
 
-async def test_a_full_queue_without_rejection_drops_its_oldest_message(
-    wire: Wire, broker: Broker
-) -> None:
-    queue = await wire.declare_queue({"x-max-length": 2})
-    await send(broker, queue, b"a", b"b", b"c")
-    assert await take_all(broker, queue, 2) == [b"b", b"c"]
-
-
 HEADERS: dict[str, Any] = {
     "text": "grüße, 世界 🐇",
     "ключ": "unicode in the name",
-    "long": "x" * 5000,
     "empty": "",
-    "small": 7,
     "negative": -1,
-    "milliseconds": 1_795_000_000_123,
     "largest": 2**63 - 1,
     "yes": True,
-    "no": False,
     "nothing": None,
     "table": {"inner": {"deep": "value", "count": 3}},
     "list": ["a", 1, {"b": 2}],
@@ -247,30 +207,17 @@ def own_headers(message: Message) -> dict[str, Any]:
     return {name: value for name, value in message.headers.items() if not name.startswith("x-")}
 
 
-@pytest.mark.parametrize("name", HEADERS)
-async def test_headers_arrive_as_they_were_sent(wire: Wire, broker: Broker, name: str) -> None:
-    queue = await wire.declare_queue()
-    headers = {name: HEADERS[name]}
-    await broker.publish(Message(b"x", headers), exchange="", routing_key=queue)
-    received = own_headers((await take(broker, queue)).message)
-    assert received == headers
-    assert type(received[name]) is type(headers[name])
+def types_of(headers: dict[str, Any]) -> dict[str, type]:
+    return {name: type(value) for name, value in headers.items()}
 
 
 @pytest.mark.parametrize(
     ("unfit", "why"),
     [
         ({"headers": {"a": {1}}}, "a value of type set"),
-        ({"headers": {"a": object}}, "a value of type type"),
-        ({"headers": {"a": 2**63}}, "a whole number of more than 64 bits"),
-        ({"headers": {"a": float("nan")}}, "the number nan"),
-        ({"headers": {"a": datetime(2026, 1, 1)}}, "expected a time with a zone"),  # noqa: DTZ001
         ({"headers": {"n" * 256: 1}}, "256 bytes long"),
-        ({"headers": {"a": "\ud800"}}, "a character that cannot be encoded"),
-        ({"headers": {"a": json.loads("[" * 51 + "]" * 51)}}, "nested more than 50 deep"),
         ({"priority": 300}, "The priority 300"),
         ({"message_id": "m" * 256}, "message_id is 256 bytes long"),
-        ({"content_type": "t" * 256}, "content_type is 256 bytes long"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -282,15 +229,11 @@ async def test_what_cannot_travel_is_not_sent_and_costs_nothing(
     held = await take(broker, queue)
     with pytest.raises(Unencodable, match=why):
         await broker.publish(Message(**unfit), exchange="", routing_key=queue)
+    for key in "k" * 256, "\udce9":
+        with pytest.raises(Unencodable, match="The routing key"):
+            await broker.publish(Message(), exchange="", routing_key=key)
     assert not held.lost.done()  # it came over this connection
     assert await broker.get(queue) is None
-
-
-@pytest.mark.parametrize("key", ["k" * 256, "\N{EURO SIGN}" * 86, "\udce9"], ids=len)
-async def test_a_key_that_cannot_travel_is_told(wire: Wire, broker: Broker, key: str) -> None:
-    exchange = await wire.declare_exchange("topic", {"#": await wire.declare_queue()})
-    with pytest.raises(Unencodable, match="The routing key"):
-        await broker.publish(Message(), exchange=exchange, routing_key=key)
 
 
 async def test_a_message_goes_by_its_routing_key_alone(wire: Wire, broker: Broker) -> None:
@@ -335,48 +278,32 @@ async def test_properties_arrive_as_they_were_sent(wire: Wire, broker: Broker) -
     await broker.publish(sent, exchange="", routing_key=queue)
     received = (await take(broker, queue)).message
     assert own_headers(received) == HEADERS
+    assert types_of(own_headers(received)) == types_of(HEADERS)
     assert replace(received, headers=HEADERS) == sent
 
 
-async def test_absent_properties_stay_absent(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
-    await send(broker, queue, b"")
-    received = (await take(broker, queue)).message
-    # aiormq gives an id to every message that has none.
-    assert replace(received, headers=own_headers(received), message_id=None) == Message()
-
-
-@pytest.mark.parametrize("message_id", ["m", None])
 async def test_headers_that_do_not_fit_in_a_frame_are_refused_and_those_that_do_arrive(
-    wire: Wire, broker: Broker, message_id: str | None
+    wire: Wire, broker: Broker
 ) -> None:
     queue = await wire.declare_queue()
+
+    async def publish(text: str) -> None:
+        await broker.publish(Message(b"x", {"text": text}), exchange="", routing_key=queue)
+
     await send(broker, queue, b"before")
     held = await take(broker, queue)
     text = "x" * 1_000_000
     with pytest.raises(TooLarge, match="It was not sent: put less into its headers") as refused:
-        await broker.publish(
-            Message(b"x", {"text": text}, message_id=message_id), exchange="", routing_key=queue
-        )
+        await publish(text)
     assert not held.lost.done()  # it came over this connection
-    fits = {"text": text[refused.value.excess :]}
-    one_more = Message(b"x", {"text": fits["text"] + "x"}, message_id=message_id)
+    fits = text[refused.value.excess :]
     with pytest.raises(TooLarge) as by_one:
-        await broker.publish(one_more, exchange="", routing_key=queue)
+        await publish(fits + "x")
     assert by_one.value.excess == 1
-    await broker.publish(
-        Message(b"fits", fits, message_id=message_id), exchange="", routing_key=queue
-    )
+    await publish(fits)
     received = await take(broker, queue)
-    assert own_headers(received.message) == fits
+    assert own_headers(received.message) == {"text": fits}
     await held.ack()
-
-
-async def test_a_body_of_a_megabyte_arrives_whole(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
-    body = bytes(range(256)) * 4096
-    await send(broker, queue, body)
-    assert (await take(broker, queue)).message.body == body
 
 
 async def test_a_body_that_the_broker_does_not_accept_is_refused_to_its_publisher_alone(
@@ -400,7 +327,8 @@ async def test_a_body_that_the_broker_does_not_accept_is_refused_to_its_publishe
         assert isinstance(refused, TooLarge)
         assert "It was not sent" in str(refused)
         assert sent == [None] * 4
-    await send(broker, queue, bytes(1 << 20))
-    depth = await broker.depth(queue)
-    assert depth
-    assert depth.ready == 401
+    body = bytes(range(256)) * 4096
+    await send(broker, queue, body)
+    bodies = [(await take(broker, queue)).message.body for _ in range(401)]
+    assert bodies[-1] == body
+    assert await broker.get(queue) is None

@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
+from scheduler.protocol.topology import Binding, Exchange, Topology
 from tests.contract.wire import (
     Arguments,
     Inbox,
@@ -23,6 +23,7 @@ from tests.contract.wire import (
 SHORT = 150  # milliseconds, while which nothing has to happen
 BRIEF = 1_000  # long enough to do something before, even on a slow machine
 LONG = 60_000
+YEARS = 3 * 365 * 86_400_000
 
 
 def into(target: str) -> Arguments:
@@ -50,35 +51,29 @@ async def test_an_expired_message_leaves_with_its_key_and_without_its_expiration
     assert not arrived.redelivered
 
 
-async def test_a_dead_letter_says_where_it_died(wire: Wire, broker: Broker) -> None:
+async def test_a_dead_letter_says_where_it_died_the_last_place_first(
+    wire: Wire, broker: Broker
+) -> None:
     target = await wire.declare_queue()
-    queue = await wire.declare_queue(into(target))
-    exchange = await wire.declare_exchange("topic", {"a.b": queue})
+    second = await wire.declare_queue({**into(target), "x-message-ttl": SHORT})
+    first = await wire.declare_queue(into(second))
+    exchange = await wire.declare_exchange("topic", {"a.b": first})
     message = Message(b"x", expiration=timedelta(0))
     await broker.publish(message, exchange=exchange, routing_key="a.b")
     headers = (await take(broker, target)).message.headers
-    assert headers["x-first-death-queue"] == queue
+    assert headers["x-first-death-queue"] == first
     assert headers["x-first-death-reason"] == "expired"
     assert headers["x-first-death-exchange"] == exchange
-    (death,) = headers["x-death"]
+    last, death = headers["x-death"]
+    assert last["queue"] == second
     known = {"queue", "reason", "exchange", "routing-keys", "count"}
     assert {key: death[key] for key in known} == {
-        "queue": queue,
+        "queue": first,
         "reason": "expired",
         "exchange": exchange,
         "routing-keys": ["a.b"],
         "count": 1,
     }
-
-
-async def test_the_last_death_is_the_first_in_the_list(wire: Wire, broker: Broker) -> None:
-    target = await wire.declare_queue()
-    second = await wire.declare_queue({**into(target), "x-message-ttl": SHORT})
-    first = await wire.declare_queue({**into(second), "x-message-ttl": SHORT})
-    await send(broker, first, b"x")
-    headers = (await take(broker, target)).message.headers
-    assert [death["queue"] for death in headers["x-death"]] == [second, first]
-    assert headers["x-first-death-queue"] == first
 
 
 async def test_a_message_expires_only_at_the_head(wire: Wire, broker: Broker) -> None:
@@ -95,57 +90,18 @@ async def test_a_message_expires_only_at_the_head(wire: Wire, broker: Broker) ->
     await head.ack()
 
 
-async def test_a_queue_limits_how_long_its_messages_wait(wire: Wire, broker: Broker) -> None:
-    target = await wire.declare_queue()
-    queue = await wire.declare_queue({**into(target), "x-message-ttl": SHORT})
-    inbox = await Inbox.open(broker, target)
-    await send(broker, queue, b"without")
-    await send(broker, queue, b"longer", expires_in_ms=LONG)
-    assert await inbox.bodies(2) == [b"without", b"longer"]
-
-
-async def test_a_message_may_wait_shorter_than_its_queue_allows(wire: Wire, broker: Broker) -> None:
-    target = await wire.declare_queue()
-    queue = await wire.declare_queue({**into(target), "x-message-ttl": LONG})
-    await send(broker, queue, b"x", expires_in_ms=SHORT)
-    assert await (await Inbox.open(broker, target)).bodies(1) == [b"x"]
-
-
-async def test_messages_that_expire_keep_their_order(wire: Wire, broker: Broker) -> None:
-    target = await wire.declare_queue()
-    queue = await wire.declare_queue({**into(target), "x-message-ttl": SHORT})
-    bodies = [b"%d" % n for n in range(20)]
-    await send(broker, queue, *bodies)
-    assert await (await Inbox.open(broker, target)).bodies(20) == bodies
-
-
-async def test_no_time_to_live_expires_at_once(wire: Wire, broker: Broker) -> None:
-    target = await wire.declare_queue()
-    queue = await wire.declare_queue(into(target))
-    await send(broker, queue, b"x", expires_in_ms=0)
-    assert await take_all(broker, target, 1) == [b"x"]
-    assert await broker.get(queue) is None
-
-
-async def test_a_free_consumer_gets_even_what_expires_at_once(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
-    inbox = await Inbox.open(broker, queue)
-    await send(broker, queue, b"x", expires_in_ms=0)
-    assert await inbox.bodies(1) == [b"x"]
-
-
-async def test_a_time_to_live_of_years_is_taken(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
-    await send(broker, queue, b"x", expires_in_ms=3 * 365 * 86_400_000)
-    assert await take_all(broker, queue, 1) == [b"x"]
-
-
-async def test_what_expires_without_a_dead_letter_exchange_is_gone(
+async def test_a_queue_limits_how_long_its_messages_wait_and_each_may_wait_shorter(
     wire: Wire, broker: Broker
 ) -> None:
-    queue = await wire.declare_queue()
-    await send(broker, queue, b"x", expires_in_ms=SHORT)
-    await has_depth(broker, queue, ready=0)
+    target = await wire.declare_queue()
+    queue = await wire.declare_queue({**into(target), "x-message-ttl": SHORT})
+    patient = await wire.declare_queue({**into(target), "x-message-ttl": LONG})
+    inbox = await Inbox.open(broker, target)
+    await send(broker, queue, b"without")
+    await send(broker, queue, b"longer", expires_in_ms=YEARS)
+    assert await inbox.bodies(2) == [b"without", b"longer"]
+    await send(broker, patient, b"shorter", expires_in_ms=SHORT)
+    assert await inbox.bodies(1) == [b"shorter"]
 
 
 async def test_a_message_put_back_keeps_its_expiry(wire: Wire, broker: Broker) -> None:
@@ -163,38 +119,23 @@ async def test_a_message_put_back_keeps_its_expiry(wire: Wire, broker: Broker) -
     assert await (await Inbox.open(broker, target)).bodies(2) == [b"first", b"second"]
 
 
-async def test_what_is_put_back_after_its_expiry_leaves_at_once(wire: Wire, broker: Broker) -> None:
+async def test_nothing_expires_in_somebodys_hands_but_as_soon_as_it_is_put_back(
+    wire: Wire, broker: Broker
+) -> None:
     target = await wire.declare_queue()
     queue = await wire.declare_queue(into(target))
-    holder = await Inbox.open(broker, queue, prefetch=1)
-    await send(broker, queue, b"x", expires_in_ms=SHORT)
-    held = await holder.next()
+    nowhere = await wire.declare_queue()
+    holder = await Inbox.open(broker, queue, prefetch=2)
+    for each in queue, queue, nowhere:
+        await send(broker, each, b"x", expires_in_ms=SHORT)
+    acked, held = await holder.next(), await holder.next()
     await asyncio.sleep(2 * SHORT / 1000)
-    await held.requeue()
-    assert await (await Inbox.open(broker, target)).bodies(1) == [b"x"]
-    assert holder.is_empty
-
-
-async def test_nothing_expires_in_somebodys_hands(wire: Wire, broker: Broker) -> None:
-    target = await wire.declare_queue()
-    queue = await wire.declare_queue(into(target))
-    holder = await Inbox.open(broker, queue)
-    await send(broker, queue, b"x", expires_in_ms=SHORT)
-    held = await holder.next()
-    await asyncio.sleep(2 * SHORT / 1000)
-    await held.ack()
+    await acked.ack()
     assert await broker.get(target) is None
-
-
-async def test_a_message_that_goes_in_a_circle_is_dropped(wire: Wire, broker: Broker) -> None:
-    first, second = wire.queue(), wire.queue()
-    for queue, following in (first, second), (second, first):
-        arguments = {**queue.arguments, **into(following.name), "x-message-ttl": BRIEF}
-        await broker.declare(Topology(queues=(Queue(queue.name, arguments),)))
-    await send(broker, first.name, b"x", expires_in_ms=0)
-    await has_depth(broker, second.name, ready=1)
-    await has_depth(broker, second.name, ready=0)
-    assert await broker.get(first.name) is None
+    await held.requeue()
+    assert await take_all(broker, target, 1) == [b"x"]
+    assert holder.is_empty
+    await has_depth(broker, nowhere, ready=0)
 
 
 @pytest.mark.parametrize(("key", "come"), [(None, {"key", "cc", "bcc"}), ("other", {"other"})])
@@ -250,6 +191,7 @@ async def test_a_full_queue_dead_letters_its_oldest_message(wire: Wire, broker: 
     dead = await take(broker, target)
     assert dead.message.body == b"old"
     assert dead.message.headers["x-first-death-reason"] == "maxlen"
+    assert await take_all(broker, queue, 1) == [b"new"]
 
 
 async def declare_timer_of_one(wire: Wire, exchange: str) -> str:

@@ -81,12 +81,3 @@ async def test_the_journal_hears_each_put_and_a_token_that_waits_nowhere_is_in_n
     assert delivery.routing_key == token_key(later.loop, NO_WAIT.key)
     assert not lead_of(delivery.message.headers)
     assert inbox.is_empty
-
-
-async def test_more_messages_than_all_lanes_hold_are_confirmed(
-    wire: Wire, broker: Broker, names: Names, timers: Timers
-) -> None:
-    inbox = await Inbox.open(broker, names.processor_queue("t"))
-    sent = [token(str(number), wire.clock.now()) for number in range(400)]
-    await asyncio.gather(*map(timers.put_now, sent))
-    assert len(await inbox.bodies(len(sent))) == len(sent)
