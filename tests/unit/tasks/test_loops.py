@@ -1,6 +1,9 @@
+from datetime import timedelta
+
 import pytest
 
-from scheduler.tasks.loops import absent, loop_of
+from scheduler.protocol.tokens import LoopId
+from scheduler.tasks.loops import absent, loop_of, supervision
 from scheduler.tasks.retries import Policy, Retry
 from scheduler.tasks.tasks import Arguments, TaskSpec
 from scheduler.timing.schedules import Every
@@ -23,3 +26,11 @@ async def test_a_task_that_is_not_in_this_code_cannot_run_and_is_not_tried_again
     assert (task.called, task.ordered, task.builtin) == (False, False, False)
     with pytest.raises(NotImplementedError, match="'gone' is not in this code"):
         await task.function()
+
+
+def test_supervision_runs_alone_beside_the_tasks_of_the_app_and_has_time_for_a_busy_journal():
+    loop = supervision(timedelta(seconds=15))
+    assert (loop.id, loop.schedule, loop.args) == (LoopId("_supervision"), Every("15s"), {})
+    assert (loop.task.name, loop.task.concurrency) == ("_supervision", 1)
+    assert loop.task.timeout == timedelta(minutes=3)
+    assert loop.task.builtin
