@@ -120,7 +120,8 @@ JOURNAL_SEGMENT = 20_000_000
 ROSTER_SEGMENT = 50_000_000
 ROSTER_BYTES = 20 * ROSTER_SEGMENT  # millions of entries; snapshots come after thousands
 SNAPSHOTS_SEGMENT = 10_000_000
-SNAPSHOTS_BYTES = 50 * SNAPSHOTS_SEGMENT  # two snapshots of a million loops
+# Ten snapshots of a million loops: one whose writer is stopped is of no use, and takes its room.
+SNAPSHOTS_BYTES = 100 * SNAPSHOTS_SEGMENT
 HISTORY_SEGMENT = 10_000_000
 HISTORY_BYTES = 50 * HISTORY_SEGMENT  # some millions of attempts
 ROLL_CALL_SEGMENT = 1_000_000

@@ -331,9 +331,10 @@ class Million:
 
     async def _caught_up(self, late_by: float = 1.0) -> None:
         """Wait until no run is late by so many seconds."""
+        began = now()  # before, other processors ran
 
         def is_in_time() -> bool:
-            late = lateness(self._runs(now() - 3))
+            late = lateness(self._runs(max(began, now() - 3)))
             return (
                 len(late) > self._loops / self._period.total_seconds()
                 and max(late) < late_by * 1000
