@@ -41,6 +41,7 @@ CLOCKS_DIFFER = timedelta(seconds=5)
 LONG_MS = LONG // timedelta(milliseconds=1)
 MOST_PUTS = 20_000
 """Loops whose last puts are in memory."""
+KEPT_AT_ONCE = 50  # of them, as each row may have to be read from the disk
 
 MOST_LONG = 10_000
 """Messages that are in memory, to be noted."""
@@ -236,13 +237,17 @@ class Census:
             if before is not None and before.by_run and _is_of_another_line(put, before, known):
                 self.doubled[loop] = put.epoch
         if before is None or put.position >= before.position:
-            self._remember(loop, put)
             now_ms = milliseconds_since_epoch(self._clock.now())
             # Heard late, a put has waited for longer than it still will.
             put_ms = put.started_at_ms + put.duration_ms if put.by_run else now_ms
             is_long = put.rests or put.due_at_ms - put_ms >= LONG_MS
             if is_long and not put.first and not put.is_start:
                 self.long[loop] = message
+            if is_long:  # to be read once, at the next put
+                self._puts.pop(loop, None)
+                self._keep(loop, put)  # now, as its row was just read
+            else:
+                self._remember(loop, put)
 
     def forget(self, loop: LoopId) -> None:
         """Forget a loop that is gone."""
@@ -254,7 +259,7 @@ class Census:
     def _remember(self, loop: LoopId, put: Put) -> None:
         self._puts[loop] = put
         if len(self._puts) > MOST_PUTS:
-            for oldest in list(islice(self._puts, MOST_PUTS // 2)):
+            for oldest in list(islice(self._puts, KEPT_AT_ONCE)):
                 self._keep(oldest, self._puts.pop(oldest))
 
     def _keep(self, loop: LoopId, put: Put) -> None:

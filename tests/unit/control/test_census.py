@@ -84,10 +84,16 @@ async def test_the_last_put_of_every_loop_is_remembered(
     assert census.doubled == {LOOPS[-1]: EPOCH}
 
 
-async def test_two_lines_are_heard_however_far_they_are_apart(desk: Desk) -> None:
+@pytest.mark.parametrize("wait", [SECOND, 2 * LONG])  # in memory, and in the table at once
+async def test_two_lines_are_heard_however_far_they_are_apart(desk: Desk, wait: timedelta) -> None:
+    first, second, late = (
+        token(seq, late=late, due_at=START + seq * SECOND + wait)
+        for seq, late in [(1, ZERO), (2, ZERO), (2, SECOND)]
+    )
     others = (token(1, loop) for loop in LOOPS[1:])
-    census = await desk.hear(token(1), token(2), *others, token(2, late=SECOND))
+    census = await desk.hear(first, second, *others, late)
     assert census.doubled == {ONE: EPOCH}
+    assert (desk.listing.table.put(ONE) is not None) is (wait > LONG)
 
 
 @pytest.mark.parametrize(
