@@ -29,6 +29,7 @@ from tests.sweep import clear, new_namespace
 APPS = Path(__file__).parent / "apps"
 SHOP = f"{APPS}/shop.py:app"
 LOOPS = ("report", "sell", "wait_for_input")
+FINE, WRONG, MISUSE = 0, 1, 2
 TIME_LIMIT = 50
 PASSWORD = "open-sesame-17"
 UNREACHABLE = f"amqp://shop:{PASSWORD}@127.0.0.1:1/"  # nobody listens on port 1
@@ -221,30 +222,30 @@ def offline(tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path, SHOP_NAMESPACE="offline")
 
 
-@pytest.fixture
-def scheduler(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[CommandLine]:
+@contextmanager
+def shop(url: str, namespace: str, directory: Path) -> Generator[CommandLine]:
     """The command line with a broker, for the app in `apps/shop.py`."""
     yield CommandLine(
-        tmp_path,
-        SCHEDULER_BROKER_URL=broker_url,
+        directory,
+        SCHEDULER_BROKER_URL=url,
         SCHEDULER_APP=SHOP,
         SHOP_NAMESPACE=namespace,
     )
-    asyncio.run(clear(broker_url, an_app(namespace, LOOPS).topology()))
+    asyncio.run(clear(url, an_app(namespace, LOOPS).topology()))
+
+
+@pytest.fixture
+def scheduler(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[CommandLine]:
+    with shop(broker_url, namespace, tmp_path) as scheduler:
+        yield scheduler
 
 
 @pytest.fixture(scope="session")
 def looked_at(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
     """One that is seeded for all tests which only look."""
-    scheduler = CommandLine(
-        tmp_path_factory.mktemp("looked_at"),
-        SCHEDULER_BROKER_URL=broker_url,
-        SCHEDULER_APP=SHOP,
-        SHOP_NAMESPACE=(namespace := new_namespace()),
-    )
-    assert scheduler("seed").code == 0
-    yield scheduler
-    asyncio.run(clear(broker_url, an_app(namespace, LOOPS).topology()))
+    with shop(broker_url, new_namespace(), tmp_path_factory.mktemp("looked_at")) as scheduler:
+        assert scheduler("seed").code == 0
+        yield scheduler
 
 
 @contextmanager
@@ -269,6 +270,6 @@ def seeded_app(
 
 @pytest.fixture
 def seeded(scheduler: CommandLine) -> CommandLine:
-    """The same, seeded."""
+    """That of the shop, seeded."""
     assert scheduler("seed").code == 0
     return scheduler

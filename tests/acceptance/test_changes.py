@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.protocol.topology import topology
 from scheduler.tasks.tasks import SUPERVISION
-from tests.acceptance.conftest import CommandLine, Done
+from tests.acceptance.conftest import FINE, MISUSE, WRONG, CommandLine, Done
 from tests.sweep import clear
 
 APP = """
@@ -25,7 +25,6 @@ async def sell(ctx: Context, n: int) -> None:
     print("sold", n, file=sys.stderr)
 """
 OTHER = APP.replace("report", "bill")
-MISUSE, WRONG, FINE = 2, 1, 0
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import APPS, LOOPS, SHOP, CommandLine
+from tests.acceptance.conftest import APPS, FINE, LOOPS, SHOP, CommandLine
 
 SHOP_ALONE = SHOP.removesuffix(":app")
-FINE = 0
 NOISY = f"""
 import sys
 print("loading")

@@ -22,13 +22,13 @@ from tests.acceptance.conftest import CommandLine, Done
 from tests.sweep import alone_in, clear
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ORDERS = f"{EXAMPLES / 'poll_orders.py'}:app"
-ORDER_SERVICE = f"{EXAMPLES / 'order_service.py'}:app"
-DIGESTS = f"{EXAMPLES / 'digests.py'}:app"
-REQUEST_IDS = f"{EXAMPLES / 'request_ids.py'}:app"
-APPOINTMENTS = f"{EXAMPLES / 'appointments.py'}:app"
-EXPORTS = f"{EXAMPLES / 'exports.py'}:app"
-THUMBNAILS = f"{EXAMPLES / 'thumbnails.py'}:app"
+
+
+def example(name: str) -> str:
+    return f"{EXAMPLES / name}.py:app"
+
+
+ORDERS, ORDER_SERVICE, DIGESTS = map(example, ("poll_orders", "order_service", "digests"))
 
 
 def scheduler(*arguments: str, **environment: str) -> Done:
@@ -42,27 +42,27 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def logged(app: str, span: str, caplog: pytest.LogCaptureFixture) -> str:
+def logged(name: str, span: str, caplog: pytest.LogCaptureFixture) -> str:
     """What the tasks of an example log in so much time, which is virtual."""
     with caplog.at_level("INFO"):
-        simulate(load_app(app), span)
+        simulate(load_app(example(name)), span)
     return "\n".join(caplog.messages)
 
 
 def test_the_heartbeat_beats(caplog: pytest.LogCaptureFixture) -> None:
-    said = logged(f"{EXAMPLES / 'heartbeat.py'}:app", "3500ms", caplog)
+    said = logged("heartbeat", "3500ms", caplog)
     assert said.splitlines() == ["beat 1", "beat 2", "beat 3"]
 
 
 def test_an_appointment_that_is_moved_has_one_reminder(caplog: pytest.LogCaptureFixture) -> None:
-    said = logged(APPOINTMENTS, "11s", caplog)
+    said = logged("appointments", "11s", caplog)
     told = re.findall(r"reminder of Ann: (\w+)", said)
     assert told == ["created", "unchanged", "rescheduled"]
     assert said.count("Ann, your appointment is in a minute") == 1
 
 
 def test_what_blocks_is_done_in_threads(caplog: pytest.LogCaptureFixture) -> None:
-    shrunk = re.findall(r"shrunk picture-(\d+)\.jpg", logged(THUMBNAILS, "3s", caplog))
+    shrunk = re.findall(r"shrunk picture-(\d+)\.jpg", logged("thumbnails", "3s", caplog))
     assert set(shrunk) >= {"0", "1"}
     assert len(shrunk) == len(set(shrunk))
 
@@ -119,7 +119,7 @@ def test_polling_survives_a_shop_that_fails_and_replays_what_was_parked(
 
 
 def test_an_id_follows_each_order_and_every_task_is_measured() -> None:
-    done = scheduler("dev", REQUEST_IDS, "--for", "5s")
+    done = scheduler("dev", example("request_ids"), "--for", "5s")
     assert done.code == 0, done.err
     steps = {
         number: re.findall(
@@ -137,7 +137,7 @@ def test_an_id_follows_each_order_and_every_task_is_measured() -> None:
 
 
 def test_an_export_that_does_not_get_on_is_ended_and_the_others_are_not() -> None:
-    events = simulate(load_app(EXPORTS), "15s")
+    events = simulate(load_app(example("exports")), "15s")
     runs = [event for event in events if isinstance(event, RunFinished)]
     ended = {run.ending: run.duration for run in runs if run.loop.task == "export"}
     assert set(ended) == {Ending.SUCCEEDED, Ending.ESCALATED}

@@ -16,14 +16,13 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Subscription, topology
 from scheduler.queues.failed import ParkedMessage, Reason
 from scheduler.tasks.tasks import SUPERVISION
-from tests.acceptance.conftest import APPS, CommandLine, Done
+from tests.acceptance.conftest import APPS, FINE, MISUSE, WRONG, CommandLine, Done
 from tests.stage import failed_of
 from tests.sweep import NAMESPACES, clear, empty
 
 DESK = f"{APPS}/desk.py:app"
 TASKS = ("sms", "mail", "audit")
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
-MISUSE, WRONG, FINE = 2, 1, 0
 
 
 class Desk:
@@ -63,20 +62,22 @@ class Desk:
         """Take what was replayed."""
 
         async def take() -> list[Message]:
+            found = list[Message]()
             async with AmqpBroker(self.url) as broker:
-                return await _taken(broker, self.names.processor_queue(task))
+                while delivery := await broker.get(self.names.processor_queue(task)):
+                    found.append(delivery.message)
+                    await delivery.ack()
+            return found
 
         return asyncio.run(take())
 
     async def reset(self) -> None:
         """Leave five messages: two of a task, one of each other, one of a task that is gone."""
         async with AmqpBroker(self.url) as broker:
-            for task in TASKS:
-                await empty(broker, self.names.processor_queue(task))
-                await empty(broker, self.names.failed_queue(task))
-            await empty(broker, self.names.unrouted)
-            await empty(broker, self.names.later_unrouted)  # what a replay before this sent
-            await empty(broker, self.names.failed)
+            names = self.names
+            queues = [*map(names.processor_queue, TASKS), *map(names.failed_queue, TASKS)]
+            for queue in (*queues, names.unrouted, names.later_unrouted, names.failed):
+                await empty(broker, queue)
             failed = failed_of(self.names, broker)
             for name, task, reason, args in [
                 ("m1", "sms", Reason.EXHAUSTED, {"phone": "1"}),
@@ -101,28 +102,12 @@ class Desk:
         return replace(call, headers={**call.headers, **headers})
 
 
-async def _taken(broker: AmqpBroker, queue: str) -> list[Message]:
-    """Take all that is in a queue."""
-    found: list[Message] = []
-    while delivery := await broker.get(queue):
-        found.append(delivery.message)
-        await delivery.ack()
-    return found
-
-
 def failure(text: str) -> Exception:
     """An error with a traceback."""
     try:
         raise ValueError(f"boom {text}")
     except ValueError as error:
         return error
-
-
-async def sweep(url: str, namespace: str) -> None:
-    subscription = Subscription("audit", f"{namespace}.orders", "order.#", "topic")
-    tasks = (*TASKS, SUPERVISION.task)
-    wanted = topology(namespace, tasks, subscriptions=[subscription], called=TASKS)
-    await clear(url, wanted)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +119,10 @@ def seeded(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             assert done.code == FINE, done.output
             yield desk
         finally:
-            asyncio.run(sweep(broker_url, namespace))
+            orders = Subscription("audit", f"{namespace}.orders", "order.#", "topic")
+            tasks = (*TASKS, SUPERVISION.task)
+            wanted = topology(namespace, tasks, subscriptions=[orders], called=TASKS)
+            asyncio.run(clear(broker_url, wanted))
 
 
 @pytest.fixture

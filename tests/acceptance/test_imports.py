@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from scheduler.importing.writing import NO_FOLDER, NO_LIMIT
-from tests.acceptance.conftest import CommandLine
+from tests.acceptance.conftest import MISUSE, WRONG, CommandLine
 from tests.imported import form
 
-WRONG, MISUSE = 1, 2
 LINE = "30 2 * * * /srv/backup.sh\n"
 GUESS = "the words after the times are taken as a command, without a user (--users)"
 

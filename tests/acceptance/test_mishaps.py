@@ -9,12 +9,11 @@ import pytest
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.topology import Names
-from tests.acceptance.conftest import APPS, CommandLine
+from tests.acceptance.conftest import APPS, FINE, CommandLine
 from tests.stage import an_app
 from tests.sweep import clear
 
 MISHAPS = f"{APPS}/mishaps.py:app"
-FINE = 0
 
 
 @pytest.fixture

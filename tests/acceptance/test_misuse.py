@@ -5,9 +5,8 @@ import shlex
 import pytest
 
 from scheduler.cli.commands import ELSEWHERE
-from tests.acceptance.conftest import APPS, PASSWORD, SHOP, UNREACHABLE, CommandLine
+from tests.acceptance.conftest import APPS, MISUSE, PASSWORD, SHOP, UNREACHABLE, CommandLine
 
-MISUSE = 2
 DESK = f"{APPS}/desk.py"
 SCHEDULE = "A schedule is --every or --cron, one of them"
 NO_OPTION = "is no option: the arguments are one JSON object, such as --args '{\"n\": 1}'."

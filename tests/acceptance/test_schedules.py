@@ -4,9 +4,8 @@ import getpass
 import re
 import socket
 
-from tests.acceptance.conftest import CommandLine
+from tests.acceptance.conftest import MISUSE, WRONG, CommandLine
 
-WRONG, MISUSE = 1, 2
 WHO = f"{getpass.getuser()}@{socket.gethostname()}"
 TOLD = re.compile(rf"every 5m, set by {re.escape(WHO)} \d+ s ago; code: every 1h$")
 

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import SHOP, CommandLine
+from tests.acceptance.conftest import SHOP, UNREACHABLE, CommandLine
 
 SPARED = f"{Path(__file__).parent / 'apps' / 'spared.py'}:app"
-UNREACHABLE = "amqp://127.0.0.1:1/"  # nobody listens on port 1
 
 
 def loaded(offline: CommandLine, *command: str) -> set[str]:

@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from tests.acceptance.conftest import LOOPS, SHOP, CommandLine
+from tests.acceptance.conftest import FINE, LOOPS, SHOP, CommandLine
 from tests.stage import an_app
 
-FINE = 0
 COLOUR = re.compile(r"\x1b\[3\d")
 STYLE = re.compile(r"\x1b\[[\d;]*m")
 MOMENT = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d")

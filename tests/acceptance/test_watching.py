@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import APPS, SHOP, CommandLine
+from tests.acceptance.conftest import APPS, FINE, MISUSE, SHOP, UNREACHABLE, WRONG, CommandLine
 from tests.rabbitmq import free_ports
-
-MISUSE, WRONG, FINE = 2, 1, 0
-UNREACHABLE = "amqp://shop@127.0.0.1:1/"  # nobody listens on port 1
 
 
 @pytest.fixture
@@ -19,11 +16,6 @@ def taken() -> Iterator[int]:
     """A port that somebody else listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
-
-
-@pytest.fixture
-def port() -> int:
-    return free_ports(1)[0]
 
 
 def without(directory: Path, *packages: str) -> dict[str, str]:
@@ -44,9 +36,8 @@ def test_a_port_that_is_taken_is_told(offline: CommandLine, taken: int, option: 
     )
 
 
-def test_metrics_without_their_package_say_how_to_install_it(
-    offline: CommandLine, tmp_path: Path, port: int
-):
+def test_metrics_without_their_package_say_how_to_install_it(offline: CommandLine, tmp_path: Path):
+    (port,) = free_ports(1)
     ports = {"SCHEDULER_METRICS_PORT": str(port), "SCHEDULER_BROKER_URL": UNREACHABLE}
     done = offline.installed("run", SHOP, **ports, **without(tmp_path, "prometheus_client"))
     assert (done.code, done.out) == (MISUSE, "")

@@ -131,6 +131,12 @@ class Field:
         names = Names(self.namespace)
         return dict(await at_rest(lambda: count(broker, names, wanted)))
 
+    def kill(self) -> None:
+        """End all processes."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
     def stop(self) -> None:
         """End all processes in good order."""
         for process in self.processes:
@@ -171,9 +177,7 @@ def field_(
 ) -> Iterator[Field]:
     field = Field(broker_url, namespace, queue_type, tmp_path / "record")
     yield field
-    for process in field.processes:
-        process.kill()
-        process.wait()
+    field.kill()
     asyncio.run(sweep(field))
 
 

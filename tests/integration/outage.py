@@ -119,8 +119,7 @@ class Outage:
             )
 
     def _until(self, condition: Callable[[], bool]) -> None:
-        # The claims of a process that was killed end after a minute.
-        end = time.monotonic() + 180
+        end = time.monotonic() + 120
         while not condition():
             if time.monotonic() > end:
                 raise TimeoutError

@@ -96,47 +96,35 @@ async def test_messages_to_a_task_that_was_deleted_are_kept_and_delay_nobody(sho
 # What dies meanwhile
 
 
-class Clerks:
-    """Processes of the clerk's app, and what they wrote down."""
-
-    def __init__(self, url: str, shop: Shop, record: Path) -> None:
-        self.field = Field(url, shop.namespace, "quorum", record, app=CLERK)
-
-    def work(self, **environment: str) -> Program:
-        """A processor that takes messages from now on."""
-        return self.field.start("run", "--tasks", "work,fails", "--json", **environment)
-
-    def seen(self, what: str = "work") -> Counter[int]:
-        return Counter(note["n"] for note in self.field.notes(what))
-
-    def end(self) -> None:
-        for process in self.field.processes:
-            process.kill()
-            process.wait()
-
-
 @pytest.fixture
-def clerks(shop: Shop, tmp_path: Path) -> Iterator[Clerks]:
-    clerks = Clerks(shop.url, shop, tmp_path / "record")
-    yield clerks
-    clerks.end()
+def clerks(shop: Shop, tmp_path: Path) -> Iterator[Field]:
+    """Processes of the clerk's app, and what they wrote down."""
+    field = Field(shop.url, shop.namespace, "quorum", tmp_path / "record", app=CLERK)
+    yield field
+    field.kill()
 
 
-async def test_every_message_is_run_though_a_processor_is_killed(
-    shop: Shop, clerks: Clerks
-) -> None:
+def work(clerks: Field, **environment: str) -> Program:
+    """Start a processor that takes messages from now on."""
+    return clerks.start("run", "--tasks", "work,fails", "--json", **environment)
+
+
+async def test_every_message_is_run_though_a_processor_is_killed(shop: Shop, clerks: Field) -> None:
+    def seen() -> set[int]:
+        return {note["n"] for note in clerks.notes("work")}
+
     delays = random_delays(300)
-    doomed = clerks.work()
+    doomed = work(clerks)
     async with shop.app:
         await asyncio.gather(
             *(shop.work.send_later(f"{delay}s", n) for n, delay in enumerate(delays))
         )
-    await clerks.field.until(lambda: len(clerks.seen()) >= 20)
-    clerks.work()
+    await clerks.until(lambda: len(seen()) >= 20)
+    work(clerks)
     doomed.send_signal(signal.SIGKILL)
     assert doomed.wait(timeout=30) == -signal.SIGKILL
-    await clerks.field.until(lambda: len(clerks.seen()) == len(delays))
-    assert all(note["late"] >= 0 for note in clerks.field.notes("work"))
+    await clerks.until(lambda: len(seen()) == len(delays))
+    assert all(note["late"] >= 0 for note in clerks.notes("work"))
 
 
 @pytest.mark.parametrize(
@@ -155,14 +143,14 @@ async def test_every_message_is_run_though_a_processor_is_killed(
     ],
 )
 async def test_a_message_that_fails_for_ever_is_not_lost_at_any_moment(
-    shop: Shop, clerks: Clerks, moment: str, attempts: list[int], copies: int
+    shop: Shop, clerks: Field, moment: str, attempts: list[int], copies: int
 ) -> None:
     name = await shop.fails.send(1)
     await shop.app.outbox.close()
-    doomed = clerks.work(KILL_AT=moment)
-    await clerks.field.until(lambda: bool(clerks.field.notes("killed")))
+    doomed = work(clerks, KILL_AT=moment)
+    await clerks.until(lambda: bool(clerks.notes("killed")))
     assert doomed.wait(timeout=30) == -signal.SIGKILL
-    clerks.work()
+    work(clerks)
     names = shop.app.names
     async with AmqpBroker(shop.url) as broker:
 
@@ -177,4 +165,4 @@ async def test_a_message_that_fails_for_ever_is_not_lost_at_any_moment(
     assert {(each.reason, each.error, each.attempts) for each in parked} == {
         ("exhausted", "ValueError: boom 1", 3)
     }
-    assert sorted(note["attempt"] for note in clerks.field.notes("fails")) == attempts
+    assert sorted(note["attempt"] for note in clerks.notes("fails")) == attempts

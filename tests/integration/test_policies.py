@@ -235,11 +235,14 @@ async def the_policy_that_the_doctor_names_shields_from_all_others(node: Private
     scene = Scene(node, namespace := new_namespace())
     async with AmqpBroker(node.url, emit=scene.app.events.emit) as broker:
         await scene.prepare(broker)
-        assert (await scene.findings(broker))["policies"].verdict == "ok"
         await broker.declare(CATCHES_ALL)
         async with blanket(node, namespace, mild := {**ALL, "expires": 600_000}):
             assert not await scene.is_sender_told(broker)
-            found = (await scene.findings(broker))[f"policy 'blanket-{namespace}'"]
+            async with blanket(node, namespace, POLICIES["message-ttl"], kind="operator-policies"):
+                findings = await scene.findings(broker)
+            found = findings[f"operator policy 'blanket-{namespace}'"]
+            assert "No policy overrides an operator policy" in found.advice
+            found = findings[f"policy 'blanket-{namespace}'"]
             assert found.verdict == "problem"
             assert all(f"{key}: {value}" in found.detail for key, value in mild.items())
             _, *shielding = shlex.split(found.advice)
@@ -247,9 +250,6 @@ async def the_policy_that_the_doctor_names_shields_from_all_others(node: Private
             assert await scene.is_sender_told(broker)
             assert (await scene.findings(broker))["policies"].verdict == "ok"
         fates = await scene.play(node, broker, ALL, expire=False)
-        async with blanket(node, namespace, POLICIES["message-ttl"], kind="operator-policies"):
-            (found,) = (await scene.findings(broker)).values()
-            assert "No policy overrides an operator policy" in found.advice
     assert_like(fates, WELL)
 
 

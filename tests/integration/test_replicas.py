@@ -97,7 +97,7 @@ def reasons(kind: type[ConnectionLost | ConnectionRetried], events: list[Event])
 
 
 @pytest.mark.usefixtures("_impatient")
-async def test_who_starts_to_follow_goes_to_a_node_that_has_a_replica(
+async def test_who_follows_or_reads_goes_to_a_node_that_has_a_replica(
     wire: RabbitWire, broker: AmqpBroker, nodes: Nodes, events: list[Event]
 ) -> None:
     nodes.lacking = {0, 1, 2}
@@ -109,6 +109,18 @@ async def test_who_starts_to_follow_goes_to_a_node_that_has_a_replica(
     (lost,), retried = reasons(ConnectionLost, events), reasons(ConnectionRetried, events)
     assert len(retried) == 2
     assert all("add_replica" in reason for reason in (lost, *retried))
+    nodes.lacking.add(3)
+
+    async def is_read() -> bool:
+        reading = broker.read_to_end(stream, exchange="", routing_key=stream)
+        try:
+            async with aclosing(reading) as messages:
+                return [message.body async for message in messages] == [b"a"]
+        except NoReplica:
+            return False
+
+    await eventually(is_read)
+    assert nodes.latest == 4
 
 
 @pytest.mark.usefixtures("_impatient")
@@ -131,27 +143,6 @@ async def test_who_comes_back_to_a_node_without_a_replica_keeps_no_message_from_
     await send(other, stream, b"b")
     assert await reader.bodies(1) == [b"b"]
     assert len(reasons(ConnectionLost, events)) == 2
-
-
-@pytest.mark.usefixtures("_impatient")
-async def test_who_reads_goes_to_a_node_that_has_a_replica(
-    wire: RabbitWire, broker: AmqpBroker, nodes: Nodes, events: list[Event]
-) -> None:
-    nodes.lacking = {0, 1}
-    stream = await wire.declare_stream()
-    await send(wire.broker, stream, b"a")
-
-    async def is_read() -> bool:
-        reading = broker.read_to_end(stream, exchange="", routing_key=stream)
-        try:
-            async with aclosing(reading) as messages:
-                return [message.body async for message in messages] == [b"a"]
-        except NoReplica:
-            return False
-
-    await eventually(is_read)
-    assert nodes.latest == 2
-    assert len(reasons(ConnectionLost, events)) == 1
 
 
 async def test_a_node_that_lacks_a_replica_for_a_moment_is_not_left(

@@ -9,10 +9,13 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 
 from scheduler import Context, NotSent, Scheduler
+from scheduler.queues import outbox
 
+outbox.CLAIM = timedelta(seconds=10)  # what a process that was killed has claimed is waited for
 app = Scheduler(os.environ["NAMESPACE"], fallback=os.environ.get("FALLBACK"))
 
 

@@ -8,12 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any, Self, cast
 
 from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Consumer, Delivery
+from scheduler.brokers.contract import Broker, Consumer, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.control.loops import Where
@@ -114,20 +113,10 @@ class Mortal:
         finally:
             self.dead.set()
 
-    async def publish(
-        self,
-        message: Message,
-        *,
-        exchange: str,
-        routing_key: str,
-        timeout: timedelta | None = DEFAULT_TIMEOUT,
-        in_order: bool = True,
-    ) -> None:
+    async def publish(self, message: Message, **options: Any) -> None:
         if self._dies:
             raise BrokerUnavailable
-        await self._broker.publish(
-            message, exchange=exchange, routing_key=routing_key, timeout=timeout, in_order=in_order
-        )
+        await self._broker.publish(message, **options)
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], object], *, prefetch: int

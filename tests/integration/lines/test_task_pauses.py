@@ -63,7 +63,11 @@ async def test_calls_of_a_paused_task_wait_whichever_processors_come_and_go(scen
     assert sorted(run.facts for run in scene.diary.runs) == [(n,) for n in range(CALLS)]
 
 
-@pytest.mark.parametrize("options", [{}, {"ordered": True}, {"rate": "50/s"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"ordered": True}, pytest.param({"rate": "50/s"}, marks=pytest.mark.embedded)],
+    ids=str,
+)
 async def test_a_pause_lets_runs_end_and_returns_what_has_not_begun(
     scene: Scene, options: dict[str, Any]
 ) -> None:
