@@ -1,24 +1,18 @@
 """The dashboard in a real browser, on RabbitMQ, which may go away."""
 
-import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from scheduler import Scheduler, Settings
-from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.administration import rights_to_look
 from scheduler.protocol.topology import Names
 from tests.browser.conftest import APPS, reading, shown
 from tests.rabbitmq import Users
-from tests.sweep import sweep as delete_all
 
 CLINIC = f"{APPS}/clinic.py:app"
-TASKS = ("pulse", "lab", "night_round", "rounds", "drill", "letter", "post")
 
 
 @pytest.fixture
@@ -38,36 +32,12 @@ def clinic(broker_url: str, namespace: str) -> Iterator[dict[str, str]]:
     finally:
         processor.terminate()
         processor.wait(30)
-        sweeping = threading.Thread(target=asyncio.run, args=(sweep(broker_url, namespace),))
-        sweeping.start()  # this thread has the event loop of the browser
-        sweeping.join()
+        # In a process of its own: this one has the event loop of the browser.
+        sweep = [sys.executable, "-m", "tests.sweep", broker_url, CLINIC]
+        subprocess.run(sweep, env=environment, check=True)
 
 
-async def sweep(url: str, namespace: str) -> None:
-    app = Scheduler(namespace, Settings())
-
-    async def nothing() -> None: ...
-
-    for name in TASKS:
-        app.periodic(every="1h", name=name)(nothing)
-    app.task(name="call")(nothing)
-    async with AmqpBroker(url) as broker:
-        await delete_all(broker, (queue.name for queue in app.topology().queues))
-
-
-def test_it_tells_when_it_is_away_itself(chromium: Browser, clinic: dict[str, str]) -> None:
-    with (
-        shown("dashboard", CLINIC, "--port", "0", **clinic) as dashboard,
-        reading(chromium, dashboard) as reader,
-    ):
-        page = reader.open("/loops")
-        expect(page.locator("tbody tr")).to_have_count(6)
-        dashboard.process.terminate()
-        expect(page.locator("#offline")).to_be_visible(timeout=20_000)
-        expect(page.locator("tbody tr")).to_have_count(6)
-
-
-def test_who_may_only_read_the_broker_sees_all_that_happens(
+def test_who_may_only_read_the_broker_sees_all_that_happens_until_the_dashboard_is_away(
     chromium: Browser, clinic: dict[str, str], users: Users
 ) -> None:
     rights = rights_to_look(Names(clinic["CLINIC_NAMESPACE"]))
@@ -82,3 +52,8 @@ def test_who_may_only_read_the_broker_sees_all_that_happens(
         expect(page.locator("#head button")).to_have_count(0)
         page = reader.open("/tasks")
         expect(page.locator("[id='task-pulse'] .number").nth(4)).to_have_text("1", timeout=20_000)
+        page = reader.open("/loops")
+        expect(page.locator("tbody tr")).to_have_count(6)
+        dashboard.process.terminate()
+        expect(page.locator("#offline")).to_be_visible(timeout=20_000)
+        expect(page.locator("tbody tr")).to_have_count(6)

@@ -73,17 +73,6 @@ def test_a_list_under_a_hand_keeps_its_order_and_says_what_waits(reader: Reader,
     page.wait_for_function(SHOWN, arg=order)
 
 
-def test_what_was_opened_or_selected_stays_that_of_its_run(reader: Reader) -> None:
-    page = reader.open("/loop?name=lab")
-    page.wait_for_function("() => document.querySelectorAll('#events details').length > 1")
-    page.evaluate(OPEN)
-    (before,) = page.evaluate(OPENED)
-    page.evaluate("getSelection().selectAllChildren(document.querySelector('#facts dt'))")
-    page.wait_for_function(LATER, arg=tick_of(page))
-    assert page.evaluate(OPENED) == [before]
-    assert page.evaluate("String(getSelection())") == "Schedule"
-
-
 COUNT_UPDATES = """() => {
     window.updates = 0;
     for (const each of ["parts", "page"]) news.addEventListener(each, () => ++window.updates);
