@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.migrations.verdict import Calls, EachMinute, Every, Kind, OnGrid
+from tests.migrations.verdict import Calls, Every, Kind, OnGrid
 
 ROOT = Path(__file__).parents[2]
 PROJECTS = Path(__file__).parent / "projects"
@@ -54,7 +54,7 @@ def shop(name: str, page: str) -> tuple[str, Guide]:
         "poll": Every(2, once_for_all=name),
         "refresh": Every(5, once_for_all=name, after_each=True),
         "collect": Every(7, once_for_all=name),
-        "close_minute": EachMinute(),
+        "close_minute": OnGrid(60),
         "remind": Calls(),
     }
     return name, Guide(name, ROOT / "docs/how-to" / page, PROJECTS / name, jobs, PROJECTS / "shop")
@@ -69,10 +69,10 @@ GUIDES = dict(
             "cron",
             "moving-from-cron.md",
             apart=True,
-            report=EachMinute(),
-            stock=EachMinute(),
+            report=OnGrid(60),
+            stock=OnGrid(60),
         ),
-        guide("cronjob", "moving-from-cronjob.md", apart=True, report=EachMinute()),
+        guide("cronjob", "moving-from-cronjob.md", apart=True, report=OnGrid(60)),
         guide(
             "apscheduler-3",
             "moving-from-apscheduler.md",

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from itertools import groupby, pairwise, zip_longest
 from typing import Any, NamedTuple
 
-MINUTE = 60
 CUT_OVER = 60  # seconds, at most, between the end of the one side and the begin of the other
 
 
@@ -116,7 +115,10 @@ class Every(Kind):
 
 @dataclass(frozen=True, slots=True)
 class OnGrid(Kind):
-    """A job that runs at each multiple of a period, since the Unix epoch and an offset."""
+    """A job that runs at each multiple of a period, since the Unix epoch and an offset.
+
+    Of 60 s, it runs in each minute, as `* * * * *` says.
+    """
 
     seconds: int
     offset: int = 0
@@ -133,13 +135,6 @@ class OnGrid(Kind):
 
     def _number(self, run: Run) -> int:
         return int((run.moment - self.offset) // self.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class EachMinute(OnGrid):
-    """A job that runs in each minute, as `* * * * *` says."""
-
-    seconds: int = MINUTE
 
 
 class Calls(Kind):
