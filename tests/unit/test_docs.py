@@ -43,12 +43,6 @@ def test_each_setting_is_told() -> None:
         assert len(row.split("|")[3]) > len("  says  "), name
 
 
-def test_each_command_is_told() -> None:
-    assert {f"## `{words}`" for words, _ in facts.commands()} == {
-        line for line in lines("commands.md") if line.startswith("## ")
-    }
-
-
 @pytest.mark.parametrize(("words", "command"), list(facts.commands()))
 def test_each_option_of_a_command_is_told(words: str, command: facts.Any) -> None:
     told = written()["commands.md"].split(f"## `{words}`\n")[1].split("\n## ")[0]
