@@ -323,9 +323,10 @@ class Stage:
         letters = [letter for queue in there for letter in queue.letters()]
         return sum(claims_of(each.message).get("task") != SUPERVISION.task for each in letters)
 
-    def starts(self) -> list[float]:
-        """When each run started, in seconds since the beginning."""
-        return seconds_of([run.started_at for run in of(RunStarted, self.events)])
+    def starts(self, loop: str | None = None) -> list[float]:
+        """When each run started, of one loop or of all, in seconds since the beginning."""
+        runs = [run for run in of(RunStarted, self.events) if loop in (None, str(run.loop))]
+        return seconds_of([run.started_at for run in runs])
 
 
 def seconds_of(moments: Sequence[datetime]) -> list[float]:

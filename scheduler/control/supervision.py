@@ -366,6 +366,7 @@ class Supervisor:
         loop = self._app.supervision
         (status,) = await self.survey.status(loop)
         if status.where is Where.LOST:
+            self._are_timers_suspect = True
             await self.beginnings.repair([loop], "lost", epochs={loop.id: status.epoch})
         elif status.where is Where.UNSEEDED:
             try:
