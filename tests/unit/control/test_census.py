@@ -10,7 +10,6 @@ import pytest
 from scheduler.brokers.contract import Depth
 from scheduler.control.census import LOOK_BACK, MOST_BEHIND, Census, count
 from scheduler.control.keyed import loop_of
-from scheduler.errors import StreamTooLong
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
 from scheduler.queues.entries import LONG, RosterEntry
@@ -163,20 +162,6 @@ async def test_what_was_put_long_before_the_first_reading_is_left_to_the_roster(
     async with desk.broker:
         await desk.census.read_on(START)  # until then, it was noted
     assert desk.heard == [1, 2]
-
-
-async def test_a_journal_that_is_too_long_is_read_on_from_where_it_was(desk: Desk) -> None:
-    for loop in LOOPS[:5]:
-        await desk.timers.tell(token(1, loop))
-    slow = desk.broker.on("read", ".journal").first(lambda call: asyncio.sleep(8))
-    with pytest.raises(StreamTooLong):
-        await desk.hear()
-    assert 0 < len(desk.heard) < 5
-    async with desk.broker:
-        await desk.census.look()  # as slow, and to its end
-    assert slow.met
-    assert len(desk.heard) == 5
-    assert desk.census.doubled == {}
 
 
 async def test_other_tasks_have_their_turns_while_the_overdue_are_indexed(desk: Desk) -> None:

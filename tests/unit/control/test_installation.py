@@ -47,6 +47,10 @@ async def test_the_namespace_of_another_app_is_neither_seeded_nor_processed(stag
     assert "'shop'" in finding.detail
     assert "loop sell" not in {finding.about for finding in findings}  # to be pruned
     assert await stage.broker.depth(other.names.processor_queue("bill")) is None
+    await program.seeding.seed(take_over=True)
+    await program.seeding.seed()
+    with pytest.raises(UsageError, match="seeded from the module 'billing'"):
+        await stage.seeding.seed()
 
 
 def tasked(*names: str) -> Scheduler:
@@ -63,15 +67,6 @@ async def test_of_several_tasks_one_is_the_same_in_an_app_of_the_same_module(sta
     await program_of(tasked("bill", "sell"), stage.broker, stage.clock).seeding.seed()
     await program_of(tasked("bill"), stage.broker, stage.clock).seeding.seed()
     await program_of(tasked("invoice"), stage.broker, stage.clock).seeding.seed()
-
-
-async def test_an_app_that_has_moved_takes_its_namespace_along(stage: Stage) -> None:
-    await stage.seed(an_app("shop"))
-    moved = an_app("stores")
-    await program_of(moved, stage.broker, stage.clock).seeding.seed(take_over=True)
-    await program_of(moved, stage.broker, stage.clock).seeding.seed()
-    with pytest.raises(UsageError, match="seeded from the module 'stores'"):
-        await program_of(an_app("shop"), stage.broker, stage.clock).seeding.seed()
 
 
 async def test_an_imprint_that_nobody_can_read_is_none(stage: Stage) -> None:
@@ -124,17 +119,6 @@ async def test_a_migration_that_was_broken_off_is_gone_through_again(stage: Stag
     await program.seeding.seed(migrate=True)
     depths = [await stage.broker.depth(name) for name in (queue, names.moving(queue))]
     assert [depth and depth.ready for depth in depths] == [1, None]
-
-
-async def test_a_seed_that_is_only_tried_tells_what_it_would_remove(stage: Stage) -> None:
-    @stage.app.periodic(every="1h")
-    async def loop(ctx: Context) -> None: ...
-
-    await stage.seed()
-    program = program_of(an_app(stage.app.module), stage.broker, stage.clock)
-    assert await program.seeding.plan() == []
-    (report,) = await program.seeding.plan(prune=True)
-    assert (str(report.loop), report.did) == ("loop", "removed")
 
 
 def test_an_app_knows_the_module_that_it_was_made_in() -> None:

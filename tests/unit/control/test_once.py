@@ -1,7 +1,6 @@
 """Named one-offs: one run of each name, from wherever and however often it is asked for."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,14 +18,12 @@ from scheduler.errors import (
     UnknownLoop,
     UsageError,
 )
-from scheduler.events import RunStarted
 from scheduler.protocol.tokens import LoopId, claims_of
 from scheduler.queues.entries import ENTRY_TYPE
 from scheduler.queues.roster import REMEMBERED
 from scheduler.sending import CallTask
-from scheduler.tasks.tasks import SUPERVISION
 from tests.faulty import Call, FaultyBroker
-from tests.stage import START, Stage, of, program_of, seconds_of
+from tests.stage import START, Stage
 
 SEVEN = LoopId("remind", "order-7")
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
@@ -59,12 +56,6 @@ async def shop(stage: Stage) -> Shop:
     return shop
 
 
-def starts(stage: Stage) -> list[float]:
-    """When the runs of one-offs started, in seconds since the beginning."""
-    runs = [run for run in of(RunStarted, stage.events) if run.loop != SUPERVISION]
-    return seconds_of([run.started_at for run in runs])
-
-
 async def is_over(stage: Stage) -> bool:
     """Whether it was removed from the roster, as its run has ended."""
     listed = (await stage.listing())[SEVEN]
@@ -81,7 +72,7 @@ async def test_it_runs_at_its_moment_and_nothing_is_left_of_it(stage: Stage, sho
         assert await shop.remind.scheduled() == []
         assert await is_over(stage)
     assert shop.runs == [("order-7", 7, 0, 1)]
-    assert starts(stage) == [90]
+    assert stage.starts("remind.order-7") == [90]
     assert await stage.history("remind.order-7") == ["seeded", "succeeded"]
 
 
@@ -89,33 +80,21 @@ async def test_it_runs_at_its_moment_and_nothing_is_left_of_it(stage: Stage, sho
 async def test_asked_for_again_it_is_the_same_also_when_it_has_run(
     stage: Stage, shop: Shop, pause: float
 ) -> None:
-    async with stage.supervised():
-        at = START + 90 * SECOND
-        await shop.remind.once("order-7", at=at, args={"order": 7})
+    wanted: Any = {"at": START + 90 * SECOND, "args": {"order": 7}}
+    async with stage.processor():
+        await shop.remind.once("order-7", **wanted)
         await asyncio.sleep(pause)
-        assert await shop.remind.once("order-7", at=at, args={"order": 7}) is Effect.UNCHANGED
+        assert await shop.remind.once("order-7", **wanted) is Effect.UNCHANGED
         await asyncio.sleep(100)
         assert await is_over(stage)
-    assert shop.runs == [("order-7", 7, 0, 1)]
-
-
-async def test_the_roster_forgets_in_a_day_what_has_run(stage: Stage, shop: Shop) -> None:
-    async with stage.processor():
-        at = START + 90 * SECOND
-        await shop.remind.once("order-7", at=at)
-        await asyncio.sleep(100)
-        assert SEVEN in await stage.listing()
+        assert shop.runs == [("order-7", 7, 0, 1)]
         await asyncio.sleep(REMEMBERED.total_seconds())
-        assert SEVEN not in await stage.listing()
-        assert await shop.remind.once("order-7", at=at) is Effect.CREATED
-        await asyncio.sleep(1)
-    assert [run[0] for run in shop.runs] == ["order-7"] * 2
+        assert await shop.remind.once("order-7", **wanted) is Effect.CREATED
 
 
 @pytest.mark.parametrize(
     ("change", "runs", "began"),
     [
-        ({"at": START + 30 * SECOND, "args": {"order": 7}}, [7], [30]),
         ({"at": START + 120 * SECOND, "args": {"order": 7}}, [7], [120]),
         ({"at": START + 90 * SECOND, "args": {"order": 8}}, [8], [90]),
         ({"after": "20s", "args": {"order": 9}}, [9], [30]),
@@ -130,7 +109,7 @@ async def test_what_waits_is_moved(
         assert await shop.remind.once("order-7", **change) is Effect.RESCHEDULED
         await asyncio.sleep(200)
     assert [run[1] for run in shop.runs] == runs
-    assert starts(stage) == pytest.approx(began, abs=0.5)
+    assert stage.starts("remind.order-7") == pytest.approx(began, abs=0.5)
 
 
 async def test_it_is_taken_back(stage: Stage, shop: Shop) -> None:
@@ -174,86 +153,62 @@ def says_gone(call: Call) -> bool:
     return call.message.type == ENTRY_TYPE and b'"gone"' in call.message.body
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "trigger"])
-async def test_nothing_can_be_done_to_what_has_run(stage: Stage, shop: Shop, verb: str) -> None:
+async def test_nothing_can_be_done_to_what_has_run(stage: Stage, shop: Shop) -> None:
     async with stage.supervised():
         await shop.remind.once("order-7", after="1s")
         loop = await stage.loops.find("remind.order-7")
         await asyncio.sleep(3)
-        with pytest.raises(
-            UnknownLoop, match=r"remind\.order-7 has already run and cannot be changed"
-        ):
-            await getattr(stage.verbs, verb)(loop)
+        for verb in stage.verbs.pause, stage.verbs.resume, stage.verbs.trigger:
+            with pytest.raises(UnknownLoop, match=r"order-7 has already run and cannot be changed"):
+                await verb(loop)
         assert await is_over(stage)
-
-
-@pytest.mark.parametrize("again", [False, True])
-async def test_what_is_paused_while_it_runs_and_resumed_runs_once(
-    stage: Stage, shop: Shop, again: bool
-) -> None:
-    shop.takes = 30
-    async with stage.supervised():
-        await shop.remind.once("order-7")
-        await asyncio.sleep(5)
-        loop = await stage.loops.find("remind.order-7")
-        assert (await stage.verbs.pause(loop)).did is Effect.PAUSED
-        if again:
-            assert (await stage.verbs.resume(loop)).did is Effect.RESUMED
-        await asyncio.sleep(60)
-        assert await is_over(stage)
-        assert await shop.remind.scheduled() == []
-    assert len(shop.runs) == 1
 
 
 MOVED: dict[str, Any] = {"at": START + 60 * SECOND, "args": {"order": 8}}
 
 
-@pytest.mark.parametrize("verb", ["pause", "trigger", "die", "ask again"])
-async def test_what_is_moved_while_it_runs_is_run_whatever_happens_meanwhile(
-    stage: Stage, shop: Shop, verb: str
+@pytest.mark.parametrize("verb", ["die", "pause", "pause shortly", "trigger", "put again"])
+@pytest.mark.parametrize(
+    ("becomes", "orders"), [("itself", [7]), ("moved", [7, 8]), ("recurring", [7, 0, 0])]
+)
+async def test_what_runs_runs_again_if_it_was_changed_meanwhile_whatever_else_is_done(
+    stage: Stage, shop: Shop, becomes: str, orders: list[int], verb: str
 ) -> None:
     shop.takes = 30
-    async with stage.supervised(), FaultyBroker(stage.server) as faulty:
-        await shop.remind.once("order-7", args={"order": 7})
-        await asyncio.sleep(5)
-        loop = await stage.loops.find("remind.order-7")
-        if verb == "die":  # between its entry and its token
-            faulty.on("publish", where=is_a_token).fails(BrokerUnavailable("It died."))
-            with shop.app.lending(faulty, stage.clock), pytest.raises(BrokerUnavailable):
-                await shop.remind.once("order-7", **MOVED)
-        assert await shop.remind.once("order-7", **MOVED) in (Effect.RESCHEDULED, Effect.UNCHANGED)
-        if verb == "pause":
-            await stage.verbs.pause(loop)
-            await asyncio.sleep(40)
-            await stage.verbs.resume(loop)
-        if verb == "trigger":
-            await stage.verbs.trigger(loop)
-        if verb == "ask again":
-            assert await shop.remind.once("order-7", **MOVED) is Effect.UNCHANGED
-        await asyncio.sleep(300)
-        assert await is_over(stage)
-        assert await shop.remind.once("order-7", **MOVED) is Effect.UNCHANGED
-    assert [run[1] for run in shop.runs] == [7, 8]
-
-
-@pytest.mark.parametrize("verb", ["nothing", "pause", "put again"])
-async def test_a_recurring_loop_that_takes_the_name_of_what_runs_goes_on(
-    stage: Stage, shop: Shop, verb: str
-) -> None:
-    shop.takes = 30
+    changes = {
+        "moved": lambda: shop.remind.once("order-7", **MOVED),
+        "recurring": lambda: shop.remind.start("order-7", every="1m"),
+    }
     async with stage.supervised():
         await shop.remind.once("order-7", args={"order": 7})
         await asyncio.sleep(5)
-        assert await shop.remind.start("order-7", every="1m") is Effect.RESCHEDULED
+        if change := changes.get(becomes):
+            if verb == "die":  # between the entry and the token
+                async with FaultyBroker(stage.server) as faulty:
+                    faulty.on("publish", where=is_a_token).fails(BrokerUnavailable("It died."))
+                    with shop.app.lending(faulty, stage.clock), pytest.raises(BrokerUnavailable):
+                        await change()
+            else:
+                assert await change() is Effect.RESCHEDULED
+            assert await change() is Effect.UNCHANGED
         loop = await stage.loops.find("remind.order-7")
-        if verb == "pause":
-            await stage.verbs.pause(loop)
-            await asyncio.sleep(60)
-            await stage.verbs.resume(loop)
-        if verb == "put again":
-            await stage.program.beginnings.repair([loop], "lost")
+        match verb:
+            case "pause" | "pause shortly":
+                assert (await stage.verbs.pause(loop)).did is Effect.PAUSED
+                await asyncio.sleep(60 if verb == "pause" else 1)
+                if not await is_over(stage):
+                    assert (await stage.verbs.resume(loop)).did is Effect.RESUMED
+            case "trigger":
+                await stage.verbs.trigger(loop)
+            case "put again":
+                await stage.program.beginnings.repair([loop], "lost")
+            case _:
+                pass
         await asyncio.sleep(300)
-    assert [run[1] for run in shop.runs[:3]] == [7, 0, 0]
+        assert await is_over(stage) is (becomes != "recurring")
+        if becomes == "moved":
+            assert await shop.remind.once("order-7", **MOVED) is Effect.UNCHANGED
+    assert [run[1] for run in shop.runs[:3]] == orders
 
 
 @pytest.mark.parametrize("paused", [False, True])
@@ -279,25 +234,6 @@ async def test_what_its_processor_did_not_live_to_enter_is_entered(
     assert len(shop.runs) == 1
 
 
-async def test_what_ends_while_it_is_being_paused_has_run(stage: Stage, shop: Shop) -> None:
-    shop.takes = 30
-    operator = FaultyBroker(stage.server)
-
-    async def until_it_has_ended(call: Call) -> None:
-        await asyncio.sleep(2)
-
-    async with stage.supervised(), operator:
-        await shop.remind.once("order-7", unique="1h")
-        await asyncio.sleep(29)
-        loop = await stage.loops.find("remind.order-7")
-        entry = operator.on("publish", where=lambda call: call.message.type == ENTRY_TYPE)
-        entry.first(until_it_has_ended)
-        with pytest.raises(UnknownLoop):
-            await program_of(shop.app, operator, stage.clock).verbs.pause(loop)
-        assert await is_over(stage)
-    assert len(shop.runs) == 1
-
-
 async def test_one_whose_token_was_lost_when_it_was_due_runs(stage: Stage, shop: Shop) -> None:
     await shop.remind.once("order-7", after="10s")
     await stage.lose(SEVEN)
@@ -316,20 +252,6 @@ async def test_a_seed_leaves_them_alone(stage: Stage, shop: Shop) -> None:
         await asyncio.sleep(5)
     assert dids == {Effect.UNCHANGED}
     assert [run[0] for run in shop.runs] == ["done"]
-
-
-async def test_what_is_overdue_and_moved_waits_for_its_moment(stage: Stage, shop: Shop) -> None:
-    shop.raises.append(ValueError())
-    async with stage.processor():
-        await shop.remind.once("order-7", args={"order": 7})
-        await asyncio.sleep(5)
-    await asyncio.sleep(20)  # its retry is due, and nobody is there
-    at = START + 3600 * SECOND
-    assert await shop.remind.once("order-7", at=at, args={"order": 8}) is Effect.RESCHEDULED
-    async with stage.processor():
-        await asyncio.sleep(4000)
-    assert starts(stage) == [0, 3600]
-    assert [run[1] for run in shop.runs] == [7, 8]
 
 
 async def test_keyed_loops_and_one_offs_are_told_apart(shop: Shop) -> None:
@@ -365,6 +287,8 @@ async def test_a_call_that_is_sent_uniquely_is_not_repeated(stage: Stage, shop: 
     unique = shop.remind.options(unique="1m")
     async with stage.supervised():
         names = [await unique.send(order) for order in (1, 1, 2)]
+        with pytest.raises(UsageError, match="does not support unique="):
+            await unique.send_many([{"order": 1}])
         await asyncio.sleep(10)
         names.append(await unique.send(order=1))
         await asyncio.sleep(120)
@@ -376,40 +300,24 @@ async def test_a_call_that_is_sent_uniquely_is_not_repeated(stage: Stage, shop: 
     assert [run[1] for run in shop.runs] == [1, 2, 1]
 
 
-@pytest.mark.parametrize(
-    "others",
-    [
-        {"priority": 1},
-        {"headers": {"a": 1}},
-        {"expires": "1h"},
-        {"message_id": "m"},
-        {"correlation_id": "c"},
-        {"deadline": "1s"},
-    ],
-)
-async def test_what_travels_with_a_message_does_not_go_with_unique(
-    shop: Shop, others: dict[str, Any]
-) -> None:
-    with pytest.raises(UsageError, match=f"combined with {next(iter(others))}="):
-        shop.remind.options(unique="1m", **others)
-    with pytest.raises(UsageError, match=f"combined with {next(iter(others))}="):
-        shop.remind.options(unique="1m").options(**others)
-
-
-async def test_unique_is_a_duration_which_may_be_none_at_all(stage: Stage, shop: Shop) -> None:
+async def test_what_travels_with_a_message_does_not_go_with_unique(shop: Shop) -> None:
+    travelling: dict[str, Any] = {
+        **{"priority": 1, "headers": {"a": 1}, "expires": "1h", "message_id": "m"},
+        **{"correlation_id": "c", "deadline": "1s"},
+    }
+    for name, value in travelling.items():
+        options: Any = {name: value}
+        with pytest.raises(UsageError, match=f"combined with {name}="):
+            shop.remind.options(unique="1m", **options)
+        with pytest.raises(UsageError, match=f"combined with {name}="):
+            shop.remind.options(unique="1m").options(**options)
     with pytest.raises(ScheduleError, match="unique: expected a number and a unit"):
         shop.remind.options(unique="soon")
-    async with stage.supervised():
-        for _ in range(2):
-            await shop.remind.options(unique=timedelta(0)).send_later("1s", 1)
-        await asyncio.sleep(10)
-    assert len(shop.runs) == 1
 
 
 @pytest.mark.parametrize(
     ("name", "given", "error", "message"),
     [
-        ("", {}, UsageError, "A key has 1 to 100"),
         ("a b", {}, UsageError, "A key has 1 to 100"),
         ("order-7", {"at": START, "after": "1s"}, UsageError, "got both at= and after="),
         (
@@ -431,73 +339,51 @@ async def test_what_cannot_be_used_is_refused(
     assert await shop.remind.scheduled() == []
 
 
-@pytest.mark.parametrize("ask", ["once", "start"])
-async def test_what_the_broker_does_not_confirm_is_given_up(
-    stage: Stage, shop: Shop, ask: str
-) -> None:
+async def test_what_the_broker_does_not_confirm_is_given_up(stage: Stage, shop: Shop) -> None:
     async with FaultyBroker(stage.server) as silent:
         silent.on("publish").hangs()
-        began, asked = stage.clock.now(), partial(shop.remind.once, "order-7")
-        if ask == "start":
-            asked = partial(shop.remind.start, "order-7", every="1h")
+        began = stage.clock.now()
         with (
             shop.app.lending(silent, stage.clock),
             pytest.raises(NotSent, match=r"remind\.order-7 was not confirmed within 30 s"),
         ):
-            await asked()
+            await shop.remind.once("order-7")
         assert stage.clock.now() - began <= 30 * SECOND
 
 
-OPERATIONS: Mapping[str, Callable[[Shop], Awaitable[object]]] = {
-    "once": lambda shop: shop.remind.once("order-7", after="1h"),
-    "stop": lambda shop: shop.remind.stop("order-6"),
-    "scheduled": lambda shop: shop.remind.scheduled(),
-    "sync": lambda shop: shop.remind.sync({}),
-    "pause": lambda shop: shop.app.pause("remind", "a test"),
-}
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
 async def test_what_a_broker_that_an_alarm_blocks_does_not_answer_is_given_up(
-    stage: Stage, shop: Shop, monkeypatch: pytest.MonkeyPatch, operation: str
+    stage: Stage, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await shop.remind.once("order-6", after="1h")
-    async with FaultyBroker(stage.server) as blocked:
-        blocked.on("read").first(lambda call: asyncio.sleep(3600))
-        monkeypatch.setattr(FaultyBroker, "is_blocked", True)
-        began = stage.clock.now()
-        with (
-            shop.app.lending(blocked, stage.clock),
-            pytest.raises(BrokerUnavailable, match=r"for 30 s: a memory or disk alarm blocks it"),
-        ):
-            await OPERATIONS[operation](shop)
-        assert stage.clock.now() - began <= 33 * SECOND
+    monkeypatch.setattr(FaultyBroker, "is_blocked", True)
+    for ask in shop.remind.scheduled, partial(shop.app.pause, "remind", "a test"):
+        async with FaultyBroker(stage.server) as blocked:
+            blocked.on("read").first(lambda call: asyncio.sleep(3600))
+            began = stage.clock.now()
+            with (
+                shop.app.lending(blocked, stage.clock),
+                pytest.raises(BrokerUnavailable, match="for 30 s: a memory or disk alarm blocks"),
+            ):
+                await ask()
+            assert stage.clock.now() - began <= 33 * SECOND
 
 
-@pytest.mark.parametrize("many", [False, True])
 async def test_a_long_roster_is_read_before_the_time_of_a_start_begins(
-    stage: Stage, shop: Shop, many: bool
+    stage: Stage, shop: Shop
 ) -> None:
     await shop.remind.once("order-6", after="1h")
-    async with FaultyBroker(stage.server) as slow:
-        slow.on("read", ".roster", times=1).first(lambda call: asyncio.sleep(60))
-        with shop.app.lending(slow, stage.clock):
-            if many:
-                assert await shop.remind.once_many({"order-7": "1h"}) == Started(created=1)
-            else:
-                assert await shop.remind.once("order-7", after="1h") is Effect.CREATED
-
-
-async def test_many_are_not_sent_uniquely(shop: Shop) -> None:
-    with pytest.raises(UsageError, match="does not support unique="):
-        await shop.remind.options(unique="1m").send_many([{"order": 1}])
+    many, once = shop.remind.once_many({"order-7": "1h"}), shop.remind.once("order-8", after="1h")
+    for start, did in (many, Started(created=1)), (once, Effect.CREATED):
+        async with FaultyBroker(stage.server) as slow:
+            slow.on("read", ".roster", times=1).first(lambda call: asyncio.sleep(60))
+            with shop.app.lending(slow, stage.clock):
+                assert await start == did
 
 
 async def test_many_one_offs_are_started_at_once_and_called_again_change_nothing(
     stage: Stage, shop: Shop
 ) -> None:
     many = {f"order-{n}": (START + timedelta(seconds=60 + n % 3), {"order": n}) for n in range(30)}
-    async with stage.supervised():
+    async with stage.processor():
         assert await shop.remind.once_many(many) == Started(created=30)
         assert await shop.remind.once_many(many.items()) == Started(unchanged=30)
         moved = [("order-7", "2m"), ("order-8", many["order-8"])]
@@ -506,7 +392,7 @@ async def test_many_one_offs_are_started_at_once_and_called_again_change_nothing
         await asyncio.sleep(180)
         assert await shop.remind.once_many([("order-8", many["order-8"])]) == Started(unchanged=1)
     assert sorted(name for name, *_ in shop.runs) == sorted(many)
-    assert sorted(starts(stage))[:-1] == [60.0] * 10 + [61.0] * 9 + [62.0] * 10
+    assert sorted(stage.starts())[:-1] == [60.0] * 10 + [61.0] * 9 + [62.0] * 10
     wrong: Any
     for wrong, told in (
         (("order-1", "soon"), "The moment of remind.order-1"),

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
-from scheduler.control.doctor import Finding
 from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
 from scheduler.errors import UsageError
@@ -188,16 +187,3 @@ async def test_no_schedule_is_set_where_nobody_runs_the_loop(stage: Stage) -> No
     with pytest.raises(UsageError, match="is not in the code"):
         await without.verbs.clear_schedule(orphan)
     assert await holds(stage)
-
-
-async def test_the_doctor_tells_of_a_schedule_that_was_set(stage: Stage) -> None:
-    await overridden(stage)
-    found = [each for each in await stage.program.doctor.examine() if each.about == "loop task"]
-    assert found == [
-        Finding(
-            "loop task",
-            "warning",
-            "schedule overridden by anna@host: every 5m (code: every 30s)",
-            "Run `scheduler schedule clear` to return to the code's schedule.",
-        )
-    ]

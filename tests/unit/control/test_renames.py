@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.loops import Loop, aliases_of
 from scheduler.timing.schedules import Once
-from tests.faulty import FaultyBroker
+from tests.faulty import Act, Call, FaultyBroker
 from tests.stage import START, Stage, new_app, of, program_of
 
 MINUTE = timedelta(minutes=1)
@@ -33,6 +34,7 @@ class Shop:
 
     Attributes:
         ticks: the seq of each run of the loop, and what it was handed.
+        fails: whether its runs do.
         calls: what each run of the other task was called with.
         most: how many calls went on at once.
     """
@@ -48,11 +50,11 @@ class Shop:
     ) -> None:
         self.app = new_app()
         self.ticks, self.calls = list[tuple[int, int]](), list[int]()
-        self.stops_at = -1
+        self.stops_at, self.fails = -1, False
         self.most = self._going = 0
         self._takes = takes
         name, aliases = ("counter", ["count"]) if renamed else ("count", back)
-        self.app.periodic(every=every, name=name, aliases=aliases)(self.count)
+        self.app.periodic(every=every, name=name, aliases=aliases, retry=Retry(0))(self.count)
         name, aliases = ("render", ["render_pdf"]) if renamed else ("render_pdf", [])
         self.app.task(name=name, retry=Retry(0), aliases=aliases, **options)(self.render)
 
@@ -63,6 +65,8 @@ class Shop:
         ctx.carry(carried + 1)
         if ctx.seq == self.stops_at:
             raise StopLoop("enough")
+        if self.fails:
+            raise ValueError("boom")
 
     async def render(self, page: int) -> None:
         self.calls.append(page)
@@ -158,16 +162,14 @@ def program(stage: Stage, app: Scheduler) -> Any:
     return program_of(app, stage.broker, stage.clock)
 
 
-@pytest.mark.parametrize("is_done", [False, True])
-async def test_a_seed_that_dies_on_its_way_is_repeated(stage: Stage, is_done: bool) -> None:
+async def test_a_seed_that_dies_on_its_way_is_repeated(stage: Stage) -> None:
     await stage.seed(old_shop().app)
     async with stage.supervised():
         await asyncio.sleep(150)
     new, tried = new_shop(), 0
-    for publish in range(1, 100):
+    for publish in count(1):
         async with FaultyBroker(stage.server) as broker:
-            fault = broker.on("publish", times=publish)
-            fault.then(dying(publish)) if is_done else fault.first(dying(publish))
+            broker.on("publish", times=publish).then(dying(publish))
             try:
                 await program_of(new.app, broker, stage.clock).seeding.seed()
             except BrokerError:
@@ -181,30 +183,14 @@ async def test_a_seed_that_dies_on_its_way_is_repeated(stage: Stage, is_done: bo
     assert new.ticks[0] == (2, 2)
 
 
-def dying(at: int) -> Any:
-    met = 0
+def dying(at: int) -> Act:
+    numbers = count(1)
 
-    async def die(_: object) -> None:
-        nonlocal met
-        met += 1
-        if met == at:
+    async def die(_: Call) -> None:
+        if next(numbers) == at:
             raise Unconfirmed("killed")
 
     return die
-
-
-async def test_a_run_of_the_old_name_ends_before_the_new_one_begins(stage: Stage) -> None:
-    old, new = old_shop(takes=40), new_shop(takes=40)
-    await stage.seed(old.app)
-    async with stage.supervised(grace=60):
-        await asyncio.sleep(70)
-        assert old.ticks == [(0, 0)]
-        await renamed(stage, new)
-        async with stage.supervised(grace=60):
-            await asyncio.sleep(25)
-            assert (old.ticks, new.ticks) == ([(0, 0)], [])
-            await asyncio.sleep(100)
-    assert (old.ticks, new.ticks[0]) == ([(0, 0)], (1, 1))
 
 
 async def test_a_paused_loop_is_resumed_under_its_new_name(stage: Stage) -> None:
@@ -224,16 +210,31 @@ async def test_a_paused_loop_is_resumed_under_its_new_name(stage: Stage) -> None
     assert new.ticks == [(2, 2)]
 
 
-async def test_a_run_that_stops_its_loop_while_it_is_renamed_stops_it(stage: Stage) -> None:
+@pytest.mark.parametrize("verb", ["stop", "pause"])
+async def test_what_runs_while_it_is_renamed_and_stopped_or_paused_is_over(
+    stage: Stage, verb: str
+) -> None:
     old, new = old_shop(takes=40), new_shop()
-    old.stops_at = 0
+    old.stops_at = 0 if verb == "stop" else -1
     await stage.seed(old.app)
+    (task,) = stage.app.select(["render_pdf"])
+    once = Loop(LoopId("render_pdf", "x"), task, Once(START + MINUTE), {"page": 1})
+    await stage.seeding.start(once)
     async with stage.supervised(grace=60):
         await asyncio.sleep(70)
+        assert (old.ticks, old.calls) == ([(0, 0)], [1])
         await renamed(stage, new)
+        if verb == "pause":
+            await stage.verbs.pause(stage.app.loop("counter"))
+            await stage.verbs.pause(await stage.loops.find("render.x"))
         async with stage.supervised():
             await asyncio.sleep(300)
             assert (await stage.where(LoopId("counter")), new.ticks) == (Where.PAUSED, [])
+    listing = await stage.listing()
+    assert listing[LoopId("render", "x")].is_done
+    noted = listing[LoopId("counter")].checkpoint
+    assert noted is not None
+    assert noted.token("test").seq == 1
 
 
 async def test_keyed_loops_and_one_offs_are_renamed_as_well(stage: Stage) -> None:
@@ -263,25 +264,14 @@ async def test_keyed_loops_and_one_offs_are_renamed_as_well(stage: Stage) -> Non
     assert new.calls == [1, 1, 1, 1, 2, 1] or new.calls == [1, 1, 1, 1, 1, 2]
 
 
-async def test_what_old_code_starts_again_is_removed(stage: Stage) -> None:
-    old, new = old_shop(), new_shop()
-    await stage.seed(old.app)
-    await renamed(stage, new)
-    assert await renamed(stage, old) == {"count": Effect.CREATED}
-    assert await renamed(stage, new) == {"counter": Effect.UNCHANGED, "count": Effect.REMOVED}
-    async with stage.supervised():
-        await asyncio.sleep(61)
-    assert (old.ticks, new.ticks) == ([], [(0, 0)])
-
-
-async def test_what_old_code_has_started_again_is_no_progress_of_the_new_name(
+async def test_what_old_code_has_started_again_is_removed_and_no_progress_of_the_new_name(
     stage: Stage,
 ) -> None:
     old, new = old_shop(), new_shop()
     await stage.seed(old.app)
     await renamed(stage, new)
     await stage.verbs.pause(stage.app.loop("counter"))
-    await renamed(stage, old)
+    assert await renamed(stage, old) == {"count": Effect.CREATED}
     async with stage.supervised(app=old.app):
         await asyncio.sleep(5 * 60)
     assert len(old.ticks) > 3
@@ -333,37 +323,6 @@ async def test_a_pause_is_told_to_processors_by_the_old_name_as_well(stage: Stag
         await stage.verbs.pause(stage.app.loop("counter"))
     epochs = [behind.known(LoopId(task)) for task in ("count", "counter")]
     assert epochs == [(await stage.listing()).known(LoopId("counter"))] * 2
-
-
-async def test_a_one_off_that_ends_while_it_is_renamed_and_paused_is_over(stage: Stage) -> None:
-    old, new = old_shop(takes=40), new_shop()
-    await stage.seed(old.app)
-    (task,) = stage.app.select(["render_pdf"])
-    once = Loop(LoopId("render_pdf", "x"), task, Once(START + MINUTE), {"page": 1})
-    await stage.seeding.start(once)
-    async with stage.supervised(grace=60):
-        await asyncio.sleep(70)
-        assert old.calls == [1]
-        await renamed(stage, new)
-        await stage.verbs.pause(await stage.loops.find("render.x"))
-        await asyncio.sleep(60)
-    assert (await stage.listing())[LoopId("render", "x")].is_done
-
-
-async def test_how_far_a_run_of_the_old_name_came_is_noted_of_the_paused_loop(
-    stage: Stage,
-) -> None:
-    old, new = old_shop(takes=40), new_shop()
-    await stage.seed(old.app)
-    async with stage.supervised(grace=60):
-        await asyncio.sleep(70)
-        assert old.ticks == [(0, 0)]
-        await renamed(stage, new)
-        await stage.verbs.pause(stage.app.loop("counter"))
-        await asyncio.sleep(60)
-    noted = (await stage.listing())[LoopId("counter")].checkpoint
-    assert noted is not None
-    assert noted.token("test").seq == 1
 
 
 async def test_a_paused_task_stays_paused_under_its_new_name(stage: Stage) -> None:
@@ -429,25 +388,16 @@ async def test_messages_of_others_come_once(stage: Stage) -> None:
 
 
 async def test_parked_ticks_are_replayed_under_the_new_name(stage: Stage) -> None:
-    old, new = new_app(), new_app()
-    ran = list[str]()
-
-    @old.periodic(every="1m", name="count", retry=Retry(0))
-    async def fails() -> None:
-        raise ValueError("boom")
-
-    @new.periodic(every="1m", name="counter", aliases=["count"])
-    async def counter(ctx: Context) -> None:
-        ran.append(ctx.loop)
-
-    await stage.seed(old)
+    old, new = old_shop(), new_shop()
+    old.fails = True
+    await stage.seed(old.app)
     async with stage.supervised():
         await asyncio.sleep(61)
-    await stage.seed(new)
+    await renamed(stage, new)
     (parked,) = await stage.parked()
     assert (parked.task, parked.loop) == ("counter", "counter")
     async with stage.supervised():
-        assert await stage.failed.replay(new.tasks, EVERYTHING) == 1
+        assert await stage.failed.replay(new.app.tasks, EVERYTHING) == 1
         await asyncio.sleep(1)
-    assert ran == ["counter"]
+    assert new.ticks == [(0, 0)]
     assert await stage.parked() == []

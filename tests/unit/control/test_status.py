@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,6 @@ from scheduler.control.status import Choice, Status
 from scheduler.errors import Unconfirmed
 from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.queues.roll_call import Answers
-from scheduler.tasks.tasks import SUPERVISION
 from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, new_app, program_of
 
@@ -58,13 +58,6 @@ async def lose_and_wait(stage: Stage) -> None:
     await asyncio.sleep(70)
 
 
-async def delete_all(stage: Stage) -> None:
-    for loop in (TASK, SUPERVISION):
-        stage.expects_none(loop)
-    for queue in stage.app.topology().queues:
-        await stage.broker.delete(queue.name)
-
-
 async def delete_queue(stage: Stage) -> None:
     await stage.broker.delete(stage.app.names.processor_queue("task"))
 
@@ -93,46 +86,32 @@ async def test_a_run_that_ends_while_the_status_is_asked_for_is_not_a_lost_token
 
 
 @pytest.mark.parametrize(
-    ("deed", "where"),
+    ("deed", "processors", "where"),
     [
-        (nothing, Where.WAITING),
-        (pause, Where.PAUSED),
-        (wait, Where.READY),
-        (lose, Where.WAITING),
-        (lose_and_wait, Where.UNATTENDED),
-        (delete_queue, Where.UNSEEDED),
-        (delete_roster, Where.UNSEEDED),
-        (delete_all, Where.UNSEEDED),
+        (nothing, 0, Where.WAITING),
+        (pause, 0, Where.PAUSED),
+        (wait, 0, Where.READY),
+        (lose_and_wait, 0, Where.UNATTENDED),
+        (delete_queue, 0, Where.UNSEEDED),
+        (delete_roster, 0, Where.UNSEEDED),
+        (nothing, 2, Where.WAITING),
+        (pause, 2, Where.PAUSED),
+        (wait, 2, Where.RUNNING),
+        (lose, 2, Where.WAITING),
+        (lose_and_wait, 2, Where.LOST),
     ],
 )
-async def test_without_processors_a_loop_is_where_roster_journal_and_queue_say(
-    stage: Stage, deed: Deed, where: Where
-) -> None:
-    await stage.seed(looping())
-    await deed(stage)
-    found = await status(stage)
-    assert (found.where, found.processors) == (where, 0)
-
-
-@pytest.mark.parametrize(
-    ("deed", "where"),
-    [
-        (nothing, Where.WAITING),
-        (pause, Where.PAUSED),
-        (wait, Where.RUNNING),
-        (lose, Where.WAITING),
-        (lose_and_wait, Where.LOST),
-    ],
-)
-async def test_where_there_are_processors_what_they_say_of_a_loop_counts(
-    stage: Stage, deed: Deed, where: Where
+async def test_a_loop_is_where_roster_journal_queue_and_processors_say(
+    stage: Stage, deed: Deed, processors: int, where: Where
 ) -> None:
     await stage.seed(looping(takes=10))
-    async with stage.supervised(), stage.supervised():
+    async with AsyncExitStack() as started:
+        for _ in range(processors):
+            await started.enter_async_context(stage.supervised())
         await asyncio.sleep(1)
         await deed(stage)
         found = await status(stage)
-        assert (found.where, found.processors) == (where, 2)
+        assert (found.where, found.processors) == (where, processors)
 
 
 async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
@@ -186,10 +165,7 @@ async def test_what_is_told_of_a_loop_is_the_same_whether_it_waits_or_only_the_j
         assert found.last.duration == timedelta(seconds=2)
 
 
-@pytest.mark.parametrize("days", [8, 20])
-async def test_where_the_journal_has_forgotten_a_loop_its_checkpoint_tells(
-    stage: Stage, days: int
-) -> None:
+async def test_where_the_journal_has_forgotten_a_loop_its_checkpoint_tells(stage: Stage) -> None:
     app = new_app(supervision_interval="1h", journal_max_age="1h")
 
     @app.periodic(every="7d")
@@ -198,7 +174,7 @@ async def test_where_the_journal_has_forgotten_a_loop_its_checkpoint_tells(
     await stage.seed(app)
     async with stage.supervised():
         await asyncio.sleep(timedelta(days=7, hours=3).total_seconds())
-    await asyncio.sleep(timedelta(days=days).total_seconds())
+    await asyncio.sleep(timedelta(days=8).total_seconds())
     found = await status(stage)
     assert (found.where, found.seq) == (Where.UNATTENDED, 1)
     assert found.due_at == START + timedelta(days=14)
@@ -240,20 +216,6 @@ async def test_a_paused_loop_is_where_the_journal_says_it_had_come_to(
     assert (found.where, found.seq) == (Where.PAUSED, 3)
 
 
-async def test_the_loops_of_the_code_come_first_then_the_keyed_ones(stage: Stage) -> None:
-    @stage.app.periodic(every="1h")
-    async def second(ctx: Context) -> None: ...
-
-    @stage.app.periodic(every="1h")
-    async def first(ctx: Context) -> None: ...
-
-    await stage.seed()
-    await first.start("b", every="1h")
-    await first.start("a", every="1h")
-    found = await stage.survey.status()
-    assert [str(each.loop) for each in found] == ["second", "first", "first.b", "first.a"]
-
-
 async def test_of_many_loops_those_that_are_overdue_come_first_and_some_can_be_chosen(
     stage: Stage,
 ) -> None:
@@ -267,6 +229,8 @@ async def test_of_many_loops_those_that_are_overdue_come_first_and_some_can_be_c
     hourly = Every("1h")
     await report.start_many({f"b{n}": hourly for n in range(20)})
     await other.start_many({"b1": hourly, "c1": hourly})
+    in_order = ["report", *sorted(f"report.b{n}" for n in range(20)), "other.b1", "other.c1"]
+    assert [str(each.loop) for each in await stage.survey.status()] == in_order
     late = LoopId("report", "b7")
     await report.start("b7", every="10s")
     await stage.verbs.pause(await stage.program.loops.find("other.c1"))

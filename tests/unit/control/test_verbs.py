@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -18,15 +17,13 @@ from scheduler.errors import (
     UnknownLoop,
     UsageError,
 )
-from scheduler.events import LoopSeeded, RunFinished, RunStarted
-from scheduler.program import Program
+from scheduler.events import LoopSeeded, RunStarted
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.tokens import LoopId, State
 from scheduler.queues.entries import ENTRY_TYPE
 from scheduler.queues.roll_call import QUESTION
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.tasks import SUPERVISION
-from scheduler.timing.durations import SECOND
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, new_app, of, program_of, seconds_of
 
@@ -144,10 +141,6 @@ async def test_a_whole_task_is_paused_and_resumed_by_its_name_unless_a_loop_has_
     assert await stage.history("bill") == ["paused", "resumed"]
 
 
-def starts_of_task(stage: Stage) -> list[float]:
-    return seconds_of([run.started_at for run in of(RunStarted, stage.events) if run.loop == TASK])
-
-
 async def test_a_loop_runs_once_with_other_arguments_and_goes_on_as_it_was(stage: Stage) -> None:
     app, ran = new_app(), list[tuple[float, str, int]]()
 
@@ -178,78 +171,20 @@ async def test_a_loop_runs_once_with_other_arguments_and_goes_on_as_it_was(stage
     ]
 
 
-@pytest.mark.parametrize(
-    ("verb", "did"), [("resume", Effect.NOT_PAUSED), ("trigger", Effect.RUNNING)]
-)
-async def test_during_a_run_there_is_nothing_to_resume_or_to_trigger(
-    stage: Stage, verb: str, did: Effect
-) -> None:
+async def test_during_a_run_there_is_nothing_to_resume_or_to_trigger(stage: Stage) -> None:
     await stage.seed(looping(takes=60))
     async with stage.supervised():
         await stage.verbs.trigger(the_loop(stage))
         await asyncio.sleep(10)
-        assert (await getattr(stage.verbs, verb)(the_loop(stage))).did is did
+        assert (await stage.verbs.resume(the_loop(stage))).did is Effect.NOT_PAUSED
+        assert (await stage.verbs.trigger(the_loop(stage))).did is Effect.RUNNING
         await asyncio.sleep(100)
         token = await stage.token(TASK)
         assert (token.state, token.seq, token.carry) == (State.ARMED, 1, 1)
     assert stage.repairs() == []
 
 
-async def test_a_run_during_which_its_loop_is_paused_ends_and_the_next_goes_on_from_it(
-    stage: Stage,
-) -> None:
-    await stage.seed(looping(takes=60))
-    async with stage.supervised():
-        await stage.verbs.trigger(the_loop(stage))
-        await asyncio.sleep(10)
-        assert (await stage.verbs.pause(the_loop(stage))).did is Effect.PAUSED
-        await asyncio.sleep(2 * HOUR)
-        assert await stage.where(TASK) is Where.PAUSED
-        await stage.verbs.resume(the_loop(stage), at_once=True)
-        await asyncio.sleep(100)
-        token = await stage.token(TASK)
-        assert (token.state, token.seq, token.carry) == (State.ARMED, 2, 2)
-    assert starts_of_task(stage) == [0, pytest.approx(10 + 2 * HOUR, abs=1)]
-    ends = [run.void for run in of(RunFinished, stage.events) if run.loop == TASK]
-    assert ends == [True, False]
-    assert stage.repairs() == []
-
-
-async def test_a_loop_whose_token_was_lost_goes_on_where_it_was_when_it_is_resumed(
-    stage: Stage,
-) -> None:
-    await stage.seed(looping())
-    async with stage.supervised():
-        await stage.verbs.trigger(the_loop(stage))
-        await asyncio.sleep(10)
-        await stage.lose(TASK)
-        await stage.verbs.pause(the_loop(stage))
-        report = await stage.verbs.resume(the_loop(stage))
-        assert report.due_at is not None
-        assert (report.did, report.is_paused) == (Effect.RESUMED, False)
-        assert seconds_of([report.due_at]) == [pytest.approx(10 + HOUR, abs=1)]
-        await asyncio.sleep(HOUR + 1)
-        token = await stage.token(TASK)
-        assert (token.seq, token.carry) == (2, 2)
-
-
-async def test_a_token_that_was_on_its_way_does_not_go_on_beside_its_pause(stage: Stage) -> None:
-    await stage.seed(looping(every="5s"))
-    async with stage.supervised():
-        token = await stage.token(TASK)
-        await stage.lose(TASK)
-        assert (await stage.verbs.pause(the_loop(stage), "stocktaking")).did is Effect.PAUSED
-        await stage.crowd([replace(token, seq=1, due_at=token.due_at + 5 * SECOND)])
-        await asyncio.sleep(60)
-        assert await stage.where(TASK) is Where.PAUSED
-        assert (await stage.listing())[TASK].reason == "stocktaking"
-    assert starts_of_task(stage) == []
-
-
-@pytest.mark.parametrize("by_an_operator_too", [False, True])
-async def test_a_loop_is_resumed_that_its_own_run_has_paused(
-    stage: Stage, by_an_operator_too: bool
-) -> None:
+async def test_a_loop_is_resumed_that_its_own_run_has_paused(stage: Stage) -> None:
     app, runs = new_app(), list[tuple[int, object]]()
 
     @app.periodic(every="1m")
@@ -263,10 +198,9 @@ async def test_a_loop_is_resumed_that_its_own_run_has_paused(
     async with stage.supervised():
         await asyncio.sleep(130)
         assert (await stage.verbs.trigger(the_loop(stage))).did is Effect.IS_PAUSED
-        if by_an_operator_too:
-            report = await stage.verbs.pause(the_loop(stage), "another reason")
-            assert (report.did, report.is_paused) == (Effect.UNCHANGED, True)
-            assert (await stage.listing())[TASK].reason == "the disk is full"
+        report = await stage.verbs.pause(the_loop(stage), "another reason")
+        assert (report.did, report.is_paused) == (Effect.UNCHANGED, True)
+        assert (await stage.listing())[TASK].reason == "the disk is full"
         assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Effect.RESUMED
         await asyncio.sleep(10)
     assert runs == [(0, None), (1, "the file"), (2, "the file")]
@@ -275,7 +209,6 @@ async def test_a_loop_is_resumed_that_its_own_run_has_paused(
 @pytest.mark.parametrize("verb", ["pause", "resume", "trigger"])
 async def test_what_was_never_seeded_is_told(stage: Stage, verb: str) -> None:
     await stage.seed(looping())
-    await stage.seed(looping("task"))
     newer = looping("task", "new")
     program = program_of(newer, stage.broker, stage.clock)
     with pytest.raises(QueueNotFound, match="loop new is not in.*Nothing was changed"):
@@ -298,14 +231,20 @@ async def pause(stage: Stage) -> None:
 
 async def lose(stage: Stage) -> None:
     await stage.lose(TASK)
+    stage.expects_none(TASK)
 
 
-async def delete_all(stage: Stage) -> None:
-    for queue in stage.app.topology().queues:
-        await stage.broker.delete(queue.name)
+async def delete(stage: Stage, *queues: str) -> None:
+    for queue in queues or [queue.name for queue in stage.app.topology().queues]:
+        await stage.broker.delete(queue)
 
 
-Deed = Callable[[Stage], Awaitable[None]]
+async def delete_roster(stage: Stage) -> None:
+    await delete(stage, stage.app.names.roster, stage.app.names.snapshots)
+
+
+async def remove(stage: Stage) -> None:
+    await program_of(new_app(), stage.broker, stage.clock).seeding.seed(prune=True)
 
 
 @pytest.mark.parametrize(
@@ -318,23 +257,28 @@ Deed = Callable[[Stage], Awaitable[None]]
         (pause, "1h", Effect.UNCHANGED),
         (pause, "2h", Effect.RESCHEDULED),
         (lose, "1h", Effect.UNCHANGED),  # it is not overdue yet
-        (lose, "2h", Effect.RESCHEDULED),
-        (delete_all, "1h", Effect.CREATED),
+        (delete_roster, "1h", Effect.REPAIRED),
+        (delete, "1h", Effect.CREATED),
+        (remove, "1h", Effect.CREATED),
     ],
 )
-async def test_what_a_seed_does(stage: Stage, deed: Deed, every: str, did: Effect) -> None:
-    app = looping(every=every)
+async def test_a_seed_does_what_it_is_planned_to_do(
+    stage: Stage, deed: Callable[[Stage], Awaitable[None]], every: str, did: Effect
+) -> None:
     await stage.seed(looping())
     await deed(stage)
-    (report,) = await program_of(app, stage.broker, stage.clock).seeding.seed()
-    assert report.did is did
-    assert report.is_paused is (deed is pause)
+    await asyncio.sleep(1)
+    before = await stage.listing()
+    seeding = program_of(looping(every=every), stage.broker, stage.clock).seeding
+    (planned,) = await seeding.plan()
+    assert await stage.listing() == before
+    (report,) = await seeding.seed()
+    assert (
+        (planned.did, planned.is_paused) == (report.did, report.is_paused) == (did, deed is pause)
+    )
     assert (report.due_at is None) is (deed is pause)
     assert (await stage.listing())[TASK].schedule == Every(every)
-    has_token = deed is not pause and (deed, did) != (lose, Effect.UNCHANGED)
-    assert (await stage.tokens_by_loop())[TASK] == has_token
-    if deed is lose and not has_token:
-        stage.expects_none(TASK)
+    assert (await stage.tokens_by_loop())[TASK] == (deed not in (pause, lose))
 
 
 async def test_a_seed_repairs_what_is_overdue(stage: Stage) -> None:
@@ -351,62 +295,22 @@ async def test_a_seed_repairs_what_is_overdue(stage: Stage) -> None:
 
 async def test_a_loop_that_is_seeded_paused_waits_until_it_is_resumed(stage: Stage) -> None:
     await stage.seed(looping("other", every="1m"))
-    reports = await stage.seed(looping("task", "other", every="1m"), paused=True)
-    assert [report.did for report in reports] == [Effect.CREATED, Effect.UNCHANGED]
+    app = looping("task", "other", every="1m")
+    planned = await program_of(app, stage.broker, stage.clock).seeding.plan(paused=True)
+    for reports in planned, await stage.seed(app, paused=True):
+        assert [report.did for report in reports] == [Effect.CREATED, Effect.UNCHANGED]
+        assert [report.is_paused for report in reports] == [True, False]
     await stage.seeding.seed()
     assert of(LoopSeeded, stage.events)[-2].due_at is None
     async with stage.supervised():
-        await asyncio.sleep(HOUR)
+        await asyncio.sleep(120)
         assert await stage.where(TASK) is Where.PAUSED
         assert (await stage.listing())[TASK].reason == "seeded paused"
-        assert await stage.where(TASK) is Where.PAUSED
-        assert starts_of_task(stage) == []
-        assert (await stage.token(LoopId("other"))).seq > 50
+        assert len(stage.starts("other")) == 2
+        assert stage.starts("task") == []
         await stage.verbs.resume(the_loop(stage))
         await asyncio.sleep(70)
-    assert len(starts_of_task(stage)) == 1
-
-
-async def test_a_plan_says_what_a_seed_would_do_and_does_nothing(stage: Stage) -> None:
-    await stage.seed(looping())
-    plans = [
-        await program_of(looping(every=every), stage.broker, stage.clock).seeding.plan()
-        for every in ("1h", "2h")
-    ]
-    assert [report.did for (report,) in plans] == [Effect.UNCHANGED, Effect.RESCHEDULED]
-    assert (await stage.token(TASK)).schedule == Every("1h")
-    await wait(stage)
-    newer = program_of(looping("task", "new"), stage.broker, stage.clock)
-    (_, report) = await newer.seeding.plan(paused=True)
-    assert (report.did, report.is_paused) == (Effect.CREATED, True)
-    assert LoopId("new") not in await stage.listing()
-
-
-async def delete_roster(stage: Stage) -> None:
-    for stream in stage.app.names.roster, stage.app.names.snapshots:
-        await stage.broker.delete(stream)
-
-
-async def remove(stage: Stage) -> None:
-    await program_of(new_app(), stage.broker, stage.clock).seeding.seed(prune=True)
-
-
-@pytest.mark.parametrize(
-    ("happens", "did"),
-    [
-        (delete_roster, Effect.REPAIRED),
-        (delete_all, Effect.CREATED),
-        (remove, Effect.CREATED),
-    ],
-)
-async def test_a_seed_does_what_was_planned(
-    stage: Stage, happens: Callable[[Stage], Awaitable[None]], did: Effect
-) -> None:
-    await stage.seed(looping())
-    await happens(stage)
-    (planned,) = await stage.program.seeding.plan()
-    (seeded,) = await stage.seeding.seed()
-    assert planned.did is seeded.did is did
+    assert len(stage.starts("task")) == 1
 
 
 # Remove, and prune
@@ -419,39 +323,26 @@ async def test_a_loop_of_the_code_is_not_removed(stage: Stage) -> None:
     assert await stage.where(TASK) is Where.WAITING
 
 
-def newer(stage: Stage) -> Program:
-    """The verbs of a version of the app that has `task` only."""
-    return program_of(looping(), stage.broker, stage.clock)
-
-
-async def test_a_loop_that_the_code_does_not_have_is_removed_with_its_queues(stage: Stage) -> None:
+async def test_a_loop_that_the_code_does_not_have_is_removed_and_what_is_in_its_queue_parked(
+    stage: Stage,
+) -> None:
     await stage.seed(looping("task", "gone"))
-    program, names = newer(stage), stage.app.names
+    program, queue = program_of(looping(), stage.broker, stage.clock), "test.v1.processor.gone"
     orphan = await program.loops.find("gone")
+    await stage.verbs.trigger(orphan)
     assert (await program.removal.remove(orphan)).did is Effect.REMOVED
-    for queue in (names.processor_queue("gone"), names.failed_queue("gone")):
-        assert await stage.broker.depth(queue) is None
-    assert await stage.history("gone") == ["seeded", "removed"]
-    assert (await program.removal.remove(orphan)).did is Effect.NOT_THERE
-    with pytest.raises(UnknownLoop):
-        await program.loops.find("gone")
-
-
-async def test_what_is_in_the_queue_of_a_task_that_is_removed_is_parked(stage: Stage) -> None:
-    old = looping("task", "gone")
-    await stage.seed(old)
-    names = stage.app.names
-    await stage.verbs.trigger(old.loop("gone"))
-    await newer(stage).seeding.seed(prune=True)
-    assert await stage.broker.depth(names.processor_queue("gone")) is None
+    assert await stage.broker.depth(queue) is None
     (parked,) = await stage.parked()
     assert (parked.queue, parked.loop, parked.reason) == (
-        names.failed_queue("gone"),
+        stage.app.names.failed_queue("gone"),
         "gone",
         "removed",
     )
     assert "The task 'gone' was removed, with this message in its queue." in parked.error
     assert await stage.history("gone") == ["seeded", "triggered", "removed", "parked"]
+    assert (await program.removal.remove(orphan)).did is Effect.NOT_THERE
+    with pytest.raises(UnknownLoop):
+        await program.loops.find("gone")
 
 
 async def test_all_the_loops_of_a_task_that_is_gone_are_pruned(stage: Stage) -> None:
@@ -464,11 +355,13 @@ async def test_all_the_loops_of_a_task_that_is_gone_are_pruned(stage: Stage) -> 
     for key in ("a", "b"):
         await asyncio.sleep(1)
         await report.start(key, every="1h")
-    pruned = [str(each.loop) for each in await newer(stage).seeding.seed(prune=True)]
+    reports = await program_of(looping(), stage.broker, stage.clock).seeding.seed(prune=True)
+    pruned = [str(report.loop) for report in reports]
     assert pruned == ["task", "gone", "report.a", "report.b"]
     left = [await stage.broker.depth(queue.name) for queue in looping().topology().queues]
     assert None not in left
-    assert await stage.broker.depth(stage.app.names.processor_queue("report")) is None
+    for queue in stage.app.names.processor_queue("report"), stage.app.names.failed_queue("report"):
+        assert await stage.broker.depth(queue) is None
 
 
 # At once
