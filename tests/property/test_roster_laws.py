@@ -202,16 +202,10 @@ UNTIMELY = [
 ]
 
 
-@given(streams, st.sets(st.integers(0, 7)))
-@example(UNTIMELY, {1})
-@settings(max_examples=80)
-def test_all_readers_judge_alike(stream: list[list[RosterEntry]], merging: set[int]) -> None:
-    run_virtually(judged(stream, merging, -1))
-
-
-@given(streams, st.integers(0, 7))
-@settings(max_examples=40)
-def test_all_readers_judge_a_recreated_roster_alike(
-    stream: list[list[RosterEntry]], recreated: int
+@given(streams, st.sets(st.integers(0, 7)), st.just(-1) | st.integers(0, 7))
+@example(UNTIMELY, {1}, -1)
+@settings(max_examples=100)
+def test_all_readers_judge_alike_also_a_recreated_roster(
+    stream: list[list[RosterEntry]], merging: set[int], recreated: int
 ) -> None:
-    run_virtually(judged(stream, set(), min(recreated, len(stream) - 1)))
+    run_virtually(judged(stream, merging, min(recreated, len(stream) - 1)))

@@ -70,10 +70,10 @@ def an_office(takes: float = 0) -> Office:
     return office
 
 
-async def started(stage: Stage, office: Office, every: str = "10s") -> Loop:
+async def started(stage: Stage, office: Office) -> Loop:
     """The loop of Bonn, which waits for its first tick."""
     await stage.seed(office.app)
-    await office.report.start("bonn", every=every)
+    await office.report.start("bonn", every="10s")
     return await stage.loops.find(str(BONN))
 
 

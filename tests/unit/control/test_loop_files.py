@@ -1,5 +1,6 @@
 """Keyed loops made equal to a file, which is checked whole before anything is done."""
 
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ async def test_loops_become_those_of_a_file(stage: Stage, file: Path) -> None:
     assert list(await keyed(app, "other")) == ["a"]
 
 
-async def synced(stage: Stage, file: Path) -> dict[str, Synced]:
+async def synced(stage: Stage, file: Path) -> Mapping[str, Synced]:
     """What is done, which is what was planned, and planning alone changes nothing."""
     before = await stage.listing()
     planned = await stage.app.sync_file(file, dry_run=True)

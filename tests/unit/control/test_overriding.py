@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
+from scheduler.control.keyed import Keyed
 from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
 from scheduler.errors import UsageError
@@ -146,34 +147,25 @@ async def test_a_paused_loop_stays_so_under_another_schedule(stage: Stage) -> No
     assert seconds_of([resumed.due_at]) == [300]
 
 
-async def test_a_keyed_loop_gets_another_schedule_for_good(stage: Stage) -> None:
+async def test_a_keyed_loop_gets_another_schedule_for_good_and_a_one_off_none(
+    stage: Stage,
+) -> None:
     await stage.seed(app := coded())
-    keyed: Any = app.tasks["task"]
-    from scheduler.control.keyed import Keyed
-
-    tasks = Keyed(keyed, app.operations)
-    await tasks.start("a", every="1m", args={"n": 7})
+    keyed = Keyed(app.tasks["task"], app.operations)
+    await keyed.start("a", every="1m", args={"n": 7})
     loop = await stage.loops.find("task.a")
     assert (await stage.verbs.set_schedule(loop, SET, by="anna@host")).did is Effect.RESCHEDULED
-    (found,) = await tasks.list()
+    (found,) = await keyed.list()
     assert (found.schedule, found.args) == (SET, {"n": 7})
     assert (await stage.listing())[loop.id].override is None
     assert (await stage.verbs.set_schedule(loop, SET, by="anna@host")).did is Effect.UNCHANGED
     with pytest.raises(UsageError, match=r"task\.a is not in the code, .* Nothing was changed"):
         await stage.verbs.clear_schedule(loop)
-
-
-async def test_a_named_one_off_has_a_moment_and_no_schedule(stage: Stage) -> None:
-    app = coded()
-
-    @app.task
-    async def pay() -> None: ...
-
-    await stage.seed(app)
-    await pay.once("order-7", after="1h")
-    with pytest.raises(UsageError, match=r"pay\.order-7 is a named one-off.* Nothing was changed"):
-        await stage.verbs.set_schedule(await stage.loops.find("pay.order-7"), SET, by="anna@host")
-    assert (await stage.token(LoopId("pay", "order-7"))).schedule != SET
+    await keyed.once("order-7", after="1h", args={"n": 7})
+    one_off = await stage.loops.find("task.order-7")
+    with pytest.raises(UsageError, match=r"task\.order-7 is a named one-off.* Nothing was changed"):
+        await stage.verbs.set_schedule(one_off, SET, by="anna@host")
+    assert (await stage.token(one_off.id)).schedule == one_off.schedule
 
 
 async def test_no_schedule_is_set_where_nobody_runs_the_loop(stage: Stage) -> None:

@@ -40,13 +40,7 @@ class Shop:
     """
 
     def __init__(
-        self,
-        *,
-        renamed: bool,
-        takes: float = 0,
-        every: str = "1m",
-        back: Sequence[str] = (),
-        **options: Any,
+        self, *, renamed: bool, takes: float = 0, back: Sequence[str] = (), **options: Any
     ) -> None:
         self.app = new_app()
         self.ticks, self.calls = list[tuple[int, int]](), list[int]()
@@ -54,7 +48,7 @@ class Shop:
         self.most = self._going = 0
         self._takes = takes
         name, aliases = ("counter", ["count"]) if renamed else ("count", back)
-        self.app.periodic(every=every, name=name, aliases=aliases, retry=Retry(0))(self.count)
+        self.app.periodic(every="1m", name=name, aliases=aliases, retry=Retry(0))(self.count)
         name, aliases = ("render", ["render_pdf"]) if renamed else ("render_pdf", [])
         self.app.task(name=name, retry=Retry(0), aliases=aliases, **options)(self.render)
 
