@@ -374,13 +374,13 @@ def loops_in_dump(text: str, file: str, beat: Beat, notes: list[Note]) -> Iterat
 
 
 def _rows(text: str, file: str) -> Iterator[BeatRow]:
-    decoder, position = json.JSONDecoder(), _skipped(text, 0, "[")
+    decoder, position = json.JSONDecoder(), _next(text, 0)
     try:
         while text[position : position + 1] not in ("]", ""):
             row, end = decoder.raw_decode(text, position)
             place = SourceLine(file, text.count("\n", 0, position) + 1)
             yield BeatRow(place, str(row["model"]).lower(), row.get("pk"), dict(row["fields"]))
-            position = _skipped(text, end, ",")
+            position = _next(text, end)
     except json.JSONDecodeError as error:
         raise UsageError(f"{file}, line {error.lineno}, is not JSON: {error.msg}.") from None
     except (TypeError, KeyError, ValueError, AttributeError, RecursionError):
@@ -388,12 +388,10 @@ def _rows(text: str, file: str) -> Iterator[BeatRow]:
         raise UsageError(f"{file}, line {line}, is not a row of manage.py dumpdata.") from None
 
 
-def _skipped(text: str, position: int, mark: str) -> int:
-    """Return where the next value begins, behind a mark if there is one."""
-    while position < len(text) and text[position].isspace():
+def _next(text: str, position: int) -> int:
+    """Return where the next row begins."""
+    while text[position : position + 1] in ("[", ",") or text[position : position + 1].isspace():
         position += 1
-    if mark and text[position : position + 1] == mark:
-        return _skipped(text, position + 1, "")
     return position
 
 
