@@ -11,7 +11,6 @@ from inspect import isawaitable
 from itertools import dropwhile, islice
 from typing import Any
 
-from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
@@ -28,13 +27,11 @@ from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standings import Standing, Workload
 from scheduler.dashboard.ticks import Agenda, past_ticks
-from scheduler.dashboard.verdict import unconsumed
 from scheduler.dashboard.watch import FAILED, AnswerGroup, Rollout
 from scheduler.errors import NotAllSeen
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import Ending, LoopId
-from scheduler.protocol.topology import Names
 from scheduler.queues.failed import REASONS, ParkedMessage, Selection, kind_of
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.running import RunningRun
@@ -49,12 +46,6 @@ HOUR = 60
 A_DAY = 24, HOUR // 3  # spans, and slots of three minutes in each
 SPANS = {"1h": (60, 1), "24h": (96, 15), "7d": (84, 120)}
 """The numbers of columns, and the minutes of each, in a chart."""
-TIMERS = (
-    ("seconds", timedelta(minutes=1)),
-    ("minutes", timedelta(hours=1)),
-    ("hours", timedelta(days=1)),
-    ("days", timedelta.max),
-)
 STACK = (
     *(Ending.ESCALATED, Ending.STOPPED, Ending.RETRIED),
     *(Ending.CANCELLED, Ending.SUCCEEDED),
@@ -364,6 +355,7 @@ def tasks(site: Site, query: Query) -> Context:
     names, depths, work = site.app.names, site.picture.depths, site.judged.workloads
     chosen = Filter.of(query)
     found = chosen.choose_names(site.app.tasks)
+    later = [depths[queue] for queue in map(names.later_timer, timers()) if queue in depths]
     rows = [
         {
             "name": name,
@@ -382,22 +374,9 @@ def tasks(site: Site, query: Query) -> Context:
         "count": len(found),
         "total": len(site.app.tasks),
         "pages": pages_of(found),
-        "delayed": delayed(names, depths),
+        "delayed": sum(depth.ready for depth in later if depth) if later else None,
         "has_calls": any(task.called for task in site.app.tasks.values()),
     }
-
-
-def delayed(names: Names, depths: Mapping[str, Depth | None]) -> dict[str, int] | None:
-    """Count calls that wait for their time, by the unit of their timers; None: unknown yet."""
-    named = {timer: names.later_timer(timer) for timer in timers()}
-    known = {timer: depths[name] for timer, name in named.items() if name in depths}
-    if not known:
-        return None
-    counts = dict.fromkeys([name for name, _ in TIMERS], 0)
-    for timer, depth in known.items():
-        span = next(name for name, limit in TIMERS if timer.wait < limit)
-        counts[span] += depth.ready if depth else 0
-    return {name: count for name, count in counts.items() if count}
 
 
 def failed(site: Site, query: Query) -> Context:
@@ -408,8 +387,6 @@ def failed(site: Site, query: Query) -> Context:
     parked = site.picture.parked.items() if look is None else ()
     heard = [item for item in parked if task in ("", item[0][0])]
     heard.sort(key=lambda item: -item[1].count)
-    for group in look.groups if look else ():
-        group.recent = site.picture.failures(group.task, group.kind, site.clock.now(), *A_DAY)
     return {
         "task": task,
         "look": look,
@@ -427,9 +404,13 @@ def failed(site: Site, query: Query) -> Context:
 
 
 def _failure_of(site: Site, group: AnswerGroup) -> Context:
-    """Return whether messages like these are a current failure, and who has acknowledged it."""
+    """Return the failures of the last day like these, and whether they are acknowledged."""
     failure = site.judged.failure(group.task, group.kind)
-    return {"is_current": failure is not None, "acknowledged": failure and failure.acknowledged}
+    return {
+        "recent": site.picture.failures(group.task, group.kind, site.clock.now(), *A_DAY),
+        "is_current": failure is not None,
+        "acknowledged": failure and failure.acknowledged,
+    }
 
 
 async def message(site: Site, query: Query) -> Context | None:
@@ -489,8 +470,6 @@ def processors(site: Site, _: Query) -> Context:
         "roll": site.watch.roll,
         "gone": site.watch.gone,
         "refusal": site.watch.refusal,
-        "counted": any(site.picture.depths.values()),
-        "unattended": [*unconsumed(site.app, site.picture)],
     }
 
 

@@ -43,7 +43,6 @@ class AnswerGroup:
     Attributes:
         error: of the latest of them.
         messages: the first of them.
-        recent: the number of failures in each of the last 24 hours, the oldest first.
     """
 
     task: str
@@ -54,7 +53,6 @@ class AnswerGroup:
     first_at: datetime | None = None
     last_at: datetime | None = None
     messages: list[ParkedMessage] = field(default_factory=list[ParkedMessage])
-    recent: Sequence[int] = ()
 
     def add(self, at: datetime | None) -> None:
         self.count += 1

@@ -12,7 +12,6 @@ from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where
 from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.forms import PAGE, Filter
-from scheduler.dashboard.pages import delayed
 from scheduler.dashboard.picture import RUNS_KEPT, LoopPicture, ParkedGroup, PastRun, Picture
 from scheduler.dashboard.standings import (
     Standing,
@@ -23,7 +22,6 @@ from scheduler.dashboard.standings import (
 )
 from scheduler.dashboard.verdict import Vital, failures_of, verdict_of, vital_of_calls
 from scheduler.protocol.epochs import Entry, LoopState
-from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import WHOLE, Ending, LastRun, LoopId, Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.entries import RosterEntry, messages_of, parts_of
@@ -408,14 +406,3 @@ def test_more_loops_than_are_judged_are_counted_and_not_decoded(
 )
 def test_many_loops_are_shown_by_task(query: dict[str, str], total: int, is_grouped: bool) -> None:
     assert Filter.of(query).groups(total) is is_grouped
-
-
-def test_what_is_delayed_is_counted_by_the_timers_it_is_in() -> None:
-    depths: dict[str, Depth | None] = {NAMES.later_timer(timer): Depth(0, 0) for timer in timers()}
-    depths |= {
-        f"test.v1.later.{name}": Depth(count, 0)
-        for name, count in {"4s": 3, "6x5s": 1, "2m": 4, "3h": 5, "2x7d": 6}.items()
-    }
-    assert delayed(NAMES, depths) == {"seconds": 4, "minutes": 4, "hours": 5, "days": 6}
-    assert delayed(NAMES, {}) is None
-    assert delayed(NAMES, {NAMES.later_timer(timers()[0]): None}) == {}
