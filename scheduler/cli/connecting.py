@@ -74,11 +74,11 @@ async def unanswered(broker: Broker) -> BrokerUnavailable:
     """Make the error of a command whose limit is over."""
     return BrokerUnavailable(
         f"{broker.address} has not responded within {format_duration(LIMIT.get())}: "
-        f"{await why_late(broker)}."
+        f"{await _why_late(broker)}."
     )
 
 
-async def why_late(broker: Broker) -> str:
+async def _why_late(broker: Broker) -> str:
     """Say why a broker has not responded everything yet."""
     if not broker.connected:
         return "there is no connection to it"

@@ -16,9 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from scheduler.app import Scheduler
-from scheduler.brokers.contract import cancelled
 from scheduler.cli.arguments import OneLoop, command, new_group
-from scheduler.cli.connecting import ask, connected, limited, why_late
+from scheduler.cli.connecting import ask, connected, limited
 from scheduler.cli.printing import (
     AS_JSON,
     LEFTOVERS,
@@ -318,7 +317,7 @@ def _watch(app: Scheduler, loop: str | None, choice: Choice, interval: str) -> N
 
 
 class Screen:
-    """Hold the last overview of an app, and whether it is a new one."""
+    """Hold the last overview of an app, which stays while the broker is away."""
 
     def __init__(self, app: Scheduler, choice: Choice, interval: timedelta) -> None:
         self._app = app
@@ -327,51 +326,31 @@ class Screen:
         self._console = console()
         self._overview: Overview | None = None
         self._counted_at: datetime | None = None
-        self._trouble = ""
 
     async def run(self) -> None:
         """Show overviews until interrupted; raise if even the first one fails."""
         async with connected(self._app) as program:
             with Live(console=self._console, auto_refresh=False) as live:
                 while True:
-                    await self.show_next(program, live)
+                    live.update(await self.next(program), refresh=True)
                     await asyncio.sleep(self._interval.total_seconds())
 
-    async def show_next(self, program: Program, live: Live) -> None:
-        """Take an overview; report why if there is none."""
-        taking = asyncio.create_task(self._take(program), name="overview")
+    async def next(self, program: Program) -> Group:
+        """Take an overview and format it; if there is none, the last one, and why."""
+        now, last = SystemClock().now(), self._overview
+        is_new = self._counted_at is None or now - self._counted_at >= COUNT_EVERY
+        counts = None if is_new or last is None else last.counts
         try:
-            while not taking.done():
-                await asyncio.wait([taking], timeout=self._interval.total_seconds())
-                why = "" if taking.done() else await why_late(program.broker)
-                if not taking.done():
-                    self._trouble = f"{program.broker.address} has not responded yet: {why}"
-                live.update(self._shown(), refresh=True)
-            taking.result()
-        finally:
-            await cancelled(taking)
-
-    async def _take(self, program: Program) -> None:
-        try:
-            now = SystemClock().now()
-            is_new = self._counted_at is None or now - self._counted_at >= COUNT_EVERY
-            counts = None if is_new or self._overview is None else self._overview.counts
-            self._counted_at = now if is_new else self._counted_at
-            self._overview = await limited(
-                program.broker, overview_of(program, self._choice, counts)
-            )
-            self._trouble = ""
+            new = await limited(program.broker, overview_of(program, self._choice, counts))
         except BrokerError as error:
-            if self._overview is None:
+            if last is None:
                 raise
-            self._trouble = str(error)
+            title = f"{self._app.namespace} as it was at {exact(last.at)}: {error}"
+            return self._drawn(Text(title, BAD), last)
+        self._overview = new
+        self._counted_at = now if is_new else self._counted_at
+        title = f"{self._app.namespace} at {exact(new.at)}, every {rough(self._interval)}"
+        return self._drawn(Text(f"{title} until Ctrl-C", "bold"), new)
 
-    def _shown(self) -> Group:
-        namespace, overview = self._app.namespace, self._overview
-        if overview is None:
-            return Group(Text(f"{namespace}: {self._trouble}"))
-        at, every = exact(overview.at), rough(self._interval)
-        title = Text(f"{namespace} at {at}, every {every} until Ctrl-C", "bold")
-        if self._trouble:
-            title = Text(f"{namespace} as it was at {at}: {self._trouble}", BAD)
+    def _drawn(self, title: Text, overview: Overview) -> Group:
         return Group(title, "", *lines_of(self._app, overview, self._console.width))
