@@ -443,8 +443,7 @@ class FailedQueues:
             await self._send_back(parked, body, to)
 
         pacer = Pacer(rate) if rate else None
-        sweep = _Sweep(self.broker, self._read, which, send_back, tell, pacer)
-        return await self._take(tasks, sweep)
+        return await self._take(tasks, which, send_back, tell, pacer)
 
     async def purge(
         self,
@@ -470,8 +469,7 @@ class FailedQueues:
             message = _trashed(parked, deletion)
             await self._publish(message, self.names.failed, TRASH_KEY, DEFAULT_TIMEOUT)
 
-        sweep = _Sweep(self.broker, self._read, which, discard, tell)
-        return await self._take(tasks, sweep)
+        return await self._take(tasks, which, discard, tell)
 
     async def restore(self, which: Selection, *, tell: Tell = lambda parked: None) -> int:
         """Park deleted messages again, as they were; return their number.
@@ -492,15 +490,55 @@ class FailedQueues:
             message = replace(parked.message, headers=own_headers(headers), expiration=None)
             await self._publish(message, self.names.failed, key, DEFAULT_TIMEOUT)
 
-        sweep = _Sweep(self.broker, self._read, which, park_again, tell)
-        return await self._take(None, sweep)
+        return await self._take(None, which, park_again, tell)
 
-    async def _take(self, tasks: Iterable[str] | None, sweep: "_Sweep") -> int:
-        left = await self._waiting(tasks)
+    async def _take(
+        self,
+        tasks: Iterable[str] | None,
+        which: Selection,
+        use: Callable[[ParkedMessage], Awaitable[None]],
+        tell: Tell,
+        pacer: Pacer | None = None,
+    ) -> int:
+        """Use the selected messages, and remove each; return their number."""
+        left, count = await self._waiting(tasks), 0
         with _counting(left):
             for queue in left:
-                await sweep.over(queue, left)
-        return sweep.taken
+                async with aclosing(self._in_turn(queue, left, which, pacer)) as found:
+                    async for delivery, parked in found:
+                        await use(parked)
+                        await delivery.ack()
+                        count += 1
+                        tell(parked)
+        return count
+
+    async def _in_turn(
+        self, queue: str, left: dict[str, int], which: Selection, pacer: Pacer | None
+    ) -> AsyncGenerator[tuple[Delivery, ParkedMessage]]:
+        """Yield the selected messages of a queue, but no newer ones, each in its turn.
+
+        It works in rounds: a long one requeues its messages before the broker does, and the next
+        one begins at the head again. Used messages are gone by then.
+        """
+        time, there = asyncio.get_running_loop().time, left[queue]
+        wait: float | None = 0.0
+        while wait is not None:
+            await asyncio.sleep(wait)
+            wait, used, unseen, end = None, 0, there, time() + ROUND.total_seconds()
+            async with self.broker.browse(queue, limit=there) as deliveries:
+                async for delivery in deliveries:
+                    if which.has(parked := self._read(delivery)):
+                        pause = pacer.wait if pacer else 0.0
+                        if (pause or used) and time() + pause > end:
+                            wait = pause
+                            break
+                        if pacer is not None:
+                            await asyncio.sleep(pacer.turn())
+                        yield delivery, parked
+                        used += 1
+                    unseen -= 1
+                    left[queue] = min(left[queue], unseen)
+            there -= used
 
     async def _waiting(self, tasks: Iterable[str] | None) -> dict[str, int]:
         """Count the messages in each queue."""
@@ -562,55 +600,6 @@ class FailedQueues:
                 if not error.excess:
                     raise
                 message = lightened(message, error.excess)
-
-
-@dataclass
-class _Sweep:
-    """Sweep failed queues with an operation.
-
-    It works in rounds: a long one requeues its messages before the broker does, and the next one
-    begins at the head again. Processed messages are gone by then.
-    """
-
-    broker: Broker
-    read: Callable[[Delivery], ParkedMessage]
-    which: Selection
-    use: Callable[[ParkedMessage], Awaitable[None]]
-    tell: Tell
-    pacer: Pacer | None = None
-    taken: int = 0
-
-    async def over(self, queue: str, left: dict[str, int]) -> None:
-        """Sweep the remaining messages of a queue, but no newer ones."""
-        there, wait = left[queue], 0.0
-        while wait is not None:
-            await asyncio.sleep(wait)
-            before = self.taken
-            wait = await self._round(queue, there, left)
-            there -= self.taken - before
-
-    async def _round(self, queue: str, there: int, left: dict[str, int]) -> float | None:
-        """Process selected messages; return the seconds before the next round, None: done."""
-        time, before = asyncio.get_running_loop().time, self.taken
-        end = time() + ROUND.total_seconds()
-        async with self.broker.browse(queue, limit=there) as deliveries:
-            async for delivery in deliveries:
-                if self.which.has(parked := self.read(delivery)):
-                    wait = self.pacer.wait if self.pacer else 0.0
-                    if (wait or self.taken > before) and time() + wait > end:
-                        return wait
-                    await self._take(delivery, parked)
-                there -= 1
-                left[queue] = min(left[queue], there)
-        return None
-
-    async def _take(self, delivery: Delivery, parked: ParkedMessage) -> None:
-        if self.pacer is not None:
-            await asyncio.sleep(self.pacer.turn())
-        await self.use(parked)
-        await delivery.ack()
-        self.taken += 1
-        self.tell(parked)
 
 
 def _trashed(parked: ParkedMessage, deletion: str) -> Message:
