@@ -542,8 +542,6 @@ class Installation:
             second = wanted.in_place_of(queue, self._names.moving(queue))
             await self._lead(wanted, second)
             await self._move(queue, task)
-        if queue in map(self._names.head, self._app.tasks):
-            return await self._keep_note(queue, wanted)
         await self._broker.delete(queue)
 
     async def _bring_back(self, task: str, wanted: Topology) -> None:
@@ -553,15 +551,6 @@ class Installation:
             await self._lead(wanted.in_place_of(queue, moving), wanted)
             await self._move(moving, task)
             await self._broker.delete(moving)
-
-    async def _keep_note(self, queue: str, wanted: Topology) -> None:
-        """Recreate a queue with one message that is not essential."""
-        note = await self._broker.get(queue)
-        await self._broker.delete(queue)
-        await self._broker.declare(wanted)
-        if note is not None:
-            control = self._names.control
-            await self._broker.publish(note.message, exchange=control, routing_key=queue)
 
     async def _lead(self, away: Topology, there: Topology) -> None:
         """Redirect the messages of one queue to another."""
