@@ -17,7 +17,6 @@ attributes are those of OpenTelemetry for messaging
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 
 from opentelemetry import context, trace
 from opentelemetry.context import Context
@@ -56,14 +55,6 @@ def instrument(app: Scheduler, provider: TracerProvider | None = None) -> None:
     app.events.listen(Tracing(app.names, tracer).hear, *TRACED)
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Hold an open span."""
-
-    span: Span
-    before: Token[Context]
-
-
 class Tracing:
     """Begin a span at one event and end it at another of the same coroutine.
 
@@ -73,7 +64,7 @@ class Tracing:
     def __init__(self, names: Names, tracer: Tracer) -> None:
         self._names = names
         self._tracer = tracer
-        self._open = ContextVar[Open | None]("open span", default=None)
+        self._open = ContextVar[tuple[Span, Token[Context]] | None]("open span", default=None)
 
     def hear(self, event: Event) -> None:
         match event:
@@ -124,7 +115,7 @@ class Tracing:
         name = f"{attributes[OPERATION]} {attributes[DESTINATION]}"
         span = self._tracer.start_span(name, within, kind, attributes, links)
         before = context.attach(trace.set_span_in_context(span))
-        self._open.set(Open(span, before))
+        self._open.set((span, before))
 
     def _finish_run(self, event: RunFinished) -> None:
         W3C.inject(event.trace)
@@ -133,15 +124,16 @@ class Tracing:
     def _end(self, ending: str | None = None, error: BaseException | None = None) -> None:
         if (opened := self._open.get()) is None:
             return
+        span, before = opened
         self._open.set(None)
-        context.detach(opened.before)
+        context.detach(before)
         if ending is not None:
-            opened.span.set_attribute("scheduler.ending", ending)
+            span.set_attribute("scheduler.ending", ending)
         if error is not None:
-            opened.span.record_exception(error)
-            opened.span.set_attribute("error.type", type(error).__qualname__)
-            opened.span.set_status(Status(StatusCode.ERROR, summary_of(error)))
-        opened.span.end()
+            span.record_exception(error)
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.set_status(Status(StatusCode.ERROR, summary_of(error)))
+        span.end()
 
     def _attributes(self, operation: str, task: str, message_id: str) -> dict[str, AttributeValue]:
         return {
