@@ -25,9 +25,8 @@ from scheduler.cli.schedules import meaning_of, origin_of, warn_of_doubts
 from scheduler.cli.tables import Table
 from scheduler.control.keyed import Synced
 from scheduler.control.loop_files import loops_in, sync_all
-from scheduler.control.loops import as_listed
 from scheduler.control.reports import Effect, Report, acting_as, operator_here, user_here
-from scheduler.control.rows import Row, row_of_effect, row_of_loop, whole_row_of_report
+from scheduler.control.rows import Row, row_of_effect, whole_row_of_report
 from scheduler.errors import ScheduleError, UnknownLoop, UsageError
 from scheduler.program import Program
 from scheduler.spelling import no_such
@@ -35,7 +34,7 @@ from scheduler.tasks import registration
 from scheduler.tasks.loops import Loop
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import SystemClock, exact
-from scheduler.timing.schedules import Once, Recurring, describe, zone_of
+from scheduler.timing.schedules import Once, Recurring, zone_of
 
 cli = new_group()
 
@@ -328,40 +327,8 @@ def _rescheduled(app: Scheduler, name: str, operation: Operation) -> Output:
     report = _done_to(app, name, operation)
     warn_of_doubts([report.loop])
     row, lines, is_done = _output(report)
-    return Output(row, [*lines, *([_words(report.loop)] if is_done else [])], is_done)
-
-
-@command(schedule, "show")
-def schedule_show(app: Scheduler, loop: LoopArgument) -> Output:
-    """Show a loop's schedule, its override, and the schedule in the code.
-
-    Example: scheduler schedule show shop:app report
-    """
-
-    async def seeded(program: Program) -> tuple[Loop, bool]:
-        """Return the loop as it was seeded, and whether it was."""
-        found = await program.loops.find(loop)
-        listing = await program.survey.listing([found.id])
-        listed = listing.get(found.id)
-        if listed is None or listed.is_gone:
-            return found, False
-        return as_listed(found, listing), True
-
-    found, is_seeded = ask(app, seeded)
-    in_code = app.loops.get(found.id)
-    code = in_code and describe(in_code.schedule)
-    seeded_as = describe(found.schedule) if is_seeded else None
-    words = _words(found)
-    if not is_seeded:
-        words += ", in the code; it is not seeded"
-    elif in_code and not found.override and in_code.schedule != found.schedule:
-        words += f"; code: {code}, which takes effect with `scheduler seed`"
-    row = row_of_loop(found) | {"schedule": seeded_as, "code": code}
-    return Output(row, [f"{loop}: {words}"])
-
-
-def _words(loop: Loop) -> str:
-    return ", ".join(filter(None, [meaning_of(loop.schedule), origin_of(loop)]))
+    words = ", ".join(filter(None, [meaning_of(report.loop.schedule), origin_of(report.loop)]))
+    return Output(row, [*lines, *([words] if is_done else [])], is_done)
 
 
 def _schedule(options: Mapping[str, Any]) -> Recurring:

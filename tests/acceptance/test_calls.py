@@ -113,7 +113,7 @@ CALL = ["send", "mail", "--args", '{"to": "x"}']
 SAFE = "shop.py:safe"
 LOOKS = (
     *(["history"], ["history", "mail"], ["history", "mail", "--failed"], ["census"]),
-    *(["failed", "list"], ["scheduled", "list"], ["schedule", "show", "tidy"]),
+    *(["failed", "list"], ["scheduled", "list"]),
 )
 COMMANDS = (
     *LOOKS,

@@ -62,7 +62,6 @@ COMMANDS = {
     "sync": (f"{APPS}/shop.py:app nowhere.toml", MISUSE, "nowhere.toml: it cannot be read"),
     "schedule set": ("wait_for_input --every 5m", FINE, "; code: 0 9 * * MON-FRI"),
     "schedule clear": ("wait_for_input", FINE, "wait_for_input: rescheduled"),
-    "schedule show": ("wait_for_input", FINE, "wait_for_input: 0 9 * * MON-FRI"),
     "scheduled list": ("", FINE, ""),
     "scheduled move": ("pay.order-7 --after 10m", MISUSE, "pay.order-7"),
     "scheduled cancel": ("pay.order-7", MISUSE, "pay.order-7"),
