@@ -30,7 +30,7 @@ def upcoming(
 
     The times follow the schedules in the code. `scheduler status` shows overrides.
 
-    Example: scheduler next shop:app --count 3
+    Example: scheduler next shop:app -n 3
     """
     app = app_with_tasks(reference)
     warn_of_doubts(app.loops.values())
