@@ -15,7 +15,6 @@ from scheduler.control.reports import operator_here
 from scheduler.errors import UsageError
 from scheduler.events import Escalated, RunFinished
 from scheduler.protocol.tokens import Ending, LoopId, State
-from scheduler.queues.failed import EVERYTHING
 from scheduler.queues.outbox import Posting
 from tests.stage import Stage, new_app, of
 
@@ -120,16 +119,6 @@ async def test_a_run_that_is_escalated_is_parked_and_told(
     )
 
 
-async def test_a_loop_that_is_paused_stays_so_when_its_run_is_cancelled(
-    stage: Stage, doer: Doer
-) -> None:
-    app = app_of(doer)
-    async with running(stage, app, doer):
-        await stage.verbs.pause(app.loop("report"))
-        assert (await app.cancel("report")).as_asked
-        assert await stage.where(LoopId("report")) is Where.PAUSED
-
-
 # Calls
 
 
@@ -147,18 +136,6 @@ async def test_a_cancelled_call_is_done_with_or_parked(
     assert [each.reason for each in await stage.parked()] == ["cancelled"] * escalate
     assert await stage.broker.depth(app.names.processor_queue("send_sms")) is not None
     assert await stage.waiting() == 1 + escalate  # the loop's token
-
-
-async def test_a_replay_that_is_cancelled_is_done_with(stage: Stage, doer: Doer) -> None:
-    app = app_of(doer)
-    async with running(stage, app, doer):
-        await app.cancel("report", escalate=True)
-        doer.begun.clear()
-        await stage.failed.replay(["report"], EVERYTHING)
-        await doer.begun.wait()
-        assert (await app.cancel("report#0")).as_asked
-    assert endings(stage) == [Ending.ESCALATED, Ending.CANCELLED]
-    assert await stage.parked() == []
 
 
 # How a run may answer

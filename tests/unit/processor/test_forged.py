@@ -15,7 +15,6 @@ from scheduler.protocol.hatchery import NO_WAIT, route
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, encode, token_key
 from scheduler.protocol.topology import Binding, Topology
-from scheduler.queues.timers import send
 from scheduler.timing.moments import milliseconds_since_epoch
 from tests.stage import Stage, new_app, of
 
@@ -216,16 +215,8 @@ async def test_calls_that_come_due_while_their_queue_is_deleted_run_once_it_is_b
 
 async def test_what_waits_for_a_task_that_is_gone_by_then_is_parked(stage: Stage) -> None:
     await stage.seed(beating())
-    app = stage.app
-    await send(
-        stage.broker,
-        app.names,
-        "work",
-        Message(b"{}", message_id="m"),
-        timedelta(seconds=1),
-        timedelta(seconds=1),
-    )
-    await stage.broker.delete(app.names.processor_queue("work"))
+    await stage.app.senders["work"].send_later("1s", 1)
+    await stage.broker.delete(stage.app.names.processor_queue("work"))
     await asyncio.sleep(20)
     (parked,) = await stage.parked()
     assert (parked.reason, parked.task) == ("unknown-task", "work")

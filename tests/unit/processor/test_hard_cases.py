@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator
 
-from scheduler import Context, RegistrationError, Retry, Scheduler, Settings
+from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.errors import LifespanError
 from scheduler.events import MessageParked, RunFinished, RunStarted
 from scheduler.middleware import CallNext
@@ -40,15 +40,6 @@ def test_a_loop_survives_a_lone_surrogate_in_what_it_carries(app: Scheduler) -> 
         ctx.carry("\udcff")
 
     assert len([event for event in simulate(app, "1h") if isinstance(event, RunStarted)]) > 50
-
-
-@pytest.mark.parametrize("annotation", ["datetime.Foo", "int["])
-def test_any_bad_annotation_is_a_registration_error(annotation: str) -> None:
-    async def report(x: int = 1) -> None: ...
-
-    report.__annotations__["x"] = annotation
-    with pytest.raises(RegistrationError):
-        new_app().periodic(every="1m")(report)
 
 
 class Unspeakable(Exception):

@@ -69,12 +69,6 @@ async def case(clock: LoopClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         yield case
 
 
-async def test_a_processor_that_processes_is_live_and_ready(case: Case) -> None:
-    await asyncio.sleep(60)
-    assert case.health.why_not_live() == []
-    assert case.health.why_not_ready() == []
-
-
 async def test_the_broker_is_asked_now_and_then_and_never_by_a_probe(case: Case) -> None:
     for _ in range(1000):
         case.health.why_not_ready()

@@ -201,10 +201,6 @@ def test_a_progress_that_is_no_fraction_is_refused(fraction: Any) -> None:
         run.progress(fraction)
 
 
-def test_a_run_that_is_none_may_tell_its_progress() -> None:
-    context()[0].progress(0.5, "half")
-
-
 # Threads and processes: the time of the stage would stand still for as long as they run.
 
 

@@ -9,7 +9,7 @@ from scheduler import Context, Retry
 from scheduler.events import RunSettled
 from scheduler.protocol.topology import QueueType
 from scheduler.sending import CallTask
-from tests.stage import Stage, at_work, new_app, of, processor_of, seconds_of
+from tests.stage import Stage, new_app, of, seconds_of
 
 
 def is_about(seconds: float) -> Any:
@@ -175,24 +175,6 @@ async def test_an_ordered_message_that_kills_its_processors_is_parked(
     assert parked.reason == "delivery-limit"
 
 
-async def test_what_comes_when_a_processor_stops_is_given_back_at_once(stage: Stage) -> None:
-    @stage.app.task(rate="60/m")
-    async def send_sms(n: int) -> None: ...
-
-    @stage.app.task()
-    async def long() -> None:
-        await asyncio.sleep(60)
-
-    await stage.seed()
-    await long.send()
-    async with stage.processor(grace=100) as worker:
-        await asyncio.sleep(10)
-        worker.stop()
-        await send_sms.send(1)
-        await asyncio.sleep(1)
-        assert await in_hand(stage, "send_sms", 1) == 0
-
-
 async def test_what_is_lost_as_soon_as_it_came_is_taken_again(stage: Stage) -> None:
     send_sms = await paced(stage, "60/m")
     async with stage.processor():
@@ -228,18 +210,3 @@ async def test_who_rests_is_known_to_be_there_though_no_consumer_is(stage: Stage
         assert [backlog.processors for backlog in found] == [1, 1, 1]
     found = await stage.survey.backlogs()
     assert [backlog.processors for backlog in found] == [0, 0, 0]
-
-
-async def test_when_a_processor_has_ended_it_holds_nothing(stage: Stage) -> None:
-    @stage.app.task(ordered=True)
-    async def book() -> None:
-        await asyncio.sleep(10)
-
-    await stage.seed()
-    for _ in range(3):
-        await book.send()
-    process = processor_of(stage.app, stage.broker, stage.clock, supervises=False, grace=60)
-    async with at_work(process):
-        await asyncio.sleep(5)
-    assert len(of(RunSettled, stage.events)) == 1
-    assert await in_hand(stage, "book", 2) == 0

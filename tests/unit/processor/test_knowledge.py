@@ -28,7 +28,7 @@ from scheduler.queues.roll_call import RollCall
 from scheduler.timing.moments import LoopClock
 from scheduler.timing.schedules import Every
 from tests.faulty import Call, Fault, FaultyBroker
-from tests.stage import START, Stage, new_app, roster_of, seconds_of
+from tests.stage import START, Stage, roster_of, seconds_of
 
 LOOP, NAMES = LoopId("task"), Names("test")
 LOST = ConnectionLost("memory://", "cut"), Connected("memory://", "4.0", timedelta(seconds=1))
@@ -214,21 +214,6 @@ async def test_who_does_not_hear_what_epochs_begin_is_not_current(stage: Stage, 
         assert await known.is_current()
 
 
-async def test_it_knows_what_was_said_before_it_listened_and_what_is_said_then(
-    stage: Stage,
-) -> None:
-    await due_at_ten(stage)
-    stage.expects_none(LOOP)  # that an epoch began is said here, and no token put
-    async with knowing(stage) as known:
-        seeded = known.listing.known(LOOP)
-        assert seeded > 0
-        paused = Entry(seeded + 1, LoopState.PAUSED, seeded, base=seeded)
-        listed = RosterEntry(LOOP, Every("10s"), {}, paused)
-        await roster_of(NAMES, stage.broker, stage.clock).append([listed])
-        await asyncio.sleep(0)
-        assert known.listing.known(LOOP) == seeded + 1
-
-
 async def test_it_does_not_read_before_it_hears_roll_calls_and_roster_again(stage: Stage) -> None:
     await due_at_ten(stage)
     async with knowing(stage) as known:
@@ -294,7 +279,7 @@ def first_of(epoch: int) -> Token:
 async def test_what_was_noted_is_known_though_its_entry_comes_after_its_token(
     stage: Stage,
 ) -> None:
-    await stage.seed(new_app())
+    await stage.seed()
     async with knowing(stage) as its:
         its.listing.enter(noted_in(6))
         asking = asyncio.create_task(its.knowledge.noted(first_of(7)))
@@ -306,17 +291,15 @@ async def test_what_was_noted_is_known_though_its_entry_comes_after_its_token(
     assert noted == (listed.checkpoint.token("test"), START + timedelta(hours=1))
 
 
-@pytest.mark.parametrize("entered", [6, 8])
-async def test_what_was_noted_in_another_epoch_is_of_no_use(stage: Stage, entered: int) -> None:
-    await stage.seed(new_app())
+@pytest.mark.parametrize(
+    "entered",
+    [noted_in(6), noted_in(8), replace(noted_in(7), checkpoint=Checkpoint({}, "garbage", START))],
+    ids=["an earlier epoch", "a later one", "what cannot be read"],
+)
+async def test_of_another_epoch_and_what_cannot_be_read_nothing_was_noted(
+    stage: Stage, entered: RosterEntry
+) -> None:
+    await stage.seed()
     async with knowing(stage) as its:
-        its.listing.enter(noted_in(entered))
-        assert await its.knowledge.noted(first_of(7)) is None
-
-
-async def test_what_cannot_be_read_was_not_noted(stage: Stage) -> None:
-    await stage.seed(new_app())
-    async with knowing(stage) as its:
-        bad = Checkpoint({}, "garbage", START)
-        its.listing.enter(replace(noted_in(7), checkpoint=bad))
+        its.listing.enter(entered)
         assert await its.knowledge.noted(first_of(7)) is None

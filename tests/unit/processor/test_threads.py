@@ -1,7 +1,6 @@
 """Functions that block run in threads, on the embedded broker; its time waits for them."""
 
 import asyncio
-import contextvars
 import threading
 import traceback
 from collections.abc import Callable
@@ -9,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from scheduler import Context, RetryLater, Scheduler, StopLoop
-from scheduler.errors import RegistrationError
-from scheduler.events import Escalated, RunFinished
+from scheduler import Context, Scheduler
+from scheduler.events import RunFinished
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.protocol.tokens import Ending
@@ -45,45 +43,6 @@ async def test_a_function_that_blocks_runs_in_a_thread(stage: Stage) -> None:
     task, run, thread = found
     assert (task, run) == ("work", ("work", finished.message_id))
     assert thread is not threading.main_thread()
-
-
-async def test_the_event_loop_goes_on_beside_it(stage: Stage) -> None:
-    app, gone_on = new_app(), threading.Event()
-
-    @app.task
-    def waits() -> None:
-        assert gone_on.wait(20)
-
-    @app.task
-    async def goes_on() -> None:
-        gone_on.set()
-
-    assert [each.ending for each in await ran(stage, app)] == [Ending.SUCCEEDED] * 2
-
-
-@pytest.mark.parametrize(
-    ("error", "endings"),
-    [
-        (RetryLater("1s"), [Ending.RETRIED] * 3 + [Ending.ESCALATED]),
-        (StopLoop("over"), [Ending.STOPPED]),
-        (SystemExit(3), [Ending.RETRIED] * 3 + [Ending.ESCALATED]),
-    ],
-)
-async def test_what_it_raises_is_its_outcome(
-    stage: Stage, error: BaseException, endings: list[Ending]
-) -> None:
-    @stage.app.periodic(every="1h", name="work")
-    def work() -> None:
-        raise error
-
-    await stage.seed()
-    await stage.verbs.trigger(stage.app.loop("work"))
-    async with stage.processor():
-        await asyncio.sleep(60)
-    finished = of(RunFinished, stage.events)
-    assert [each.ending for each in finished] == endings
-    for each in of(Escalated, stage.events):
-        assert str(error) in str(each.error)
 
 
 async def test_its_traceback_begins_in_the_function(stage: Stage) -> None:
@@ -174,15 +133,6 @@ async def test_who_waits_for_a_thread_keeps_no_others_waiting(stage: Stage) -> N
     assert len(of(RunFinished, stage.events)) == 6
 
 
-def generator() -> Any:
-    yield
-
-
-def test_a_generator_is_no_task() -> None:
-    with pytest.raises(RegistrationError, match=r"'generator' is a generator function,"):
-        new_app().task(generator)
-
-
 # In real time
 
 
@@ -202,19 +152,6 @@ class Work:
         self.begun.set()
         assert self.ends.wait(20)
         return self._result()
-
-
-async def test_it_works_in_a_copy_of_the_context(threads: Threads) -> None:
-    variable = contextvars.ContextVar("variable", default="unset")
-
-    def work() -> str:
-        found = variable.get()
-        variable.set("changed")
-        return found
-
-    variable.set("set")
-    assert await threads.result_of(threads.begin(work)) == "set"
-    assert variable.get() == "set"
 
 
 async def test_who_is_cancelled_waits_for_the_thread(
