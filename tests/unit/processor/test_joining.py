@@ -83,11 +83,6 @@ def test_what_was_before_its_life_is_of_no_account() -> None:
     assert joined_to(replace(LAST, epoch=2)).seq == 0
 
 
-def test_a_repair_does_not_move_a_retry() -> None:
-    token = joined_to(LAST)
-    assert (token.attempt, token.scheduled_at, token.due_at) == (1, START, START + 5 * MINUTE)
-
-
 @pytest.mark.parametrize(("due_after", "kept"), [(timedelta(0), True), (5 * MINUTE, False)])
 def test_a_tick_that_was_due_before_its_loop_was_rescheduled_is_not_left_out(
     due_after: timedelta, kept: bool

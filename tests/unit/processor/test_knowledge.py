@@ -141,15 +141,9 @@ async def test_a_processor_that_starts_reads_the_roster_before_it_takes_a_token(
     assert stage.starts() == [16.0]
 
 
-@pytest.mark.parametrize(
-    ("lost", "back"),
-    [LOST, *map(interrupted, (NAMES.roster, NAMES.roll_call))],
-    ids=["connection", "roster", "roll call"],
-)
-async def test_after_a_cut_no_token_is_run_before_the_roster_was_read_again(
-    stage: Stage, lost: Event, back: Event
-) -> None:
+async def test_after_a_cut_no_token_is_run_before_the_roster_was_read_again(stage: Stage) -> None:
     await due_at_ten(stage)
+    lost, back = LOST
     broker = FaultyBroker(stage.server)
     async with stage.processor(over=broker):
         await asyncio.sleep(5)

@@ -55,8 +55,6 @@ def fail(way: str) -> None:
     match way:
         case "value":
             raise ValueError("no")
-        case "os":
-            raise OSError("no disk")
         case "exit":
             os._exit(3)
         case "signal":
@@ -204,7 +202,6 @@ async def test_its_context_is_of_use(stage: Stage) -> None:
     ("way", "words"),
     [
         ("value", "no"),
-        ("os", "no disk"),
         ("exit", "its process ended with the exit code 3, before the function did"),
         ("signal", "its process was ended by SIGKILL"),
         ("reject", "bad input"),
