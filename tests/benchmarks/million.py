@@ -59,6 +59,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.cli.processing import fastest_loop
 from scheduler.control.census import last_memory
 from scheduler.protocol.hatchery import timers
+from scheduler.tasks.loops import queues_of
 from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
 from tests.benchmarks.costs import Command, cpu_of, processes
 from tests.benchmarks.fleets.record import Ran, ran, runs_in
@@ -211,13 +212,14 @@ class Million:
         )
 
     async def send(self) -> str:
-        first = now() + 60
+        first = now() + 65
         many = [
             ({"number": FIRST_CALL + n, "due": at}, datetime.fromtimestamp(at, UTC))
             for n in range(CALLS)
             for at in [first + n / CALLS * CALLS_OVER]
         ]
         with self._processors(PROCESSORS) as pids:
+            await self._consuming(*queues_of(app, "call"))
             async with self._measured() as figures, app:
                 await call.send_many(many)
             own, brokers = cpu_of(set(pids)), self._broker()
@@ -328,6 +330,15 @@ class Million:
         run = Command((sys.executable, "-m", "scheduler", "run", APP))
         with processes([run] * count, dict(os.environ), sys.stderr.buffer) as (_, pids):
             yield pids
+
+    async def _consuming(self, queue: str) -> None:
+        """Wait until all processors consume from a queue."""
+        began = now()
+        async with AmqpBroker(self._node.url) as broker:
+            while (depth := await broker.depth(queue)) is None or depth.consumers < PROCESSORS:
+                if now() - began > PATIENCE:
+                    raise TimeoutError
+                await asyncio.sleep(0.2)
 
     async def _caught_up(self, late_by: float = 1.0) -> None:
         """Wait until no run is late by so many seconds."""
