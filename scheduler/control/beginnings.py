@@ -17,7 +17,7 @@ from scheduler.control.loops import as_listed
 from scheduler.control.reports import Effect, Report, actor
 from scheduler.errors import BrokerError, Overtaken, Rejected, TooLarge, Undecodable
 from scheduler.events import LoopRepaired
-from scheduler.protocol.epochs import LoopState, Step, Verb, awaited, begun, steps, unaware
+from scheduler.protocol.epochs import CALLING, LoopState, Verb, awaited, begun, unaware
 from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.entries import Checkpoint, RosterEntry
@@ -314,7 +314,7 @@ class Beginnings:
         called = [
             each.loop.id
             for each in wanted
-            if each.is_told and (Step.CALL in steps(each.verb, None) or each.loop.id.is_whole)
+            if each.is_told and (each.verb in CALLING or each.loop.id.is_whole)
         ]
         silent, now_silent = dict[LoopId, Sequence[str]](), dict[LoopId, Sequence[str]]()
         epochs = {name: entries[loop].epoch for loop in called for name in entries[loop].names}

@@ -6,8 +6,8 @@ older epochs are void: any number of them may wait anywhere, and no processor ru
 ====  =================================================  =======================================
 rule  who keeps it, and when                             what decides
 ====  =================================================  =======================================
-P0    a processor that starts or reconnects              `STARTING`; afterwards `learned`
-C     a creator                                          `begun`, `steps`, `accepted`, `unaware`
+P0    a processor that starts or reconnects              `learned`
+C     a creator                                          `begun`, `accepted`, `unaware`
 C     a processor whose run ended its loop               `ends`, `begun`, `accepted`
 R1    a processor that receives a token                  `is_void`, `learned`
 R3    a processor that receives a redelivered token      `awaited`, then `was_settled`
@@ -18,6 +18,15 @@ S2    supervision: two puts of the same progress         `is_doubled`
 S2    a processor that receives a token                  `is_behind`
 ====  =================================================  =======================================
 
+A processor that starts subscribes to roll calls, and then reads the roster up to a barrier: roll
+calls bring the epochs that begin later, the roster the earlier ones. Then it consumes.
+
+A creator appends its entry, and reads the roster up to a barrier. If the entry was accepted, it
+exchanges the first token (R4), which it leaves to a processor where an older run is running; puts
+the token; and calls the roll if its verb is in `CALLING`. It may die after each step. One that is
+overtaken may continue: its token is void, and its epoch in the roll call is known. A put that was
+not confirmed is not published again, as two tokens are two lines.
+
 R3 and R3p ask the journal, after a barrier in it. The journal forgets: what waits longer than it
 remembers is noted in the roster (a checkpoint), and counts as heard wherever `heard` is asked for.
 
@@ -26,7 +35,7 @@ and the broker can take their steps.
 """
 
 from collections.abc import Iterable, Mapping
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
 from scheduler.protocol.messages import Count
@@ -99,21 +108,8 @@ class Beginning(NamedTuple):
     token: Position | None
 
 
-class Step(Enum):
-    """Name the steps of creators and starting processors."""
-
-    APPEND = "append the entry, read the roster up to a barrier; continue if the entry was accepted"
-    EXCHANGE = "exchange the first token (R4) if no older run is running; else its processor does"
-    PUT = "put the first token"
-    CALL = "call the roll with the epoch until all subscribed processors know it"
-    SUBSCRIBE = "subscribe to roll calls"
-    READ = "read the roster up to a barrier"
-
-
-STARTING = (Step.SUBSCRIBE, Step.READ)
-"""The steps of P0 before consuming: roll calls bring epochs that begin later, the roster earlier
-ones.
-"""
+CALLING = {Verb.PAUSE, Verb.REMOVE}
+"""The verbs that promise that no run starts after they returned: their creators call the roll."""
 
 _BEFORE = {
     Verb.SEED: {LoopState.GONE},
@@ -169,29 +165,6 @@ def begun(
     asked = asked if verb in {Verb.REPAIR, Verb.RESCHEDULE, Verb.RENAME} else epoch
     token = Position(epoch, seq=0, joined=False) if state is LoopState.ACTIVE else None
     return Beginning(Entry(epoch, state, life, base_of(latest), asked), token)
-
-
-def steps(verb: Verb, token: Position | None) -> tuple[Step, ...]:
-    """C: Return the steps of a creator, in order. It may die after each step.
-
-    A creator whose entry was not accepted stops after the first step. One that is overtaken later
-    may continue: its token is void, and its epoch in the roll call is known. An unconfirmed put is
-    not published again, as two tokens are two lines: begin another epoch, or leave that to
-    supervision.
-
-    R4 is the same for a creator, once its entry was accepted, as for the processor of the first
-    token: call the roll, read the journal, adopt. The creator does not wait for an older run: it
-    puts the first token, and its processor waits.
-
-    Pause and gone promise that no run starts after they returned: so they call the roll.
-
-    Args:
-        token: the token that begins the epoch, if there is one.
-    """
-    exchange = () if token is None or token.joined else (Step.EXCHANGE,)
-    put = () if token is None else (Step.PUT,)
-    call = (Step.CALL,) if verb in {Verb.PAUSE, Verb.REMOVE} else ()
-    return Step.APPEND, *exchange, *put, *call
 
 
 def base_of(latest: Entry | None) -> int:

@@ -8,7 +8,7 @@ any later moment, or never.
 from collections.abc import Iterable
 
 from scheduler.protocol import epochs
-from scheduler.protocol.epochs import Entry, LoopState, Position, Step, Verb
+from scheduler.protocol.epochs import Entry, LoopState, Position, Verb
 from tests.model import broker, processor
 from tests.model.moves import Actor, Move, Moves, with_processor
 from tests.model.state import (
@@ -22,6 +22,7 @@ from tests.model.state import (
     State,
     Token,
 )
+from tests.model.steps import Step
 
 STOPS = {Verb.PAUSE: LoopState.PAUSED, Verb.REMOVE: LoopState.GONE}
 RESUMES = {Verb.SEED, Verb.RESUME}

@@ -8,10 +8,11 @@ once. The roster is read where what was read decides.
 from collections.abc import Generator, Iterable
 
 from scheduler.protocol import epochs
-from scheduler.protocol.epochs import Answer, Position, Step, Verb
-from tests.model import broker, creator
+from scheduler.protocol.epochs import Answer, Position, Verb
+from tests.model import broker, creator, steps
 from tests.model.moves import Actor, Move, Moves, Wrong, with_processor
 from tests.model.state import NOTHING, Phase, Processor, State, Token
+from tests.model.steps import Step
 
 RUN_BEGAN = {Phase.RUNNING, Phase.PUTTING, Phase.STOPPING, Phase.ENDING}
 
@@ -51,12 +52,12 @@ def starts(state: State, which: int) -> Move:
     """P0, a step of it; after the last one it consumes."""
     processor = state.processors[which]
     done = processor.phase + 1
-    step = epochs.STARTING[processor.phase]
+    step = steps.STARTING[processor.phase]
     known = processor.known
     if step is Step.READ:
         for name in range(len(known)):
             known = known_with(known, (name,), state.told(name))
-    phase = Phase.IDLE if done == len(epochs.STARTING) else Phase(done)
+    phase = Phase.IDLE if done == len(steps.STARTING) else Phase(done)
     return _moved(state, which, step.value, processor._replace(phase=phase, known=known))
 
 
@@ -230,7 +231,7 @@ def is_end(state: State, position: Position) -> bool:
 
 def answers(state: State, name: int) -> dict[int, Answer | None]:
     """What the subscribed processors say in a roll call of a loop by one of its names."""
-    subscribed = epochs.STARTING.index(Step.SUBSCRIBE) + 1
+    subscribed = steps.STARTING.index(Step.SUBSCRIBE) + 1
     return {
         which: Answer(processor.known[name], running(state, processor, name))
         for which, processor in enumerate(state.processors)

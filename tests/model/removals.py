@@ -11,14 +11,14 @@ from scheduler.protocol.epochs import (
     Entry,
     LoopState,
     Position,
-    Step,
     Verb,
 )
-from tests.model import broker, creator, processor, rows, supervision
+from tests.model import broker, creator, processor, rows, steps, supervision
 from tests.model.breadth import Check
 from tests.model.checker import check
 from tests.model.moves import Actor, Move, Wrong
 from tests.model.state import Ask, Bounds, Budget, Journal, Name, State, Token
+from tests.model.steps import Step
 
 
 class Removal(rows.Removal[Bounds, Wrong]):
@@ -38,7 +38,7 @@ def the_first_of(first: Any, *_: Any) -> Any:
     return first
 
 
-begun, steps, adopted = epochs.begun, epochs.steps, epochs.adopted
+begun, adopted = epochs.begun, epochs.adopted
 ends, stays_ended = epochs.ends, epochs.stays_ended
 holds = processor.holds
 awaited, was_settled = epochs.awaited, epochs.was_settled
@@ -65,10 +65,6 @@ def _of_the_same_epoch(
         return beginning
     entry = beginning.entry._replace(epoch=latest.epoch, life=latest.life)
     return Beginning(entry, beginning.token._replace(epoch=latest.epoch))
-
-
-def _without_call(verb: Verb, token: Position | None) -> tuple[Step, ...]:
-    return tuple(each for each in steps(verb, token) if each is not Step.CALL)
 
 
 def _once(
@@ -195,20 +191,12 @@ OLD, NEW = Name(0), Name(1)
 
 REMOVALS = (
     Removal(
-        "R1, a pause",
+        "R1",
         "void tokens are run",
         epochs,
         {"is_void": always(False)},
         _bounds(*PAUSED),
         {Wrong.STOPPED, Wrong.OVERLAP},
-    ),
-    Removal(
-        "R1, a repair",
-        "void tokens are run",
-        epochs,
-        {"is_void": always(False)},
-        _bounds(repairs=1),
-        {Wrong.OVERLAP},
     ),
     Removal(
         "R1, learning",
@@ -444,19 +432,11 @@ REMOVALS = (
         {Wrong.OVERLAP},
     ),
     Removal(
-        "C, calling: pause",
+        "C, calling",
         "it returns without a roll call",
         epochs,
-        {"steps": _without_call},
+        {"CALLING": frozenset[Verb]()},
         _bounds(*PAUSED),
-        {Wrong.STOPPED},
-    ),
-    Removal(
-        "C, calling: gone",
-        "it returns without a roll call",
-        epochs,
-        {"steps": _without_call},
-        _bounds(*STARTED),
         {Wrong.STOPPED},
     ),
     Removal(
@@ -478,7 +458,7 @@ REMOVALS = (
     Removal(
         "P0, the roster",
         "who starts does not read it",
-        epochs,
+        steps,
         {"STARTING": (Step.SUBSCRIBE,)},
         _bounds(*PAUSED, outages=1),
         {Wrong.STOPPED, Wrong.OVERLAP},
@@ -486,7 +466,7 @@ REMOVALS = (
     Removal(
         "P0, its order",
         "who starts reads the roster, and then subscribes",
-        epochs,
+        steps,
         {"STARTING": (Step.READ, Step.SUBSCRIBE)},
         _bounds(*PAUSED, outages=1),
         {Wrong.STOPPED, Wrong.OVERLAP},
@@ -556,15 +536,7 @@ REMOVALS = (
         {Wrong.LOST},
     ),
     Removal(
-        "S1, a creator that died",
-        "no loop is lost",
-        supervision,
-        {"is_lost": always(False)},
-        _bounds(Verb.TRIGGER, deaths=1),
-        {Wrong.LOST},
-    ),
-    Removal(
-        "S1, a token lost",
+        "S1",
         "no loop is lost",
         supervision,
         {"is_lost": always(False)},
@@ -604,19 +576,11 @@ REMOVALS = (
         {Wrong.BACKWARDS, Wrong.RESETTLED},
     ),
     Removal(
-        "S2, a token doubled",
+        "S2",
         "no loop is doubled",
         epochs,
         {"is_doubled": always(False)},
         _bounds(doublings=1),
-        {Wrong.TWO_LINES},
-    ),
-    Removal(
-        "S2, a put unheard",
-        "no loop is doubled",
-        epochs,
-        {"is_doubled": always(False)},
-        _bounds(unheard=1, outages=1),
         {Wrong.TWO_LINES},
     ),
 )

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from scheduler.protocol import epochs
-from scheduler.protocol.epochs import Beginning, Entry, LoopState, Position, Step, Verb
+from scheduler.protocol.epochs import Beginning, Entry, LoopState, Position, Verb
+from tests.model.steps import Step, steps_of
 
 IN_AN_EARLIER_LIFE = 3
 """The progress that a loop had come to before it was started again."""
@@ -125,7 +125,7 @@ class Creator(NamedTuple):
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        return epochs.steps(self.verb, self.beginning.token)
+        return steps_of(self.verb, self.beginning.token)
 
     @property
     def pending(self) -> Token:

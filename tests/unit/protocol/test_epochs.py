@@ -6,7 +6,6 @@ from scheduler.protocol.epochs import (
     Entry,
     LoopState,
     Position,
-    Step,
     Verb,
     accepted,
     adopted,
@@ -16,7 +15,6 @@ from scheduler.protocol.epochs import (
     is_behind,
     is_doubled,
     stays_ended,
-    steps,
     unaware,
     was_settled,
 )
@@ -123,15 +121,6 @@ def test_epochs_are_numbered_by_the_time_but_always_onwards(
     assert beginning.entry == Entry(epoch, ACTIVE, life=epoch, asked=epoch)
     assert beginning.token is not None
     assert beginning.token.epoch == epoch
-
-
-@pytest.mark.parametrize("verb", list(Verb))
-@pytest.mark.parametrize("token", [None, FIRST, FIRST._replace(joined=True)])
-def test_a_creator_appends_before_it_puts_before_it_calls(verb: Verb, token: Position | None):
-    puts = () if token is None else (Step.PUT,)
-    puts = (Step.EXCHANGE, *puts) if token == FIRST else puts
-    calls = (Step.CALL,) if verb in (Verb.PAUSE, Verb.REMOVE) else ()
-    assert steps(verb, token) == (Step.APPEND, *puts, *calls)
 
 
 @pytest.mark.parametrize(
