@@ -54,7 +54,7 @@ SHOP = shop()
 
 
 @pytest.mark.parametrize(
-    ("queue_type", "fingerprint"), [("quorum", "0d23fef915da5915"), ("classic", "f40a9bb693a2bc0e")]
+    ("queue_type", "fingerprint"), [("quorum", "810cd05a53c5d40f"), ("classic", "a5197ef6d2d2bfe5")]
 )
 def test_what_is_declared_does_not_change_by_chance(queue_type: QueueType, fingerprint: str):
     """Queues that exist cannot get other arguments: whatever changes here needs a migration."""
