@@ -10,6 +10,7 @@ from tests.chaos.arena import raised
 from tests.chaos.faults import (
     DeleteTimer,
     Fault,
+    Freeze,
     HalfOpen,
     KillAtStep,
     KillBroker,
@@ -22,6 +23,7 @@ from tests.chaos.run import storm
 KINDS: tuple[type[Fault], ...] = (
     KillAtStep,
     KillOperator,
+    Freeze,
     HalfOpen,
     Rollout,
     KillBroker,
