@@ -243,9 +243,9 @@ class Census:
             is_long = put.rests or put.due_at_ms - put_ms >= LONG_MS
             if is_long and not put.first and not put.is_start:
                 self.long[loop] = message
-            if is_long:  # to be read once, at the next put
+            if is_long:  # stored now, as its row was just read; needed at the next put alone
                 self._puts.pop(loop, None)
-                self._keep(loop, put)  # now, as its row was just read
+                self._keep(loop, put)
             else:
                 self._remember(loop, put)
 

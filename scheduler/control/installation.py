@@ -168,8 +168,8 @@ class Installation:
             return None
 
     async def _last_message(self) -> Message | None:
-        # RabbitMQ 3.10 ends the connection (INTERNAL_ERROR) of whoever looks into a queue that
-        # another seed has just declared. Nothing was taken, so it is looked into once more.
+        # RabbitMQ 3.10 may close a connection (INTERNAL_ERROR) over which a queue is read that
+        # another seed has just declared. A look takes nothing, so look once more.
         with suppress(Unconfirmed):
             return await look_into(self._broker, self._names.imprint, LOOKS)
         return await look_into(self._broker, self._names.imprint, LOOKS)

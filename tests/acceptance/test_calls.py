@@ -228,7 +228,7 @@ def test_one_interrupt_is_enough(node: PrivateNode, on_node: CommandLine) -> Non
     node.freeze()
     try:
         with on_node.terminal("status", "--timeout", "5m") as terminal:
-            time.sleep(1)
+            time.sleep(3)  # as a rule, it has connected by then
             terminal.interrupt()  # or this test times out
             assert terminal.end().code != 0
     finally:
