@@ -99,7 +99,7 @@ class Spans:
         self._sum += seconds
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """Return how many were at most so long, for each bound; and their sum."""
+        """Return the number of values up to each bound, and the sum of all."""
         names = (*map(str, map(float, self._bounds)), "+Inf")
         return list(zip(names, accumulate(self._counts), strict=True)), self._sum
 

@@ -258,7 +258,7 @@ class Broker(Protocol):
         Needs only the right to read the stream. Nothing is written (statement 7).
 
         Args:
-            since: skip messages from before this moment, by the broker's clock, but for some that
+            since: skip messages from before this moment, by the broker's clock, except some that
                 came shortly before; or begin at this offset. A shorter stream was recreated, and is
                 read from its first message on. None: all of it.
             timeout: for the whole read, including the caller's work between messages; None: none.

@@ -368,8 +368,8 @@ def failed_restore(
     reference, which = _selection(reference, messages, everything, task, reason)
     app = ready_app(reference)
 
-    def restore(failed: FailedQueues, _: None, which: Selection, **tell: Any) -> Awaitable[int]:
-        return failed.restore(which, **tell)
+    def restore(failed: FailedQueues, _: None, which: Selection, **on_each: Any) -> Awaitable[int]:
+        return failed.restore(which, **on_each)
 
     return _do("restored", app, which, restore, in_trash=True)
 
@@ -434,7 +434,7 @@ def _do(
     """Run an operation on messages, and report its effect, even if it is interrupted."""
     not_found, ids, error = set(which.ids or ()), list[str](), None
 
-    def tell(parked: ParkedMessage) -> None:
+    def on_each(parked: ParkedMessage) -> None:
         ids.append(parked.id)
         work.advance()
         not_found.difference_update([name for name in not_found if parked.id.startswith(name)])
@@ -448,7 +448,7 @@ def _do(
             work.expect(len(whole.ids))
         elif whole == EVERYTHING:  # else unknown without reading each
             work.expect(await failed.count(tasks))
-        await verb(failed, tasks, whole, tell=tell)
+        await verb(failed, tasks, whole, on_each=on_each)
 
     try:
         with Work(done, counted=True) as work:

@@ -324,7 +324,7 @@ async def _work(ours: Processor, span: timedelta | None) -> int:
 
 
 def _end_despite(left: int) -> None:
-    """End the process, though so many threads and asyncio tasks have not ended."""
+    """End the process even if threads and asyncio tasks are left."""
     if left:
         sys.stdout.flush()
         os._exit(0)

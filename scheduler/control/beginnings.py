@@ -62,7 +62,7 @@ class Intent:
         reason: why the loop is paused or gone; None: as before.
         brand_new: no older token of this loop exists, so no processor needs to be asked.
         paused: start the loop paused.
-        is_told: record it in the journal, and have all processors confirm a pause or an end.
+        recorded: record it in the journal, and have all processors confirm a pause or an end.
         checkpoint: the loop's progress, if known; None: as noted before.
         did: the reported effect; None: that of the verb.
     """
@@ -74,7 +74,7 @@ class Intent:
     reason: str | None = None
     brand_new: bool = False
     paused: bool = False
-    is_told: bool = True
+    recorded: bool = True
     checkpoint: Checkpoint | None = None
     did: Effect | None = None
 
@@ -294,8 +294,8 @@ class Beginnings:
         self, wanted: Intent, listed: RosterEntry, token: Token, past_journal: Collection[LoopId]
     ) -> None:
         if not listed.is_active:
-            if wanted.is_told:  # it has no token: the journal gets a record of the operation
-                await self._timers.tell(replace(token, state=State.PAUSED))
+            if wanted.recorded:  # it has no token: the journal gets a record of the operation
+                await self._timers.record(replace(token, state=State.PAUSED))
             return
         put = self._timers.put_now if token.first else self._timers.put
         if listed.loop in past_journal:
@@ -314,7 +314,7 @@ class Beginnings:
         called = [
             each.loop.id
             for each in wanted
-            if each.is_told and (each.verb in CALLING or each.loop.id.is_whole)
+            if each.recorded and (each.verb in CALLING or each.loop.id.is_whole)
         ]
         silent, now_silent = dict[LoopId, Sequence[str]](), dict[LoopId, Sequence[str]]()
         epochs = {name: entries[loop].epoch for loop in called for name in entries[loop].names}

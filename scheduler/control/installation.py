@@ -253,18 +253,18 @@ class Installation:
         return len(await self.absent(queues)) < len(queues)
 
     async def leave_imprint(
-        self, before: Imprint | None = None, *, being_made_anew: Collection[str] = ()
+        self, before: Imprint | None = None, *, being_migrated: Collection[str] = ()
     ) -> None:
         """Replace the imprint by that of this app, confirmed.
 
         Args:
             before: the previous imprint, with the tasks that are gone.
-            being_made_anew: queues that are not migrated yet.
+            being_migrated: queues that are not migrated yet.
         """
         names = self._names
         kept, others = {names.journal, *self._of_tasks}, await self._seeded_of_others(before)
         queues = {names.processor_queue(task): others[task] for task in others} | {
-            queue.name: {} if queue.name in being_made_anew else dict(queue.arguments)
+            queue.name: {} if queue.name in being_migrated else dict(queue.arguments)
             for queue in self._app.topology().queues
             if queue.name in kept
         }
@@ -273,8 +273,8 @@ class Installation:
             old = self._names.processor_queues(task, max(shards, *self._numbers(before, task), 1))
             there = len(await self.absent(old[shards:])) < len(old[shards:])
             numbers[task] = (len(old), shards) if there else (shards,)
-        told = {task: each for task, each in numbers.items() if each != (1,)}
-        await self._leave(Imprint(self._app.module, queues, told))
+        sharded = {task: each for task, each in numbers.items() if each != (1,)}
+        await self._leave(Imprint(self._app.module, queues, sharded))
 
     async def _leave(self, imprint: Imprint) -> None:
         body = compact_json(_IMPRINT.dump_python(imprint))
@@ -518,7 +518,7 @@ class Installation:
                 )
         await self._broker.declare(wanted.only({self._names.imprint}))
         before = await self.imprint()
-        await self.leave_imprint(before, being_made_anew=misfits)
+        await self.leave_imprint(before, being_migrated=misfits)
         for queue in misfits:
             await self._clear_away(queue, wanted.only({queue}))
         for queue, task in self._of_tasks.items():

@@ -36,7 +36,7 @@ def user_here() -> str:
 
 def operator_here() -> str:
     """Return the user of this program, and the machine."""
-    return f"{user_here() or 'somebody'}@{socket.gethostname()}"
+    return f"{user_here() or 'unknown'}@{socket.gethostname()}"
 
 
 def actor(program: str) -> str:

@@ -217,7 +217,9 @@ class Seeding:
             pauses = filter(None, map(listing.pause_of, whole.task.aliases))
             if (pause := next(pauses, None)) is None or not (listed is None or listed.is_gone):
                 return Report(whole, Effect.UNCHANGED)
-            return Intent(Verb.SEED, whole, listed, reason=pause.reason, paused=True, is_told=False)
+            return Intent(
+                Verb.SEED, whole, listed, reason=pause.reason, paused=True, recorded=False
+            )
 
         renamed = [whole_of(task) for task in self._app.tasks.values() if task.aliases]
         await self.beginnings.act(renamed, decide)

@@ -89,10 +89,10 @@ LONGEST_ROUND = SUPERVISION_TIMEOUT - timedelta(seconds=10)
 
 ROUNDS_AFTER_RECONNECT_S = (0.5, 3.0, 7.0, 12.0, 20.0)
 UNSETTLED = 30 * SECOND
-"""For so long after a reconnect, overdue tokens count as lost sooner."""
+"""The time after a reconnect in which overdue tokens count as lost sooner."""
 SHORT_TOLERANCE = SECOND
 LONGEST_DRAINING = timedelta(minutes=2)
-"""After so long, a loop is repaired even if its timer is behind."""
+"""The time after which a loop is repaired even if its timer is behind."""
 JUST_BEGUN = timedelta(seconds=1.5)
 
 ADVICE = {
@@ -189,7 +189,7 @@ class Supervisor:
             await self._read_on()
             lost = [each for each in lost if self._census.put_of_entry(each.listed) == each.put]
         lateness = await self.timer_watch.of_tokens() if lost else IN_TIME
-        if lateness.is_draining:  # so many are due at once that the broker is behind
+        if lateness.is_draining:  # the broker is behind, as many are due at once
             lost = [each for each in lost if self._clock.now() - each.due_at > LONGEST_DRAINING]
         late = [each.loop.id for each in overdue if places[each.loop.id] is not Where.RUNNING]
         tally = tally_of(self._listing, late, list(self._census.doubled))

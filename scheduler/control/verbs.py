@@ -368,13 +368,13 @@ class Endings:
             return None
         loop = as_entered(_loop_of(end), listed)
         if was_only:
-            return Intent(Verb.REMOVE, loop, listed, reason=DONE, is_told=False)
+            return Intent(Verb.REMOVE, loop, listed, reason=DONE, recorded=False)
         return Intent(
             Verb.PAUSE,
             loop,
             listed,
             reason=end.reason or "",
-            is_told=False,
+            recorded=False,
             checkpoint=checkpoint_of(end, self.namespace, moment_of(LATEST_MS)),
         )
 

@@ -29,7 +29,7 @@ from scheduler.errors import (
 from scheduler.program import Program
 from scheduler.protocol.messages import one_line
 from scheduler.queues.concurrency import AT_ONCE, side_by_side
-from scheduler.queues.failed import FailedQueues, ParkedMessage, Selection, Tell
+from scheduler.queues.failed import FailedQueues, OnEach, ParkedMessage, Selection
 from scheduler.queues.outbox import Outbox
 from scheduler.spelling import counted, listed
 from scheduler.tasks.loops import Loop
@@ -454,8 +454,8 @@ def _restore(site: Site, form: Form) -> RequestedAction:
     if not (deletion := form.text("deletion")):
         raise UsageError("No deletion was named.")
 
-    def restore(failed: FailedQueues, *_: object, tell: Tell) -> Awaitable[int]:
-        return failed.restore(Selection(deletion=deletion), tell=tell)
+    def restore(failed: FailedQueues, *_: object, on_each: OnEach) -> Awaitable[int]:
+        return failed.restore(Selection(deletion=deletion), on_each=on_each)
 
     gone = "The messages are not in the trash any more: it keeps them for a day."
     work = _on_parked(site, form, ShownMessages(), restore, "restored", gone)
@@ -487,7 +487,7 @@ def _on_parked(
     tasks = [which.task] if which.task in site.app.tasks else [*site.app.tasks]
 
     async def work(operation: Operation) -> None:
-        def tell(parked: ParkedMessage) -> None:
+        def on_each(parked: ParkedMessage) -> None:
             operation.add_line(f"{done} {parked.id}")
             operation.check()
 
@@ -495,7 +495,7 @@ def _on_parked(
             operation.expect(int(count))
         try:
             async with site.watch.taking():
-                await verb(site.program.failed, tasks, which, tell=tell)
+                await verb(site.program.failed, tasks, which, on_each=on_each)
         finally:
             with suppress(BrokerError):  # the page shows older data then
                 for task in [*site.watch.looks]:
@@ -534,12 +534,14 @@ def _acknowledge(site: Site, form: Form) -> RequestedAction:
     if (known := failure.acknowledged) is not None:
         raise UsageError(f"{known.by} has acknowledged this already.")
     now = site.clock.now()
-    told = Acknowledgement(task, kind, form.visitor.name, now, one_line(form.text("reason")))
+    acknowledgement = Acknowledgement(
+        task, kind, form.visitor.name, now, one_line(form.text("reason"))
+    )
 
     async def work(operation: Operation) -> None:
-        await site.acknowledge(told)
+        await site.acknowledge(acknowledgement)
         operation.add_line(f"{task}: acknowledged, until the next success")
-        operation.undo = "unacknowledge", {"task": task, "kind": kind, "by": told.by}
+        operation.undo = "unacknowledge", {"task": task, "kind": kind, "by": acknowledgement.by}
 
     return RequestedAction(f"acknowledge the failures of {task}", work)
 

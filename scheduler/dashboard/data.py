@@ -79,8 +79,8 @@ class PageData:
             case Message():
                 return None
             case OperationRecord():
-                told = {each.name: getattr(value, each.name) for each in fields(OperationRecord)}
-                return self.plain(told | {"state": value.state})
+                values = {each.name: getattr(value, each.name) for each in fields(OperationRecord)}
+                return self.plain(values | {"state": value.state})
             case Mapping():
                 items = cast("Mapping[Any, Any]", value).items()
                 return {str(name): self.plain(each) for name, each in items}

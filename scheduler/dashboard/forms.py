@@ -80,7 +80,7 @@ class Filter:
 
     Attributes:
         q: words in names.
-        state: of loops; "failing" is one, whatever their state is besides.
+        state: of loops; "failing" matches loops in any state.
         by: "task": in groups; "loop": one by one; empty: in groups if there are many.
     """
 
@@ -136,7 +136,7 @@ class Filter:
         return chosen
 
     def groups(self, total: int) -> bool:
-        """Return whether so many loops are shown by task."""
+        """Return whether the list groups this many loops by task."""
         is_plain = self.is_all and self.sort in {"name", *TASK_SORTS}
         return self.by == "task" or (not self.by and is_plain and total > GROUPED_FROM)
 

@@ -189,14 +189,14 @@ class DashboardOperations:
     def hear(self, record: Message) -> None:
         """Note the record of an operation in another process, or stop one of this process."""
         try:
-            told = NEWS.validate_json(record.body)
+            news = NEWS.validate_json(record.body)
         except ValidationError:
             return  # of another version
-        if (operation := told.operation) is not None and operation.id not in self._tasks:
+        if (operation := news.operation) is not None and operation.id not in self._tasks:
             known = self._known.get(operation.id)
             if known is None or _moment(known) < _moment(operation):
                 self._note(operation)
-        if isinstance(stopped := self._known.get(told.stop), Operation):
+        if isinstance(stopped := self._known.get(news.stop), Operation):
             stopped.stopping.set()
         self._heard.set()
         self._heard = asyncio.Event()
@@ -293,8 +293,8 @@ def is_operation(message: Message) -> bool:
     return message.type == RECORD_TYPE
 
 
-def _record(told: OperationNews) -> Message:
-    return Message(NEWS.dump_json(told), content_type="application/json", type=RECORD_TYPE)
+def _record(news: OperationNews) -> Message:
+    return Message(NEWS.dump_json(news), content_type="application/json", type=RECORD_TYPE)
 
 
 def _moment(operation: OperationRecord) -> datetime:

@@ -476,8 +476,8 @@ def processors(site: Site, _: Query) -> Context:
 def running(site: Site, _: Query) -> Context:
     due = [each for each in site.judged.standings if each.state is Where.RUNNING]
     due.sort(key=lambda each: each.loop.due_at or site.clock.now())
-    told = site.watch.running
-    reported = [*told[1].runs] if told else []
+    answered = site.watch.running
+    reported = [*answered[1].runs] if answered else []
     now, loops = site.clock.now(), site.picture.loops
     runs = [
         (run, _usual(loops.get(LoopId(run.task, run.key))) if run.loop else None)
@@ -486,19 +486,19 @@ def running(site: Site, _: Query) -> Context:
     ]
     runs.sort(key=lambda item: item[0].started_at + 2 * (item[1] or item[0].deadline - now))
     ids = {run.id for run, _ in runs}
-    not_told = [each for each in due if _run_of(each.loop) not in ids]
+    unreported = [each for each in due if _run_of(each.loop) not in ids]
     return {
-        "running": told,
+        "running": answered,
         "refusal": site.watch.refusal,
         "stacks": site.operations.stacks,
         "runs": runs,
         "ended": len(reported) - len(runs),
         "due": len(due),
-        "not_told": [
+        "unreported": [
             (each, _usual(each.loop), site.app.tasks.get(each.loop.id.task))
-            for each in not_told[:MOST_DUE]
+            for each in unreported[:MOST_DUE]
         ],
-        "more": len(not_told[MOST_DUE:]),
+        "more": len(unreported[MOST_DUE:]),
     }
 
 

@@ -263,19 +263,21 @@ class Picture:
             self._hear_of(loop, token, entry)
         return entry.at if entry else None
 
-    def _acknowledge(self, told: Acknowledgement) -> None:
+    def _acknowledge(self, acknowledgement: Acknowledgement) -> None:
         """Note an acknowledgement, unless a later one is known."""
-        known = self.acknowledged.get(told.failure)
-        if known is not None and told.rank <= known.rank:
+        known = self.acknowledged.get(acknowledgement.failure)
+        if known is not None and acknowledgement.rank <= known.rank:
             return
-        self.acknowledged[told.failure] = told
+        self.acknowledged[acknowledgement.failure] = acknowledgement
         if len(self.acknowledged) > GROUPS_KEPT:
             ranks = {key: each.rank for key, each in self.acknowledged.items()}
             del self.acknowledged[min(ranks, key=lambda key: ranks[key])]
         self.version += 1
-        if known is None or known.at != told.at:
-            entry = JournalEntry(told.at, told.task, ACKNOWLEDGED, seq=None, attempt=None)
-            self._note(replace(entry, note=told.note, by=told.by), None)
+        if known is None or known.at != acknowledgement.at:
+            entry = JournalEntry(
+                acknowledgement.at, acknowledgement.task, ACKNOWLEDGED, seq=None, attempt=None
+            )
+            self._note(replace(entry, note=acknowledgement.note, by=acknowledgement.by), None)
 
     def _hear_of_starts(self, record: Message) -> datetime | None:
         at = None

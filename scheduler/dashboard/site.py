@@ -142,9 +142,9 @@ class Site:
             timeout=RECORD_WITHIN,
         )
 
-    async def acknowledge(self, told: Acknowledgement) -> None:
+    async def acknowledge(self, acknowledgement: Acknowledgement) -> None:
         """Record an acknowledgement, or its withdrawal, for all processes."""
-        record = told.record
+        record = acknowledgement.record
         await self._record(record)
         self.picture.hear(record)
 

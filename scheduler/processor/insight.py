@@ -18,7 +18,7 @@ RETURNED = "returned"
 
 
 class Insight:
-    """Report the runs of a processor, but for the scheduler's own."""
+    """Report the runs of a processor, except those of built-in tasks."""
 
     def __init__(self, executions: Executions) -> None:
         self._executions = executions
@@ -26,7 +26,7 @@ class Insight:
     async def describe(self, processor: str, stack_of: str | None) -> Sequence[RunningRun]:
         """Return the runs of a processor of this name, and the stack of one of them."""
         return await asyncio.gather(
-            *(_told(each, processor, each.id == stack_of) for each in self._going_on())
+            *(_described(each, processor, each.id == stack_of) for each in self._going_on())
         )
 
     def cancel(self, run: str, demand: Demand, ended: Callable[[str], None]) -> bool:
@@ -52,7 +52,7 @@ def _ending_of(run: Run) -> str:
     return LOST if settlement.ending is None else settlement.ending.value
 
 
-async def _told(execution: Execution, processor: str, with_stack: bool) -> RunningRun:
+async def _described(execution: Execution, processor: str, with_stack: bool) -> RunningRun:
     run, progress, stack = execution.run, execution.progress, None
     if execution.child is not None:
         progress, stack = await _asked(execution.child, progress)

@@ -141,7 +141,7 @@ class Knowledge:
             case ConnectionLost() | ConsumerInterrupted():
                 self._interrupt()
             case Connected() | ConsumerResumed():
-                self._start_anew()
+                self._restart()
             case _:
                 pass
 
@@ -160,7 +160,7 @@ class Knowledge:
         if self._catching_up is not None:
             self._catching_up.cancel()
 
-    def _start_anew(self) -> None:
+    def _restart(self) -> None:
         self._interrupt()
         if not self._is_open:
             return  # it has not begun yet

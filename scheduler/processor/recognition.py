@@ -159,7 +159,7 @@ class Recognition:
             await self.rest(delivery, token)
         else:
             # After a void run only the journal needs to know the loop's progress.
-            put = self.space.timers.tell if self.turns.is_void(token) else self.space.timers.put
+            put = self.space.timers.record if self.turns.is_void(token) else self.space.timers.put
             await self.publisher.insist(
                 delivery,
                 lambda: put(token, timeout=AS_LONG_AS_IT_TAKES),
@@ -171,7 +171,7 @@ class Recognition:
     async def rest(self, delivery: Delivery, token: Token) -> None:
         """Publish an end of a loop: to the journal, then to the roster."""
         await self.publisher.insist(
-            delivery, lambda: self.space.timers.tell(token, timeout=AS_LONG_AS_IT_TAKES)
+            delivery, lambda: self.space.timers.record(token, timeout=AS_LONG_AS_IT_TAKES)
         )
         await self._enter(delivery, token)
 

@@ -97,7 +97,7 @@ class Run:
         """Return when its wait is over, by the clock of this processor.
 
         A call that came before it was sent has a sender whose clock is ahead: then the wait in the
-        broker counts, but for the lead.
+        broker counts, less the lead.
         """
         subject, received_at = self.subject, self.received_at
         if isinstance(subject, Token):

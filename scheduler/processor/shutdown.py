@@ -43,11 +43,11 @@ class Shutdown:
         self.begin()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait so long, or until step 1."""
+        """Wait for some seconds, or until step 1."""
         await asyncio.wait([self.begun], timeout=seconds)
 
     async def pause(self, delivery: Delivery, seconds: float) -> None:
-        """Wait so long, or until step 1, or the delivery is lost."""
+        """Wait for some seconds, or until step 1, or until the delivery is lost."""
         ends = [delivery.lost, self.begun]
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 

@@ -152,7 +152,7 @@ class Verification:
             loop,
             since=since,
             is_near=since is not None and self._clock.now() - since <= NEAR,
-            tell=lambda reason: self._emit(TokenDelayed(delivery.routing_key, reason)),
+            on_delay=lambda reason: self._emit(TokenDelayed(delivery.routing_key, reason)),
         )
 
     def _is_void(self, token: Token) -> bool:

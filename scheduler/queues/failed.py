@@ -207,7 +207,7 @@ def is_record(message: Message) -> bool:
 
 
 def lightened(message: Message, excess: int) -> Message:
-    """Remove the largest headers of a message, about so many bytes of them; a header names them.
+    """Remove the largest headers of a message, about `excess` bytes; a header names them.
 
     Foreign headers are removed first.
 
@@ -290,7 +290,7 @@ def kind_of(error: str) -> str:
 
 EVERYTHING = Selection()
 
-Tell = Callable[[ParkedMessage], None]
+OnEach = Callable[[ParkedMessage], None]
 Check = Callable[[str, Mapping[str, Any]], None]
 
 
@@ -417,7 +417,7 @@ class FailedQueues:
         args: Mapping[str, Any] | None = None,
         to: str | None = None,
         check: Check = lambda task, args: None,
-        tell: Tell = lambda parked: None,
+        on_each: OnEach = lambda parked: None,
     ) -> int:
         """Replay parked messages to their tasks; return their number.
 
@@ -430,7 +430,7 @@ class FailedQueues:
             to: the task for calls; None: their own.
             check: called with the task and these, before any is replayed; raises if something is
             wrong.
-            tell: called with each after its replay.
+            on_each: called with each after its replay.
 
         Raises:
             NotAllSeen: some messages could not be read.
@@ -443,7 +443,7 @@ class FailedQueues:
             await self._send_back(parked, body, to)
 
         pacer = Pacer(rate) if rate else None
-        return await self._take(tasks, which, send_back, tell, pacer)
+        return await self._take(tasks, which, send_back, on_each, pacer)
 
     async def purge(
         self,
@@ -451,7 +451,7 @@ class FailedQueues:
         which: Selection,
         *,
         deletion: str = "",
-        tell: Tell = lambda parked: None,
+        on_each: OnEach = lambda parked: None,
     ) -> int:
         """Delete parked messages; return their number. The trash keeps them for a day.
 
@@ -459,7 +459,7 @@ class FailedQueues:
 
         Args:
             deletion: names this deletion, to restore what it has deleted.
-            tell: called with each after its deletion.
+            on_each: called with each after its deletion.
 
         Raises:
             NotAllSeen: some messages could not be read.
@@ -469,15 +469,15 @@ class FailedQueues:
             message = _trashed(parked, deletion)
             await self._publish(message, self.names.failed, TRASH_KEY, DEFAULT_TIMEOUT)
 
-        return await self._take(tasks, which, discard, tell)
+        return await self._take(tasks, which, discard, on_each)
 
-    async def restore(self, which: Selection, *, tell: Tell = lambda parked: None) -> int:
+    async def restore(self, which: Selection, *, on_each: OnEach = lambda parked: None) -> int:
         """Park deleted messages again, as they were; return their number.
 
         Each is published and confirmed before it is removed from the trash.
 
         Args:
-            tell: called with each after its return.
+            on_each: called with each after its return.
 
         Raises:
             NotAllSeen: some messages could not be read.
@@ -490,14 +490,14 @@ class FailedQueues:
             message = replace(parked.message, headers=own_headers(headers), expiration=None)
             await self._publish(message, self.names.failed, key, DEFAULT_TIMEOUT)
 
-        return await self._take(None, which, park_again, tell)
+        return await self._take(None, which, park_again, on_each)
 
     async def _take(
         self,
         tasks: Iterable[str] | None,
         which: Selection,
         use: Callable[[ParkedMessage], Awaitable[None]],
-        tell: Tell,
+        on_each: OnEach,
         pacer: Pacer | None = None,
     ) -> int:
         """Use the selected messages, and remove each; return their number."""
@@ -509,7 +509,7 @@ class FailedQueues:
                         await use(parked)
                         await delivery.ack()
                         count += 1
-                        tell(parked)
+                        on_each(parked)
         return count
 
     async def _in_turn(

@@ -204,7 +204,12 @@ class Journal:
                         yield entry
 
     async def heard_of(
-        self, loop: LoopId, *, since: datetime | None, is_near: bool, tell: Callable[[str], object]
+        self,
+        loop: LoopId,
+        *,
+        since: datetime | None,
+        is_near: bool,
+        on_delay: Callable[[str], object],
     ) -> LoopRecord:
         """Return the puts of a loop, however long that takes; concurrent callers share a reading.
 
@@ -212,9 +217,9 @@ class Journal:
 
         Args:
             is_near: whether the reading is short: it does not wait for those from far back.
-            tell: called with the reason, whenever the reading takes long.
+            on_delay: called with the reason, whenever the reading takes long.
         """
-        return (await (self._near if is_near else self._far).ask((loop, since, tell)))[loop]
+        return (await (self._near if is_near else self._far).ask((loop, since, on_delay)))[loop]
 
     async def _heard_however_long(
         self, asked: list[tuple[LoopId, datetime | None, Callable[[str], object]]]
@@ -228,8 +233,8 @@ class Journal:
                 return heard
             except StreamTooLong as error:
                 part = part if error.reached is None else error.reached
-                for _, _, tell in asked:
-                    tell(f"{error} Reading continues.")
+                for _, _, on_delay in asked:
+                    on_delay(f"{error} Reading continues.")
 
     async def hear(
         self,

@@ -196,7 +196,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
 
     def enter(self, listed: RosterEntry) -> bool:
         """Enter the next entry of the stream, if it is accepted; return whether it is."""
-        latest = self._told(listed.before)
+        latest = self._current(listed.before)
         is_accepted = accepted(listed.entry, None if latest is None else latest.entry)
         if listed.before != listed.loop:
             return is_accepted and self._rename(listed, latest or listed)
@@ -229,7 +229,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
             return None
         if loop.is_whole or "renames" in part:
             return None
-        if self.is_told(loop, offset) or self.table.known(loop) is not None:
+        if self.is_covered(loop, offset) or self.table.known(loop) is not None:
             return None
         self.table.write([row])
         self._epochs.pop(loop, None)
@@ -250,7 +250,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
             loop, checkpoint = LoopId(part["task"], part["key"]), part["checkpoint"]
             if "renames" in part or not all(type(name) is str for name in loop):
                 return False
-            if (entry := self.table.told_entry(loop)) is None:
+            if (entry := self.table.current_entry(loop)) is None:
                 return False
             latest = parsed_json(entry)
             if any(part.get(name) != latest.get(name) for name in ("epoch", "life", "by")):
@@ -298,12 +298,12 @@ class Listing(Mapping[LoopId, RosterEntry]):
         checkpoint = {"headers": dict(token.trace), "body": body, "until_ms": until_ms}
         return {**latest, "checkpoint": checkpoint}
 
-    def _told(self, loop: LoopId) -> RosterEntry | None:
+    def _current(self, loop: LoopId) -> RosterEntry | None:
         return None if self.is_inherited(loop) else self.get(loop)
 
     def _rename(self, listed: RosterEntry, before: RosterEntry) -> bool:
         """Replace one loop by another, unless the old one is there itself."""
-        there = self._told(listed.loop)
+        there = self._current(listed.loop)
         if there is not None and not (there.is_gone and there.epoch < listed.epoch):
             return False
         gone = listed.entry._replace(state=LoopState.GONE)
@@ -344,9 +344,9 @@ class Listing(Mapping[LoopId, RosterEntry]):
         for number in range(shares):
             counts.update(self.table.counts(number, shares))
             await asyncio.sleep(0)
-        self._count_anew(counts)
+        self._recount(counts)
 
-    def _count_anew(self, counts: Mapping[tuple[str, LoopState], int]) -> None:
+    def _recount(self, counts: Mapping[tuple[str, LoopState], int]) -> None:
         self._decoded.clear()
         self._epochs.clear()
         self._count = sum(counts.values())
@@ -365,7 +365,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
         of_task = self.counts[task]
         return of_task.total() - of_task[LoopState.GONE]
 
-    def is_told(self, loop: LoopId, offset: int) -> bool:
+    def is_covered(self, loop: LoopId, offset: int) -> bool:
         """Return whether a snapshot covers a loop's entry in a message of the stream."""
         shares = self._shares
         return bool(shares) and offset <= shares[share_of(loop, len(shares))]
@@ -374,18 +374,18 @@ class Listing(Mapping[LoopId, RosterEntry]):
         """Return whether only an earlier stream had a loop: its next first entry replaces it."""
         return self.table.is_inherited(loop)
 
-    def begin_anew(self) -> None:
+    def inherit_all(self) -> None:
         """Mark all entries as inherited: the stream was recreated, or entries are missing."""
         self.table.inherit_all()
         self.streams += 1
         self.reached, self._shares = None, ()
-        self._count_anew(self.table.counts())
+        self._recount(self.table.counts())
 
     def clear(self) -> None:
         """Remove all entries; keep the epochs that were learned."""
         self.table.clear()
         self.scope = None
-        self.begin_anew()
+        self.inherit_all()
 
     def forget(self, before: datetime) -> None:
         """Forget the loops that were gone before a moment. Their tokens stay void.
@@ -428,7 +428,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
         return sorted(there, key=lambda listed: (listed.entry.life, listed.loop))
 
     def some(self, most: int) -> Iterator[RosterEntry]:
-        """Yield loops that are not gone, at most so many; those of the code first."""
+        """Yield up to `most` loops that are not gone; those of the code first."""
         tasks = list(self.counts)
         loops = self.table.others(tasks)[:most]
         loops += self.table.keyed(tasks, "*", None, most=most - len(loops))

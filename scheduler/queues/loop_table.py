@@ -137,7 +137,7 @@ class LoopTable:
         """Return the entry of a loop; None: there is none."""
         return self._value("entry", loop)
 
-    def told_entry(self, loop: LoopId) -> str | None:
+    def current_entry(self, loop: LoopId) -> str | None:
         """Return the entry of a loop; None: there is none, or only an earlier stream had it."""
         return self._value("CASE inherited WHEN 0 THEN entry END", loop)
 
@@ -178,7 +178,7 @@ class LoopTable:
         return self._loops(condition, _hash_of(key), key, *NO_KEYS, LoopState.GONE, most)
 
     def others(self, tasks: Collection[str]) -> list[LoopId]:
-        """Return the loops that are not gone, but for the keyed ones of these tasks."""
+        """Return the loops that are not gone, except the keyed ones of these tasks."""
         names = ", ".join("?" * len(tasks))
         condition = f"(task NOT IN ({names}) OR key = '') AND key != ? AND state != ?"
         return self._loops(condition, *tasks, WHOLE, LoopState.GONE)
@@ -212,7 +212,7 @@ class LoopTable:
         return {(task, LoopState(state)): count for task, state, count in found}
 
     def share(self, number: int, shares: int) -> list[bytes]:
-        """Return the rows of one share of the loops, but for their puts, as lines: the columns,
+        """Return the rows of one share of the loops, except their puts, as lines: the columns,
         with tabs between them.
 
         Args:
@@ -307,7 +307,7 @@ class Scope:
     """Name the loops of some shares.
 
     Attributes:
-        numbers: of these shares.
+        numbers: those of the shares.
         shares: how many there are.
     """
 
@@ -315,13 +315,11 @@ class Scope:
     shares: int
 
     @classmethod
-    def of(cls, loops: Iterable[LoopId], shares: int, *, besides: int) -> "Scope":
-        """Return the shares of loops, those of the entries that pause whole tasks, and so many
-        other ones.
-        """
+    def of(cls, loops: Iterable[LoopId], shares: int, *, extra: int) -> "Scope":
+        """Return the shares of loops, of the pauses of whole tasks, and some extra ones."""
         looked_at = (*loops, LoopId("", WHOLE))
         numbers = {share_of(loop, shares) for loop in looked_at}
-        return cls(frozenset(numbers | set(range(min(besides, shares)))), shares)
+        return cls(frozenset(numbers | set(range(min(extra, shares)))), shares)
 
     def __contains__(self, loop: LoopId) -> bool:
         return share_of(loop, self.shares) in self.numbers

@@ -69,8 +69,8 @@ class Attendance:
                 del self._last_answered[next(iter(self._last_answered))]
 
     def missing(self, answered: Collection[str], many: int) -> list[str]:
-        """Return so many processors that have not answered now, and did so last; more if they are
-        equal.
+        """Return the `many` processors that answered most recently, but not now; more if some
+        answered at the same time.
         """
         others = {name: at for name, at in self._last_answered.items() if name not in answered}
         latest = sorted(others.values(), reverse=True)[:many]
@@ -480,9 +480,9 @@ class RollCall:
         for loop, epoch in loops.items():
             hands.learn(loop, epoch)
         if self.present:  # else the caller does not expect it
-            self.answer(ANSWER, message.correlation_id or "", self._told(hands, loops))
+            self.answer(ANSWER, message.correlation_id or "", self._answered(hands, loops))
 
-    async def _told(self, hands: Hands, loops: Mapping[LoopId, int]) -> Mapping[str, Any]:
+    async def _answered(self, hands: Hands, loops: Mapping[LoopId, int]) -> Mapping[str, Any]:
         later = {loop: hands.known(loop) for loop in loops}
         return {
             "version": self._about.version,

@@ -51,7 +51,7 @@ REMEMBERED = timedelta(days=1)  # more than the clocks of machines differ
 AT_ONCE = 16  # messages that are on their way
 IN_A_SHARE = 2_000  # loops, read at one time for a snapshot
 FEW_SHARES = 5
-"""For some loops, at most one share of so many is read, else all of them."""
+"""For some loops, at most one in this many shares is read; for more, all shares."""
 
 
 T = TypeVar("T")
@@ -207,7 +207,7 @@ class Roster:
             loops.update(only or ())
             is_for_all = is_for_all or only is None
         try:
-            await self._read_on_or_anew(read_from, None if is_for_all else loops)
+            await self._continue_or_reread(read_from, None if is_for_all else loops)
         except QueueNotFound as error:
             raise QueueNotFound(
                 f"The queue {self._names.roster!r} does not exist: run `scheduler seed` first."
@@ -256,7 +256,9 @@ class Roster:
             return listing.reached is not None
         return only is not None and all(map(listing.is_for, only))
 
-    async def _read_on_or_anew(self, read_from: ReadFrom, only: Collection[LoopId] | None) -> None:
+    async def _continue_or_reread(
+        self, read_from: ReadFrom, only: Collection[LoopId] | None
+    ) -> None:
         """Read on from the last position, or the last snapshot; or all of it."""
         if self.listing.scope is not None and not self.was_read_for(only):
             self.listing = Listing()  # others may be looking at the one before
@@ -266,7 +268,7 @@ class Roster:
         for following in self._followed:  # without it, the place of new entries is unknown
             following.is_on = False
         if self.inherits:
-            listing.begin_anew()
+            listing.inherit_all()
         else:
             listing.clear()
         self._since_snapshot = 0
@@ -278,9 +280,9 @@ class Roster:
             if start is not None and await self._enter_all(read_from(start), start):
                 return
             if listing.scope is not None:
-                await self._read_on_or_anew(read_from, None)
+                await self._continue_or_reread(read_from, None)
                 return
-            listing.begin_anew()
+            listing.inherit_all()
         await self._enter_all(read_from(None))
 
     async def _is_there(self, bookmark: Bookmark) -> bool:
@@ -351,7 +353,7 @@ class Roster:
         A program that looks up ever more loops reads twice as many shares each time.
         """
         self._looked_up.update(only)
-        scope = Scope.of(self._looked_up, shares, besides=2**self._times_read - 1)
+        scope = Scope.of(self._looked_up, shares, extra=2**self._times_read - 1)
         self._times_read += 1
         return scope if len(scope.numbers) * FEW_SHARES <= shares else None
 
@@ -367,31 +369,31 @@ class Roster:
                 continue
             if (first := listing.enter_first(part, message.offset)) is not None:
                 self._note_accepted((first.loop, first.epoch, first.by))
-                self._tell(first.loop, first.epoch, first.at)
+                self._announce(first.loop, first.epoch, first.at)
                 continue
             if listing.enter_note(part):
                 continue
             listed = entry_of(part)
-            if listed is None or listing.is_told(listed.loop, message.offset):
+            if listed is None or listing.is_covered(listed.loop, message.offset):
                 continue
             if listing.enter(listed):
                 self._note_accepted(listed.identity)
                 # The former loop of a renamed one has ended.
                 for loop in dict.fromkeys((listed.before, listed.loop)):
-                    self._tell(loop, listing[loop].epoch, listed.at)
+                    self._announce(loop, listing[loop].epoch, listed.at)
         listing.reached = Bookmark.at(message)
 
     def _note_accepted(self, identity: Identity) -> None:
         if identity in self._awaited:
             self._awaited[identity] = True
 
-    def _tell(self, loop: LoopId, epoch: int, at: datetime) -> None:
+    def _announce(self, loop: LoopId, epoch: int, at: datetime) -> None:
         if not self._followed:
             return
         lag = self._clock.now() - at
         self._followed = [each for each in self._followed if each.is_on]
         for following in self._followed:
-            following.tell(loop, epoch, lag)
+            following.announce(loop, epoch, lag)
 
 
 class Following:
@@ -399,7 +401,7 @@ class Following:
 
     Args:
         enter: enters a message.
-        tell: called for each accepted entry.
+        announce: called for each accepted entry.
         start: the first message; None: the first of the stream.
     """
 
@@ -408,11 +410,11 @@ class Following:
     def __init__(
         self,
         enter: Callable[[Message], None],
-        tell: Callable[[LoopId, int, timedelta], None],
+        announce: Callable[[LoopId, int, timedelta], None],
         *,
         start: Bookmark | None,
     ) -> None:
-        self.start, self.tell = start, tell
+        self.start, self.announce = start, announce
         self._enter = enter
         self._heard = -1
         self.is_on = True

@@ -256,7 +256,7 @@ async def _bodies_of(share: Share, most_bytes: int) -> AsyncGenerator[bytes]:
 
 
 def batches(entries: Iterable[L], many: int, size: int) -> Iterator[list[L]]:
-    """Split entries into batches of so many, or of so many bytes; a larger one is alone."""
+    """Split entries into batches, limited by number and bytes; a larger entry is alone."""
     batch, length = list[L](), 0
     for entry in entries:
         if batch and (len(batch) == many or length + len(entry) > size):

@@ -110,7 +110,7 @@ class Timers:
         """
         await self._publish(token, token_key(token.loop, NO_WAIT.key), ZERO, timeout)
 
-    async def tell(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
+    async def record(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
         """Publish a token to the journal alone, confirmed.
 
         Raises:

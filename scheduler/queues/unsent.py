@@ -95,8 +95,8 @@ class UnsentStore(Protocol):
 
         Args:
             most: the maximum number; None: all.
-            claim: return only messages that no process has claimed, and claim them for so long, in
-                one transaction.
+            claim: return only messages that no process has claimed, and claim them for this long,
+                in one transaction.
         """
         ...
 

@@ -61,10 +61,10 @@ class Loop:
 def absent(task: str) -> TaskSpec:
     """Return a task that is not in this code, but whose loops are in the broker."""
 
-    async def nobody() -> None:
+    async def unknown() -> None:
         raise NotImplementedError(f"The task {task!r} is not in this code.")
 
-    return TaskSpec(task, nobody, Arguments(nobody), Policy(Retry(0)))
+    return TaskSpec(task, unknown, Arguments(unknown), Policy(Retry(0)))
 
 
 def supervision(interval: timedelta) -> Loop:

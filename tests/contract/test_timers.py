@@ -72,7 +72,7 @@ async def test_the_journal_hears_each_put_and_a_token_that_waits_nowhere_is_in_n
     journal = await Reader.open(broker, names.journal, since="first")
     inbox = await Inbox.open(broker, names.processor_queue("t"))
     later = token("k", wire.clock.now() + timedelta(hours=1))
-    await timers.tell(later)
+    await timers.record(later)
     await timers.put(later)
     await timers.put_now(later)
     bodies = await journal.bodies(3)

@@ -20,8 +20,8 @@ from scheduler.brokers.contract import Delivery, Depth
 from scheduler.errors import BrokerError, BrokerUnavailable
 
 PAGE = 500
-# RabbitMQ scans all unacked messages of a channel at each ack; and a connection has only so many
-# channels.
+# RabbitMQ scans all unacked messages of a channel at each ack, and the channels of a connection are
+# limited.
 KEPT_BY_CHANNEL = 5000
 CHANNELS = 20
 # RabbitMQ 3.10 shuffles messages that are requeued to a quorum queue together, if there are more.

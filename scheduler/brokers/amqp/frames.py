@@ -90,8 +90,8 @@ class Incoming(asyncio.StreamReader):
         super().set_exception(cast(Exception, exc))
 
     def _dispatch(self, seconds: float) -> None:
-        """Dispatch the frames that have come; after so long, continue in the next turn of the event
-        loop.
+        """Dispatch the frames that have come; after some seconds, continue in the next turn of the
+        event loop.
         """
         loop = asyncio.get_running_loop()
         came, at, end_of_turn = self._came, 0, loop.time() + seconds
@@ -197,7 +197,7 @@ def settlement_of(method: bytes) -> tuple[int, bool]:
 def publishing(
     channel: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, largest: int
 ) -> bytes:
-    """Return the frames of a mandatory message, each of at most so many bytes (0: any)."""
+    """Return the frames of a mandatory message, each of at most `largest` bytes (0: any)."""
     method = PUBLISH + b"\0\0" + exchange + routing_key + MANDATORY
     header = ABOUT_CONTENT.pack(Basic.frame_id, 0, len(body)) + properties
     frames = _framed(FRAME_METHOD, channel, method) + _framed(FRAME_HEADER, channel, header)

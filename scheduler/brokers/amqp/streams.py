@@ -125,7 +125,7 @@ class Reading:
         return not self._arrived
 
     async def has_begun(self, seconds: float) -> bool:
-        """Return whether anything arrives within so long."""
+        """Return whether anything arrives within some seconds."""
         if self._arrived:
             return True
         self._news.clear()
@@ -136,7 +136,7 @@ class Reading:
             return False
 
     async def next(self, seconds: float) -> StreamEntry | None:
-        """Return the next entry, or None if none arrives within so long."""
+        """Return the next entry, or None if none arrives within some seconds."""
         if not self._arrived and not await self.has_begun(seconds):
             return None
         raw = self._arrived.popleft()

@@ -4,7 +4,7 @@ A `MemoryServer` is the broker, each `MemoryBroker` a connection to it. All time
 running event loop: if the loop's time is virtual, a year passes in milliseconds.
 
 Dead-lettering and reconnects, which take RabbitMQ some milliseconds, are immediate here. Missing:
-limits in bytes (but for streams), transient queues, users and rights.
+limits in bytes (except of streams), transient queues, users and rights.
 """
 
 import asyncio

@@ -54,7 +54,7 @@ class Desk:
 
     async def hear(self, *tokens: Token) -> Census:
         for each in tokens:
-            await self.timers.tell(each)
+            await self.timers.record(each)
         async with self.broker:
             await self.census.read_on()
         return self.census
@@ -154,7 +154,7 @@ async def test_a_loop_that_is_gone_is_forgotten(desk: Desk) -> None:
 async def test_what_was_put_long_before_the_first_reading_is_left_to_the_roster(
     desk: Desk,
 ) -> None:
-    await desk.timers.tell(token(1))
+    await desk.timers.record(token(1))
     await asyncio.sleep(LOOK_BACK.total_seconds() + 1)
     await desk.hear(token(2, LOOPS[1]))
     assert desk.heard == [2]

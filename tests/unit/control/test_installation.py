@@ -107,7 +107,7 @@ async def test_a_migration_that_was_broken_off_is_gone_through_again(stage: Stag
     program = program_of(changed, stage.broker, stage.clock)
     names, queue = changed.names, changed.names.processor_queue("work")
     second = changed.topology().in_place_of(queue, names.moving(queue))
-    await program.installation.leave_imprint(being_made_anew=[queue])
+    await program.installation.leave_imprint(being_migrated=[queue])
     for app in stage.app, changed:
         with pytest.raises(UsageError, match="is incomplete: rerun `scheduler seed --migrate`"):
             await processor_of(app, stage.broker, stage.clock).run()

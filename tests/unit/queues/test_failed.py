@@ -368,7 +368,7 @@ async def test_parked_messages_are_chosen_by_all_that_is_given(
         each.id for each in found[:1]
     ]
     purged: list[ParkedMessage] = []
-    assert await failed.purge(TASKS, selection, tell=purged.append) == len(chosen)
+    assert await failed.purge(TASKS, selection, on_each=purged.append) == len(chosen)
     assert {each.id for each in purged} == {each.id for each in found}
     assert len(await failed.browse(TASKS)) == 4 - len(chosen)
     # The trash has them, and they are restored as they were.
@@ -460,7 +460,7 @@ async def test_what_fails_again_meanwhile_is_not_replayed_twice(stage: Stage, sl
         again.append(parked)
         stage.server.publish(parked.message, NAMES.failed, parked.routing_key)
 
-    assert await slow.replay(TASKS, EVERYTHING, rate=parse_rate("10/h"), tell=fail) == 4
+    assert await slow.replay(TASKS, EVERYTHING, rate=parse_rate("10/h"), on_each=fail) == 4
     assert len(again) == 4
     assert len(await slow.browse(TASKS)) == 4
 
@@ -470,7 +470,7 @@ async def test_a_verb_says_how_many_somebody_else_has_taken(stage: Stage, slow: 
         stage.server.queue(NAMES.failed).take()
 
     with pytest.raises(NotAllSeen, match="^1 of the parked messages .* Another reader") as told:
-        await slow.purge(TASKS, EVERYTHING, tell=take_the_last)
+        await slow.purge(TASKS, EVERYTHING, on_each=take_the_last)
     assert told.value.left == 1
 
 

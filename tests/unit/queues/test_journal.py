@@ -399,14 +399,15 @@ async def test_who_asks_of_a_long_journal_at_once_shares_a_reading_that_goes_on(
     loops = [LoopId("task", f"k{number}") for number in range(20)]
     timers = timers_of(stage.app.names, stage.broker, stage.clock)
     for number, loop in enumerate(loops):
-        await timers.tell(replace(token(seq=number), loop=loop))
+        await timers.record(replace(token(seq=number), loop=loop))
     broker, told = FaultyBroker(stage.server), list[str]()
     broker.on("read", ".journal", where=lambda call: call.position == 2, times=1).fails(EOFError())
     reads = broker.on("read", ".journal").first(lambda call: asyncio.sleep(20))
     async with broker:
         journal = journal_of(stage.app.names, broker)
         asking = (
-            journal.heard_of(loop, since=None, is_near=False, tell=told.append) for loop in loops
+            journal.heard_of(loop, since=None, is_near=False, on_delay=told.append)
+            for loop in loops
         )
         heard = await asyncio.gather(*asking)
     assert [each.furthest[5].seq for each in heard] == list(range(20))
