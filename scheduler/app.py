@@ -1,10 +1,9 @@
 """Define the app: its tasks and loops, its events, and the connection for sending."""
 
 import asyncio
-import inspect
 import re
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import cached_property
 from os import PathLike
@@ -12,7 +11,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
-    Literal,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -37,9 +35,15 @@ from scheduler.sending import CallTask, Outboxes, PeriodicTask
 from scheduler.spelling import misnamed, no_such, refusing_misnamed
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop, loop_of, module_of_caller, supervision, topology_of
-from scheduler.tasks.registration import ScheduleOptions, SubscribeTo, named_schedule, task_spec
-from scheduler.tasks.retries import Policy, Retry
-from scheduler.tasks.tasks import DEFAULT_CONCURRENCY, DEFAULT_TASK_TIMEOUT, Executor, TaskSpec
+from scheduler.tasks.registration import (
+    SCHEDULE_OPTIONS,
+    CallOptions,
+    PeriodicOptions,
+    named_schedule,
+    task_spec,
+)
+from scheduler.tasks.retries import Retry
+from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import Duration, parse_duration, shown
 from scheduler.timing.moments import Clock, SystemClock
 from scheduler.timing.schedules import Recurring
@@ -157,15 +161,7 @@ class Scheduler:
         cron: str | None = None,
         schedule: Recurring | None = None,
         args: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        retry: Retry | None = None,
-        timeout: Duration = DEFAULT_TASK_TIMEOUT,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        executor: Executor | None = None,
-        after_failure: Literal["continue", "pause"] = "continue",
-        aliases: Sequence[str] = (),
-        shards: int = 1,
-        **options: Unpack[ScheduleOptions],
+        **options: Unpack[PeriodicOptions],
     ) -> Callable[[Callable[P, R]], PeriodicTask[P, R]]:
         """Register a function as a periodic task: a loop.
 
@@ -190,28 +186,25 @@ class Scheduler:
             shards: over how many queues the keyed loops of this task are spread, from 1 to 16. One
                 queue uses one core of the broker, and is enough for thousands of runs a second. To
                 change the number, run `scheduler seed`, then restart the processors.
-            options: of the schedule: mode, offset, tz, jitter, catch_up, grace.
+            mode, offset, tz, jitter, catch_up, grace: as `Every` and `Cron` take them.
 
         Raises:
             ScheduleError: the schedule is invalid.
             RegistrationError: the function cannot be a task, or its name is taken.
         """
-
-        _check_call(bare, options)
+        if bare is not None:
+            given = shown(bare) if isinstance(bare, str) else "'30s'"
+            raise RegistrationError(
+                f"@app.periodic needs a schedule by name: write @app.periodic(every={given})."
+            )
+        _check_names("@app.periodic", options, PeriodicOptions, "every", "cron", "schedule", "args")
+        of_task: dict[str, Any] = dict(options)
+        of_schedule = {name: of_task.pop(name) for name in SCHEDULE_OPTIONS & of_task.keys()}
+        of_schedule |= {"every": every, "cron": cron, "schedule": schedule}
 
         def register(function: Callable[P, R]) -> PeriodicTask[P, R]:
-            spec = task_spec(
-                function,
-                name=name,
-                timeout=timeout,
-                policy=_policy(retry, after_failure),
-                concurrency=concurrency,
-                executor=executor,
-                aliases=aliases,
-                shards=shards,
-            )
-            given = {"every": every, "cron": cron, "schedule": schedule, **options}
-            loop = loop_of(spec, named_schedule(repr(spec.name), **given), args)
+            spec = task_spec(function, **of_task)
+            loop = loop_of(spec, named_schedule(repr(spec.name), **of_schedule), args)
             self._add_task(spec)
             self._loops[loop.id] = loop
             return PeriodicTask(function, spec, self.operations)
@@ -227,43 +220,11 @@ class Scheduler:
     def task(self, function: Callable[P, R], /) -> CallTask[P, P, R]: ...
 
     @overload
-    def task(
-        self,
-        *,
-        name: str | None = None,
-        retry: Retry | None = None,
-        timeout: Duration = DEFAULT_TASK_TIMEOUT,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        executor: Executor | None = None,
-        subscribe: Sequence[SubscribeTo] = (),
-        rate: str | None = None,
-        ordered: bool = False,
-        expires: Duration | None = None,
-        expired: Literal["park", "drop"] = "park",
-        history: bool = False,
-        aliases: Sequence[str] = (),
-        shards: int = 1,
-    ) -> "RegisterCallTask": ...
+    def task(self, **options: Unpack[CallOptions]) -> "RegisterCallTask": ...
 
     @refusing_misnamed("@app.task", RegistrationError)
     def task(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        retry: Retry | None = None,
-        timeout: Duration = DEFAULT_TASK_TIMEOUT,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        executor: Executor | None = None,
-        subscribe: Sequence[SubscribeTo] = (),
-        rate: str | None = None,
-        ordered: bool = False,
-        expires: Duration | None = None,
-        expired: Literal["park", "drop"] = "park",
-        history: bool = False,
-        aliases: Sequence[str] = (),
-        shards: int = 1,
+        self, function: Callable[..., Any] | None = None, /, **options: Unpack[CallOptions]
     ) -> Any:
         """Register a function as a task that runs when it is sent a message.
 
@@ -294,25 +255,10 @@ class Scheduler:
         Raises:
             RegistrationError: the function cannot be a task, or its name is taken.
         """
-        policy = _policy(retry, expired=expired)
+        _check_names("@app.task", options, CallOptions)
 
         def register(function: Callable[..., Any]) -> Any:
-            spec = task_spec(
-                function,
-                name=name,
-                timeout=timeout,
-                policy=policy,
-                concurrency=concurrency,
-                executor=executor,
-                aliases=aliases,
-                called=True,
-                subscribe=subscribe,
-                rate=rate,
-                ordered=ordered,
-                expires=expires,
-                history=history,
-                shards=shards,
-            )
+            spec = task_spec(function, called=True, **options)
             self._add_task(spec)
             sender = CallTask[..., ..., Any](function, spec, self.operations, self._outboxes)
             self._senders[spec.name] = sender
@@ -657,34 +603,11 @@ def _named(what: str, name: str, those: Mapping[str, N]) -> N:
     return those[name]
 
 
-def _check_call(bare: object, options: Iterable[str]) -> None:
-    if bare is not None:
-        given = shown(bare) if isinstance(bare, str) else "'30s'"
-        raise RegistrationError(
-            f"@app.periodic needs a schedule by name: write @app.periodic(every={given})."
-        )
-    for option in options:
-        if option not in ScheduleOptions.__annotations__:
-            named = inspect.signature(Scheduler.periodic).parameters.values()
-            takes = [each.name for each in named if each.kind is each.KEYWORD_ONLY]
-            known = (*takes, *ScheduleOptions.__annotations__)
-            raise RegistrationError(misnamed("@app.periodic", option, known))
-
-
-def _policy(
-    retry: Retry | None,
-    after_failure: Literal["continue", "pause"] = "continue",
-    expired: Literal["park", "drop"] = "park",
-) -> Policy:
-    if after_failure not in ("continue", "pause"):
-        raise RegistrationError(
-            f"after_failure must be 'continue' or 'pause', got {after_failure!r}."
-        )
-    if expired not in ("park", "drop"):
-        raise RegistrationError(f"expired must be 'park' or 'drop', got {expired!r}.")
-    if not isinstance(retry, Retry | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise RegistrationError(f"retry must be a Retry, such as Retry(3), got {retry!r}.")
-    return Policy(retry or Retry(), after_failure, expired)
+def _check_names(what: str, given: Iterable[str], options: type[Any], *others: str) -> None:
+    known = (*others, *options.__annotations__)
+    for option in given:
+        if option not in known:
+            raise RegistrationError(misnamed(what, option, known))
 
 
 def _body(body: Any) -> tuple[bytes, str | None]:

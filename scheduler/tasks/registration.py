@@ -4,16 +4,17 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, TypedDict, cast, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 from zoneinfo import ZoneInfo
 
 from scheduler.errors import RegistrationError, ScheduleError
 from scheduler.protocol.tokens import SLICES
 from scheduler.protocol.topology import ExchangeType, Subscription
 from scheduler.spelling import no_such
-from scheduler.tasks.retries import Policy
+from scheduler.tasks.retries import Policy, Retry
 from scheduler.tasks.tasks import (
     DEFAULT_CONCURRENCY,
+    DEFAULT_TASK_TIMEOUT,
     SUPERVISION,
     Arguments,
     BodyReader,
@@ -39,6 +40,38 @@ class ScheduleOptions(TypedDict, total=False):
     jitter: Duration
     catch_up: CatchUp
     grace: Duration
+
+
+class TaskOptions(TypedDict, total=False):
+    """List the options that both decorators take."""
+
+    name: str | None
+    retry: Retry | None
+    timeout: Duration
+    concurrency: int
+    executor: Executor | None
+    aliases: Sequence[str]
+    shards: int
+
+
+class PeriodicOptions(TaskOptions, ScheduleOptions, total=False):
+    """List the options of `@app.periodic`, besides its schedule and arguments."""
+
+    after_failure: Literal["continue", "pause"]
+
+
+class CallOptions(TaskOptions, total=False):
+    """List the options of `@app.task`."""
+
+    subscribe: Sequence[SubscribeTo]
+    rate: str | None
+    ordered: bool
+    expires: Duration | None
+    expired: Literal["park", "drop"]
+    history: bool
+
+
+SCHEDULE_OPTIONS = frozenset(ScheduleOptions.__annotations__)
 
 
 def schedule_of(
@@ -118,19 +151,21 @@ def _no_subscription(task: str, wanted: object) -> RegistrationError:
 def task_spec(
     function: Callable[..., Any],
     *,
-    name: str | None,
-    policy: Policy,
-    timeout: Duration,
-    concurrency: int,
-    executor: Executor | None,
-    aliases: Sequence[str],
+    name: str | None = None,
+    retry: Retry | None = None,
+    after_failure: Literal["continue", "pause"] = "continue",
+    timeout: Duration = DEFAULT_TASK_TIMEOUT,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    executor: Executor | None = None,
+    aliases: Sequence[str] = (),
+    shards: int = 1,
     called: bool = False,
     subscribe: Sequence[SubscribeTo] = (),
     rate: str | None = None,
     ordered: bool = False,
     expires: Duration | None = None,
+    expired: Literal["park", "drop"] = "park",
     history: bool = False,
-    shards: int = 1,
 ) -> TaskSpec:
     """Check what a decorator was given.
 
@@ -152,7 +187,7 @@ def task_spec(
         name,
         function,
         arguments,
-        policy,
+        _policy(retry, after_failure, expired),
         _timeout(name, timeout),
         1 if ordered else concurrency,
         called,
@@ -166,6 +201,22 @@ def task_spec(
         aliases=_aliases(name, aliases, is_ordered=ordered),
         shards=_shards(name, shards, is_paced=ordered or rate is not None),
     )
+
+
+def _policy(
+    retry: Retry | None,
+    after_failure: Literal["continue", "pause"],
+    expired: Literal["park", "drop"],
+) -> Policy:
+    if after_failure not in ("continue", "pause"):
+        raise RegistrationError(
+            f"after_failure must be 'continue' or 'pause', got {after_failure!r}."
+        )
+    if expired not in ("park", "drop"):
+        raise RegistrationError(f"expired must be 'park' or 'drop', got {expired!r}.")
+    if not isinstance(retry, Retry | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise RegistrationError(f"retry must be a Retry, such as Retry(3), got {retry!r}.")
+    return Policy(retry or Retry(), after_failure, expired)
 
 
 def _name(function: Callable[..., Any], name: str | None) -> str:
