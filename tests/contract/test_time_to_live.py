@@ -202,15 +202,6 @@ async def declare_timer_of_one(wire: Wire, exchange: str) -> str:
     return await wire.declare_queue({**arguments, **strategy, "x-dead-letter-exchange": exchange})
 
 
-async def test_a_dead_letter_that_nothing_takes_is_kept_by_at_least_once_alone(
-    wire: Wire, broker: Broker
-) -> None:
-    queue = await declare_timer_of_one(wire, await wire.declare_exchange())
-    await send(broker, queue, b"x", expires_in_ms=0)
-    await has_depth(broker, queue, ready=0)
-    assert await is_rejected(broker, queue) is (wire.queue_type == "quorum")
-
-
 async def test_a_dead_letter_that_no_queue_is_bound_for_goes_to_the_alternate_exchange(
     wire: Wire, broker: Broker
 ) -> None:

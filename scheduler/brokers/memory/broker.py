@@ -4,7 +4,8 @@ A `MemoryServer` is the broker, each `MemoryBroker` a connection to it. All time
 running event loop: if the loop's time is virtual, a year passes in milliseconds.
 
 Dead-lettering and reconnects, which take RabbitMQ some milliseconds, are immediate here. Missing:
-limits in bytes (except of streams), transient queues, users and rights.
+limits in bytes (except of streams), transient queues, users and rights, and retries of dead
+letters that nothing takes: here they are dropped.
 """
 
 import asyncio
@@ -32,8 +33,7 @@ from scheduler.brokers.contract import (
     too_long,
     written_into,
 )
-from scheduler.brokers.memory.queues import Letter, MemoryQueue, QueueEntry, Stream
-from scheduler.brokers.memory.server import MemoryServer
+from scheduler.brokers.memory.server import Letter, MemoryQueue, MemoryServer, QueueEntry, Stream
 from scheduler.brokers.properties import check_body, check_size, decoded, encoded, encoded_key
 from scheduler.errors import BrokerUnavailable, DeliveryLost
 from scheduler.protocol.messages import Message

@@ -1,14 +1,27 @@
-"""Hold the state of the in-process broker: its exchanges and queues."""
+"""Hold the state of the in-process broker: exchanges, queues and streams, by RabbitMQ's rules.
 
+RabbitMQ drops old entries of a stream by the segment, when one is full: more stays than requested.
+Here each is dropped by itself, at the next write or read; its size is that of its body. The newest
+one stays in either.
+"""
+
+import asyncio
+import math
 import re
+import sys
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from heapq import heappop, heappush
+from itertools import count
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal
 
-from scheduler.brokers.contract import missing_exchange
-from scheduler.brokers.memory.queues import Letter, MemoryQueue, Place, Stream
+from scheduler.brokers.contract import Depth, Since, is_mark, missing_exchange
 from scheduler.errors import (
     IncompatibleBroker,
     OtherArguments,
@@ -21,7 +34,353 @@ from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
 from scheduler.timing.moments import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from scheduler.brokers.memory.broker import MemoryBroker
+    from scheduler.brokers.memory.broker import MemoryBroker, MemoryConsumer
+
+DeathCause = Literal["expired", "maxlen", "delivery_limit"]
+HIGHEST_OF_QUORUM, USUAL_OF_QUORUM = 31, 4
+
+
+@dataclass(slots=True, eq=False)
+class Letter:
+    """Track a message: its destination, and the queues that dead-lettered it.
+
+    Attributes:
+        copies: further keys that route it.
+    """
+
+    message: Message
+    exchange: str
+    routing_key: str
+    copies: tuple[str, ...] = ()
+    deaths: tuple[dict[str, Any], ...] = ()
+
+    def died(
+        self, queue: str, reason: DeathCause, exchange: str, routing_key: str | None
+    ) -> "Letter":
+        death = {
+            "queue": queue,
+            "reason": reason,
+            "exchange": self.exchange,
+            "routing-keys": list(self.keys),
+            "count": 1,  # never more: a letter that dies twice in a queue travels in a circle
+        }
+        deaths = death, *self.deaths
+        headers = {**self.message.headers, "x-death": list(deaths)}
+        if not self.deaths:
+            headers["x-first-death-queue"] = queue
+            headers["x-first-death-reason"] = reason
+            headers["x-first-death-exchange"] = self.exchange
+        key, *copies = self.keys if routing_key is None else (routing_key,)
+        message = replace(self.message, headers=headers, expiration=None)
+        return Letter(message, exchange, key, tuple(copies), deaths)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.routing_key, *self.copies
+
+    def has_died_in(self, queue: str) -> bool:
+        return any(death["queue"] == queue for death in self.deaths)
+
+
+@dataclass(slots=True, eq=False)
+class QueueEntry:
+    letter: Letter
+    position: int
+    expires: float
+    returns: int = 0
+
+
+class Lanes:
+    """Order the ready messages of a queue: a lane for each priority, higher ones first.
+
+    Quorum queues have priorities from 0 to 31, as in RabbitMQ 4.3, and a message without one has
+    priority 4; classic ones have as many as they were declared with, and the default is 0. Higher
+    priorities count as the highest.
+
+    In a quorum queue the first message of each lane may expire; in a classic one only that of the
+    whole queue, so that messages of a lower priority outlive their time.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._quorum = arguments.get("x-queue-type") == "quorum"
+        self._highest = HIGHEST_OF_QUORUM if self._quorum else arguments.get("x-max-priority", 0)
+        self._usual = USUAL_OF_QUORUM if self._quorum else 0
+        self._lanes: dict[int, list[tuple[int, QueueEntry]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lanes.values()))
+
+    def __iter__(self) -> Iterator[QueueEntry]:
+        for lane in sorted(self._lanes, reverse=True):
+            yield from (entry for _, entry in sorted(self._lanes[lane], key=itemgetter(0)))
+
+    def push(self, entry: QueueEntry, position: int) -> None:
+        priority = entry.letter.message.priority
+        lane = min(self._usual if priority is None else priority, self._highest)
+        heappush(self._lanes.setdefault(lane, []), (position, entry))
+
+    def pop(self) -> QueueEntry:
+        """Remove the first entry of all."""
+        return self._pop(max(self._lanes))
+
+    def pop_expired(self, now: float) -> QueueEntry | None:
+        """Remove the entry that expired first, of those that may expire."""
+        first = min(self._ends, key=self._end_of, default=None)
+        return None if first is None or self._end_of(first) > now else self._pop(first)
+
+    @property
+    def due(self) -> float:
+        return min(map(self._end_of, self._ends), default=math.inf)
+
+    def clear(self) -> None:
+        self._lanes.clear()
+
+    @property
+    def _ends(self) -> Iterable[int]:
+        """Return the lanes whose first entry may expire."""
+        return self._lanes if self._quorum or not self._lanes else [max(self._lanes)]
+
+    def _end_of(self, lane: int) -> float:
+        return self._lanes[lane][0][1].expires
+
+    def _pop(self, lane: int) -> QueueEntry:
+        _, entry = heappop(self._lanes[lane])
+        if not self._lanes[lane]:
+            del self._lanes[lane]
+        return entry
+
+
+class MemoryQueue:
+    """Hold the messages of one queue, in order, with one timer for the one at the head.
+
+    Args:
+        route: finds the destination of a dead letter.
+    """
+
+    def __init__(self, spec: Queue, route: "Callable[[Letter], Sequence[Place]]") -> None:
+        self.spec, self.name, arguments = spec, spec.name, spec.arguments
+        self.consumers: deque[MemoryConsumer] = deque()
+        self.getters = 0
+        self.deleted = False
+        self._route = route
+        self._ready = Lanes(arguments)
+        self._positions = count()
+        # Messages requeued to a quorum queue go before the rest, in the order in which they came.
+        self._returned_positions = count(-sys.maxsize)
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        quorum = self.counts_deliveries = arguments.get("x-queue-type") == "quorum"
+        limit = arguments.get("x-delivery-limit", -1) if quorum else -1
+        self._delivery_limit: float = math.inf if limit < 0 else limit
+        self._ttl = arguments.get("x-message-ttl", math.inf) / 1000
+        self._limit: float = arguments.get("x-max-length", math.inf)
+        self._rejects = arguments.get("x-overflow") == "reject-publish"
+        # A quorum queue stops publishers when it is over its limit, not when it reaches it.
+        self._room = self._limit + quorum
+        self._single_active = bool(arguments.get("x-single-active-consumer"))
+        self._dead_letter_exchange: str | None = arguments.get("x-dead-letter-exchange")
+        self._dead_letter_key: str | None = arguments.get("x-dead-letter-routing-key")
+
+    def depth(self) -> Depth:
+        # A quorum queue counts the holder of a message from `get` as a consumer.
+        getters = self.getters if self.counts_deliveries else 0
+        return Depth(len(self._ready), len(self.consumers) + getters)
+
+    def letters(self) -> list[Letter]:
+        return [entry.letter for entry in self._ready]
+
+    def offer(self, letter: Letter) -> bool:
+        """Accept a letter; False if the queue is full and rejects it."""
+        now = asyncio.get_running_loop().time()
+        self._expire(now)
+        if self._rejects and len(self._ready) >= self._room:
+            self._set_timer()
+            return False
+        position, wait = next(self._positions), letter.message.expiration
+        expires = now + (self._ttl if wait is None else min(self._ttl, wait.total_seconds()))
+        self._ready.push(QueueEntry(letter, position, expires), position)
+        self._deliver()  # before it can expire: with a TTL of 0 it still reaches a free consumer
+        self._after_change(now)
+        return True
+
+    def take(self) -> QueueEntry | None:
+        """Get the message at the head, if there is one."""
+        now = asyncio.get_running_loop().time()
+        self._expire(now)
+        entry = self._ready.pop() if self._ready else None
+        self._after_change(now)
+        return entry
+
+    def take_back(self, entry: QueueEntry) -> None:
+        """Requeue a message at its place, with its old expiry."""
+        if self.deleted:
+            return
+        entry.returns += 1
+        if entry.returns > self._delivery_limit:
+            self._bury(entry, "delivery_limit")
+        else:
+            is_restored = not self.counts_deliveries
+            self._ready.push(
+                entry, entry.position if is_restored else next(self._returned_positions)
+            )
+        self.advance()
+
+    def advance(self) -> None:
+        """Expire due messages at the head, and deliver up to the consumers' credit."""
+        self._after_change(asyncio.get_running_loop().time())
+
+    def close(self) -> None:
+        self.deleted = True
+        self.consumers.clear()
+        self._ready.clear()
+        self._set_timer()
+
+    def _after_change(self, now: float) -> None:
+        self._expire(now)
+        self._deliver()
+        while not self._rejects and len(self._ready) > self._limit:
+            self._bury(self._ready.pop(), "maxlen")
+        self._set_timer()
+
+    def _expire(self, now: float) -> None:
+        while entry := self._ready.pop_expired(now):
+            self._bury(entry, "expired")
+
+    def _deliver(self) -> None:
+        while self._ready and self.consumers and (consumer := self._next_consumer()):
+            consumer.receive(self, self._ready.pop())
+
+    def _next_consumer(self) -> "MemoryConsumer | None":
+        if self._single_active:
+            return self.consumers[0] if self.consumers[0].has_credit else None
+        for _ in range(len(self.consumers)):
+            consumer = self.consumers[0]
+            self.consumers.rotate(-1)
+            if consumer.has_credit:
+                return consumer
+        return None
+
+    def _set_timer(self) -> None:
+        due = self._ready.due
+        if due == self._due:
+            return
+        if self._timer:
+            self._timer.cancel()
+        self._due = due
+        loop = asyncio.get_running_loop()
+        self._timer = None if due == math.inf else loop.call_at(due, self._on_due)
+
+    def _on_due(self) -> None:
+        # Not the loop's time: a loop may call a timer a clock tick early.
+        now, self._due, self._timer = self._due, math.inf, None
+        self._after_change(now)
+
+    def _bury(self, entry: QueueEntry, reason: DeathCause) -> None:
+        exchange, key = self._dead_letter_exchange, self._dead_letter_key
+        if exchange is None:
+            return
+        letter = entry.letter.died(self.name, reason, exchange, key)
+        for place in self._route(letter):
+            # No consumer could take a message out of a circle of queues: RabbitMQ drops it.
+            if not letter.has_died_in(place.name):
+                place.offer(letter)
+
+
+_AGE = re.compile(r"([0-9]+)([YMDhms])")
+_SECONDS = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
+
+
+class Stream:
+    """Hold the entries of one stream, each under its offset.
+
+    Attributes:
+        followers: called on new entries.
+        end: the offset of the next entry.
+    """
+
+    def __init__(self, spec: Queue, clock: Clock) -> None:
+        self.spec, self.name = spec, spec.name
+        self.followers: dict[Callable[[], None], None] = {}
+        self.end = 0
+        self._begin = 0
+        self._entries: dict[int, tuple[Message, datetime]] = {}
+        self._size = 0
+        self._clock = clock
+        self._max_age = _max_age(spec)
+        self._max_size: int | None = spec.arguments.get("x-max-length-bytes")
+
+    def depth(self) -> Depth:
+        self._forget_old()
+        return Depth(len(self._entries), consumers=0)
+
+    def offer(self, letter: Letter) -> bool:
+        """Append a letter; True, because a stream is never full."""
+        message = replace(letter.message, offset=self.end)
+        self._entries[self.end] = message, self._clock.now()
+        self._size += len(letter.message.body)
+        self.end += 1
+        self._forget_old()
+        for advance in tuple(self.followers):
+            advance()
+        return True
+
+    def read(self, offset: int) -> Iterator[tuple[int, Message]]:
+        """Yield offsets and messages from an offset on, including new ones."""
+        self._forget_old()
+        while (offset := max(offset, self._begin)) < self.end:
+            yield offset, self._entries[offset][0]
+            offset += 1
+
+    def last(self) -> Message | None:
+        """Return the last entry that is not a mark."""
+        offsets = reversed(range(self._begin, self.end))
+        messages = (self._entries[offset][0] for offset in offsets)
+        return next((message for message in messages if not is_mark(message)), None)
+
+    def offset_at(self, since: Since) -> int:
+        """Return the offset of the first entry from this moment or offset on."""
+        match since:
+            case datetime():
+                entries, offsets = self._entries, range(self._begin, self.end)
+                return self._begin + bisect_left(offsets, since, key=lambda each: entries[each][1])
+            case int() if since <= self.end:
+                return since
+            case _:
+                return self._begin
+
+    def begin_of(self, since: Literal["first", "next"] | int) -> int:
+        """Return the offset at which a follower begins."""
+        if since == "next":
+            return self.end
+        return since if isinstance(since, int) and since < self.end else 0
+
+    def close(self) -> None:
+        self.followers.clear()
+
+    def _forget_old(self) -> None:
+        while self._begin < self.end - 1 and self._is_too_much(self._entries[self._begin][1]):
+            self._size -= len(self._entries.pop(self._begin)[0].body)
+            self._begin += 1
+
+    def _is_too_much(self, oldest_at: datetime) -> bool:
+        if self._max_size is not None and self._size > self._max_size:
+            return True
+        return self._max_age is not None and self._clock.now() - oldest_at > self._max_age
+
+
+Place = MemoryQueue | Stream
+
+
+def _max_age(spec: Queue) -> timedelta | None:
+    age = spec.arguments.get("x-max-age")
+    if age is None:
+        return None
+    if not (read := _AGE.fullmatch(age)):
+        raise IncompatibleBroker(
+            f"The x-max-age of the stream {spec.name!r} cannot be read: expected a number and "
+            f"a unit of Y, M, D, h, m, s, such as '7D', got: {age!r}. Nothing was declared."
+        )
+    return timedelta(seconds=int(read[1]) * _SECONDS[read[2]])
 
 
 WILDCARDS = {"*": r"[^.]*\.", "#": r"(?:[^.]*\.)*"}  # a word, any number of words
@@ -91,7 +450,6 @@ class MemoryServer:
         self._exchanges = {spec.name: MemoryExchange(spec) for spec in BUILT_IN}
         self._bindings: dict[str, dict[Binding, None]] = {}
         self._heeded: list[str] = []
-        self._stuck: dict[MemoryQueue, None] = {}
 
     def disconnect_all(self) -> None:
         """Break every connection. They reconnect at once; their deliveries are lost."""
@@ -114,7 +472,7 @@ class MemoryServer:
             if queue.arguments.get("x-queue-type") == "stream":
                 self.streams[queue.name] = Stream(queue, self._clock)
             else:
-                self.queues[queue.name] = MemoryQueue(queue, self._route, self._stuck)
+                self.queues[queue.name] = MemoryQueue(queue, self._route)
         for binding in topology.bindings:
             self._exchanges[binding.source].bind(binding)
             if binding.to == "queue":
@@ -177,8 +535,6 @@ class MemoryServer:
     def _renew_routes(self) -> None:
         self._routed.cache_clear()
         self._heeded = sorted({name for each in self._exchanges.values() for name in each.heeded})
-        for queue in tuple(self._stuck):
-            queue.retry_stranded()
 
     def _route(self, letter: Letter) -> tuple[Place, ...]:
         """Find the destinations of a letter: by all its keys, and its relevant headers."""

@@ -10,10 +10,9 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Topology
-from tests.contract.wire import MemoryWire, has_depth, send, take, take_all
+from tests.contract.wire import MemoryWire, send, take, take_all
 
 pytestmark = pytest.mark.usefixtures("clock")  # in virtual time
-AT_LEAST_ONCE = {"x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"}
 
 
 @pytest.fixture
@@ -63,31 +62,6 @@ async def test_a_cut_takes_a_message_from_its_holder_once(wire: MemoryWire) -> N
     await wire.cut()
     await asyncio.sleep(0)
     assert [delivery.message.body for delivery in seen] == [b"x", b"x"]
-
-
-async def test_a_letter_that_nothing_takes_leaves_when_a_queue_is_made(wire: MemoryWire) -> None:
-    later = wire.queue()
-    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": later.name}
-    queue = await wire.declare_queue({**AT_LEAST_ONCE, **dead})
-    await send(wire.broker, queue, b"x", expires_in_ms=3_600_000)
-    await asyncio.sleep(7200)
-    await has_depth(wire.broker, queue, ready=0)
-    await wire.broker.declare(Topology(queues=(later,)))
-    assert await take_all(wire.broker, later.name, 1) == [b"x"]
-
-
-async def test_a_letter_that_a_full_queue_rejects_is_tried_again_after_minutes(
-    wire: MemoryWire,
-) -> None:
-    full = await wire.declare_queue({"x-max-length": 0, "x-overflow": "reject-publish"})
-    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": full}
-    queue = await wire.declare_queue({**AT_LEAST_ONCE, **dead})
-    await send(wire.broker, full, b"first")
-    await send(wire.broker, queue, b"second", expires_in_ms=0)
-    await asyncio.sleep(1000)
-    assert await take_all(wire.broker, full, 1) == [b"first"]
-    await asyncio.sleep(180)
-    assert await take_all(wire.broker, full, 1) == [b"second"]
 
 
 async def test_exchanges_that_are_bound_in_a_circle_route_once(wire: MemoryWire) -> None:
