@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -108,7 +108,7 @@ class Sender(Generic[Q]):
             encoded(Message(**travelling))
         except Unencodable as error:
             raise UsageError(f"An option for {self._spec.name!r} cannot be sent. {error}") from None
-        posting = replace(self._posting, **known)
+        posting = self._posting._replace(**known)
         kept = self._unique if unique is None else parse_duration(unique, "unique")
         if kept is not None and (others := _beside_unique(posting)):
             raise UsageError(
@@ -197,7 +197,7 @@ class Sender(Generic[Q]):
         return MessageId(str(LoopId(self._spec.name, name)))
 
     def _after(self, delay: Duration) -> Posting:
-        return replace(self._posting, delay=parse_duration(delay, "delay"), given=shown(delay))
+        return self._posting._replace(delay=parse_duration(delay, "delay"), given=shown(delay))
 
     def _at(self, when: datetime) -> Posting:
         is_moment = isinstance(when, datetime)  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -206,7 +206,7 @@ class Sender(Generic[Q]):
             raise UsageError(
                 f"The time of a message must be an aware datetime, got {given} without a time zone."
             )
-        return replace(self._posting, at=when, given=when.isoformat())
+        return self._posting._replace(at=when)
 
     def _when(self, when: datetime | Duration) -> Posting:
         return self._at(when) if isinstance(when, datetime) else self._after(when)
@@ -219,8 +219,8 @@ class Sender(Generic[Q]):
             if not isinstance(call, Mapping):
                 text = f"a call must map names to arguments, got {shown(cast('object', call))}."
                 raise InvalidArguments(text)
-            return self._spec.arguments.bind(**cast("Mapping[str, Any]", call)), posting
-        except (InvalidArguments, TypeError) as error:  # TypeError: a name is not a string
+            return self._spec.arguments.dump(cast("Mapping[str, Any]", call)), posting
+        except InvalidArguments as error:
             raise InvalidArguments(f"Nothing was sent. Call {number}: {error}") from None
         except UsageError as error:
             raise UsageError(f"Nothing was sent. Call {number}: {error}") from None

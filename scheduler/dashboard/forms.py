@@ -299,7 +299,7 @@ class Form:
             raise UsageError(
                 f"At: expected a moment such as 2026-06-01T09:00+02:00, got: {at!r}."
             ) from None
-        return Posting(at=moment if moment.tzinfo else moment.replace(tzinfo=UTC), given=at)
+        return Posting(at=moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
     def rate(self) -> Rate | None:
         return parse_rate(self.text("rate")) if self.text("rate") else None

@@ -28,7 +28,7 @@ behind each of them in many more.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -152,18 +152,19 @@ class Route(NamedTuple):
 NO_WAIT = Route((0,) * len(UNITS), ZERO)
 
 
-def check_length(delay: timedelta, *, given: str | None = None) -> None:
+def check_length(delay: timedelta, *, given: str | datetime | None = None) -> None:
     """Check that the timers can hold a delay.
 
     Args:
-        given: the delay as the user wrote it, for the error.
+        given: the delay or the moment as the user wrote it, for the error.
 
     Raises:
         UsageError: it is negative or longer than `LONGEST`.
     """
     if not ZERO <= delay <= LONGEST:
+        text = given.isoformat() if isinstance(given, datetime) else given or shown(delay)
         raise UsageError(
-            f"A delay can be from 0 to {LONGEST.days} days, got {given or shown(delay)}. "
+            f"A delay can be from 0 to {LONGEST.days} days, got {text}. "
             "For later than that, send it from a loop."
         )
 

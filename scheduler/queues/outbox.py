@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, IN_FLIGHT, Broker
@@ -59,14 +60,13 @@ LOOK_EVERY = 5 * SECOND
 CLAIM = 2 * DEFAULT_TIMEOUT  # longer than a process tries one message
 
 
-@dataclass(frozen=True, slots=True)
-class Posting:
+class Posting(NamedTuple):
     """Describe how a call is sent, besides its arguments.
 
     Attributes:
         delay: how long from now.
         at: the moment, instead.
-        given: how the delay or the moment was written, for errors.
+        given: how the delay was written, for errors.
         headers: travel with the message, through every delay and retry.
         deadline: how long to try to get it confirmed; None: as long as the policy says.
         retry_sending: how to try again under flow control; None: as the policy says.
@@ -80,7 +80,7 @@ class Posting:
     priority: int | None = None
     correlation_id: str | None = None
     message_id: str | None = None
-    headers: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    headers: Mapping[str, Any] = MappingProxyType({})
     deadline: timedelta | None = None
     retry_sending: Retry | None = None
     in_order: bool = True
@@ -253,7 +253,7 @@ class Outbox:
         now = self.clock.now()
         # In UTC: Python subtracts wall-clock times if two moments have the same zone.
         due_at = max(posting.at or now + posting.delay, now).astimezone(UTC)
-        check_length(due_at - now, given=posting.given)
+        check_length(due_at - now, given=posting.given or posting.at)
         call = asked.task, asked.message_id
         sending = CallSending(*call, dict(asked.headers), asked.arguments, due_at)
         self._emit(sending)
@@ -314,7 +314,7 @@ class Outbox:
             while waiting:
                 number, (args, posting) = waiting.popleft()
                 if deadline is not None:
-                    posting = replace(posting, deadline=deadline)
+                    posting = posting._replace(deadline=deadline)
                 try:
                     ids[number] = id = await self.send(task, args, posting)
                 except MessageError as error:  # an error of this call alone

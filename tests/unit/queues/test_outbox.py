@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -276,9 +275,9 @@ async def test_what_could_not_be_sent_is_stored_and_sent_once_when_the_broker_is
 ) -> None:
     stocked.suffers(connecting=[AWAY] * 20)
     await stocked.outbox.open()  # the program starts though the broker is away
-    later = replace(BRIEF, delay=timedelta(minutes=1), message_id="later")
+    later = BRIEF._replace(delay=timedelta(minutes=1), message_id="later")
     ids = [
-        await stocked.outbox.send("sms", {"n": 1}, replace(BRIEF, message_id="now")),
+        await stocked.outbox.send("sms", {"n": 1}, BRIEF._replace(message_id="now")),
         await stocked.outbox.send("sms", {"n": 2}, later),
         await stocked.outbox.send("sms", {"n": 3}, later),
     ]
@@ -314,7 +313,7 @@ async def test_what_is_stored_and_cannot_be_sent_stays_and_holds_up_no_other(
 ) -> None:
     stocked.suffers(connecting=[AWAY] * 20)
     for name, task in (("a", "never_seeded"), ("b", "sms")):
-        await stocked.outbox.send(task, {}, replace(BRIEF, message_id=name))
+        await stocked.outbox.send(task, {}, BRIEF._replace(message_id=name))
     stocked.connecting.clear()
     async with FaultyBroker(stocked.server) as broker:
         assert await stocked.outbox.send_stored(broker) == 1
