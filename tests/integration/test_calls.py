@@ -1,33 +1,38 @@
-"""One-off messages on a real broker: sent, retried, shared with others, parked, replayed."""
+"""One-off messages on a real broker: sent, delayed, retried, parked, replayed; and what dies."""
 
 import asyncio
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from pathlib import Path
+from random import Random
 
 import pytest
 
-from scheduler import Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.errors import TooLarge, Unroutable
+from scheduler.errors import TooLarge
 from scheduler.events import (
     ConnectionLost,
     Escalated,
-    MessageParked,
     RunReturned,
     RunSettled,
 )
-from scheduler.protocol.messages import Message, failed_deliveries
+from scheduler.protocol.messages import Message
 from scheduler.queues.failed import EVERYTHING
 from tests.contract.wire import eventually
+from tests.integration.conftest import Field
 from tests.integration.shop import Shop
-from tests.sweep import empty
+from tests.warm import Program
 
+pytestmark = pytest.mark.timeout(180)
+
+CLERK = f"{Path(__file__).parent / 'apps' / 'clerk.py'}:app"
 STEP = timedelta(milliseconds=100)
 # What a busy machine may add to a delay, on top of the step of the timers.
 SLACK = timedelta(seconds=1)
-LIMIT = Settings().delivery_limit
 
 
 # Sending
@@ -103,65 +108,6 @@ async def test_a_script_that_cannot_send_says_so_once(
     assert begun == ["Traceback (most recent call last):", told] * tracebacks
 
 
-# Retries
-
-
-async def test_what_an_app_publishes_is_retried_and_parked_for_each_task_on_its_own(
-    shop: Shop,
-) -> None:
-    body = {"order": 1, "at": datetime(2026, 6, 1, tzinfo=UTC)}
-    async with shop.working("bill", "ship") as broker:
-        name = await shop.app.publish(
-            shop.orders, "order.shipped", body, headers={"x": "y"}, correlation_id="c"
-        )
-        text = await shop.app.publish(shop.orders, "order.paid", "no JSON", message_id="m")
-        await shop.until(lambda: shop.count(RunSettled) == 7)
-        with pytest.raises(Unroutable, match="no queue bound for the routing key 'elsewhere'"):
-            await shop.app.publish(shop.orders, "elsewhere", b"")
-        with pytest.raises(Unroutable, match="'nowhere' does not exist"):
-            await shop.app.publish("nowhere", "order.paid", b"")
-        assert await shop.parked(broker) == []
-    assert (name.stored, text) == (False, "m")
-    billed, shipped = shop.runs_of("bill"), shop.runs_of("ship")
-    ours = [run for run in billed if run.message.message_id == name]
-    assert [run.attempt for run in ours] == [1, 2, 3]
-    assert [run.attempt for run in shipped] == [1]
-    for run in (*ours, *shipped):
-        assert run.routing_key == "order.shipped"
-        assert run.message.headers["x"] == "y"
-        assert (run.message.correlation_id, run.message.message_id) == ("c", name)
-    assert ours[0].value == b'{"order":1,"at":"2026-06-01T00:00:00Z"}'
-    assert [run.value for run in billed if run not in ours] == [b"no JSON"] * 3
-
-
-async def test_a_message_of_somebody_else_that_kills_its_processors_can_be_replayed(
-    shop: Shop,
-) -> None:
-    queue, message = shop.app.names.processor_queue("ship"), Message(b"{}", message_id="m")
-    async with AmqpBroker(shop.url) as broker:
-        await broker.publish(message, exchange=shop.orders, routing_key="order.shipped")
-        await empty(broker, shop.app.names.processor_queue("bill"))
-
-        async def dies_with_it() -> bool:
-            async with AmqpBroker(shop.url) as doomed:
-                taken = await doomed.get(queue)
-                return taken is not None and failed_deliveries(taken.message) >= LIMIT - 1
-
-        await eventually(dies_with_it)
-        async with shop.working("ship"):
-            await shop.until(lambda: shop.count(MessageParked) == 1)
-            (parked,) = await shop.parked(broker)
-            assert (parked.reason, parked.task) == ("delivery-limit", "ship")
-            assert not shop.runs
-            await shop.failed(broker).replay(["ship"], EVERYTHING)
-            await shop.until(lambda: len(shop.runs) == 1)
-    assert shop.runs[0].routing_key == "order.shipped"
-    assert shop.runs[0].value == message.body
-
-
-# What is as large as it can be
-
-
 async def full(broker: AmqpBroker) -> Message:
     """A message of somebody else whose headers fill a frame to its last byte."""
     message = Message(b"no json", {"traceparent": "00-ab", "blob": "x" * 1_000_000}, message_id="m")
@@ -174,7 +120,7 @@ async def full(broker: AmqpBroker) -> Message:
 LEFT_OVER = {"traceparent": "00-ab", "scheduler-left-out": "blob"}
 
 
-async def test_what_leaves_no_room_for_a_retry_is_parked_at_once_and_told(shop: Shop) -> None:
+async def test_a_message_too_large_to_be_retried_is_parked_at_once_and_told(shop: Shop) -> None:
     told: list[str] = []
 
     @shop.app.on_escalation
@@ -200,9 +146,6 @@ async def test_what_leaves_no_room_for_a_retry_is_parked_at_once_and_told(shop: 
     assert shop.count(ConnectionLost) == 0
 
 
-# Flow
-
-
 async def test_an_ordered_task_keeps_the_order_over_two_processors_and_through_retries(
     shop: Shop,
 ) -> None:
@@ -219,3 +162,86 @@ async def test_an_ordered_task_keeps_the_order_over_two_processors_and_through_r
         (parked,) = await shop.parked(broker)
         assert (parked.reason, parked.attempts) == ("exhausted", 8)
     assert shop.count(RunReturned) == 0
+
+
+# Delays, and processors that are killed
+
+
+async def test_a_delayed_call_is_held_by_the_broker_and_by_no_processor(shop: Shop) -> None:
+    queue = f"{shop.app.names.prefix}.later.2x6h"  # though some time passes until it is sent
+    async with shop.app, shop.working("work") as broker:
+        await asyncio.gather(*(shop.work.send_later("13h", n) for n in range(100)))
+        depth = await broker.depth(queue)
+        assert depth is not None
+        assert (depth.ready, depth.consumers) == (100, 0)
+        await shop.work.send(1)
+        await shop.until(lambda: shop.count(RunSettled) == 1)
+    assert shop.count(RunReturned) == 0
+
+
+@pytest.fixture
+def clerks(shop: Shop, tmp_path: Path) -> Iterator[Field]:
+    """Processes of the clerk's app, and what they wrote down."""
+    field = Field(shop.url, shop.namespace, "quorum", tmp_path / "record", app=CLERK)
+    yield field
+    field.kill()
+
+
+def work(clerks: Field, **environment: str) -> Program:
+    """Start a processor that takes messages from now on."""
+    return clerks.start("run", "--tasks", "work,fails", "--json", **environment)
+
+
+async def test_every_delayed_call_runs_and_none_early_though_a_processor_is_killed(
+    shop: Shop, clerks: Field
+) -> None:
+    def seen() -> set[int]:
+        return {note["n"] for note in clerks.notes("work")}
+
+    random, count = Random(1), 300
+    doomed = work(clerks)
+    async with shop.app:
+        await asyncio.gather(
+            *(shop.work.send_later(f"{random.randint(100, 3000)}ms", n) for n in range(count))
+        )
+    await clerks.until(lambda: len(seen()) >= 20)
+    work(clerks)
+    doomed.send_signal(signal.SIGKILL)
+    assert doomed.wait(timeout=30) == -signal.SIGKILL
+    await clerks.until(lambda: len(seen()) == count)
+    assert all(note["late"] >= 0 for note in clerks.notes("work"))
+
+
+@pytest.mark.parametrize(
+    ("moment", "attempts", "copies"),
+    [
+        ("RunFinished@1", [1, 1, 2, 3], 1),  # before anything was published
+        # Killed between the confirmed retry and the ack, which is written a moment later.
+        ("RunSettled@1", [1, 1, 2, 2, 3, 3], 2),
+        ("MessageParked@3", [1, 2, 3, 3], 2),  # between the confirmed parking and the ack
+    ],
+)
+async def test_a_failing_call_is_parked_whenever_its_processor_is_killed(
+    shop: Shop, clerks: Field, moment: str, attempts: list[int], copies: int
+) -> None:
+    name = await shop.fails.send(1)
+    await shop.app.outbox.close()
+    doomed = work(clerks, KILL_AT=moment)
+    await clerks.until(lambda: bool(clerks.notes("killed")))
+    assert doomed.wait(timeout=30) == -signal.SIGKILL
+    work(clerks)
+    names = shop.app.names
+    async with AmqpBroker(shop.url) as broker:
+
+        async def all_parked() -> bool:
+            depth = await broker.depth(names.failed_queue("fails"))
+            return depth is not None and depth.ready >= copies
+
+        await eventually(all_parked)
+        parked = await shop.failed(broker).browse(["fails"])
+    assert len(parked) == copies
+    assert {each.message.message_id for each in parked} == {name}
+    assert {(each.reason, each.error, each.attempts) for each in parked} == {
+        ("exhausted", "ValueError: boom 1", 3)
+    }
+    assert sorted(note["attempt"] for note in clerks.notes("fails")) == attempts

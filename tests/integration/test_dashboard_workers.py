@@ -1,4 +1,4 @@
-"""One dashboard in three worker processes of uvicorn, behind a proxy as it is by default."""
+"""One dashboard in three worker processes of uvicorn, behind nginx with its default proxy_pass."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from html import unescape
 from pathlib import Path
@@ -40,12 +40,6 @@ http {{
   server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://127.0.0.1:{pages}; }} }}
 }}
 """
-TRAEFIK = """
-http:
-  routers: {{pages: {{rule: "PathPrefix(`/`)", service: pages}}}}
-  services: {{pages: {{loadBalancer: {{servers: [{{url: "http://127.0.0.1:{pages}"}}]}}}}}}
-"""
-NO_TRAEFIK = "There is no traefik in the PATH: Debian has no package of it."
 START_LIMIT_S = 30
 WORKERS = 3
 ACTIONS = 50
@@ -58,42 +52,16 @@ def find_nginx() -> str | None:
     return shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
-Proxy = Callable[[Path, int, int], list[str]]
-"""Writes its configuration into a folder, for its port and that of the pages; returns a command."""
-
-
-def nginx() -> Proxy:
+@pytest.fixture(scope="module")
+def nginx() -> str:
+    """The program, which is installed where it is missing."""
     if find_nginx() is None and os.geteuid() == 0 and shutil.which("apt-get"):
         with rabbitmq.locked(Path(tempfile.gettempdir(), "scheduler-tests-install.lock")):
             if find_nginx() is None:
                 rabbitmq.install("nginx-light")
     if (program := find_nginx()) is None:
         pytest.fail(NO_NGINX, pytrace=False)
-
-    def configured(folder: Path, port: int, pages: int) -> list[str]:
-        config = folder / "nginx.conf"
-        config.write_text(NGINX.format(folder=folder, port=port, pages=pages))
-        return [program, "-c", str(config)]
-
-    return configured
-
-
-def traefik() -> Proxy:
-    if (program := shutil.which("traefik")) is None:
-        pytest.skip(NO_TRAEFIK)
-
-    def configured(folder: Path, port: int, pages: int) -> list[str]:
-        config = folder / "traefik.yaml"
-        config.write_text(TRAEFIK.format(pages=pages))
-        listening = f"--entryPoints.web.address=127.0.0.1:{port}"
-        return [program, listening, f"--providers.file.filename={config}"]
-
-    return configured
-
-
-@pytest.fixture(params=[nginx, traefik])
-def proxy(request: pytest.FixtureRequest) -> Proxy:
-    return request.param()
+    return program
 
 
 def is_open(port: int) -> bool:
@@ -102,17 +70,19 @@ def is_open(port: int) -> bool:
 
 
 @pytest.fixture
-def address(field_: Field, proxy: Proxy, tmp_path: Path) -> Iterator[str]:
-    """Where the proxy answers."""
+def address(field_: Field, nginx: str, tmp_path: Path) -> Iterator[str]:
+    """Where nginx answers."""
     field_.app = f"{APPS}/ward.py:app"
     field_.declares = ward.made(field_.namespace).topology()
     field_.call("seed")
     port, pages = rabbitmq.free_ports(2)
+    config = tmp_path / "nginx.conf"
+    config.write_text(NGINX.format(folder=tmp_path, port=port, pages=pages))
     environment = os.environ | {"NAMESPACE": field_.namespace, "SCHEDULER_BROKER_URL": field_.url}
     uvicorn = [sys.executable, "-m", "uvicorn", "tests.integration.apps.ward:pages"]
     commands = (
         [*uvicorn, "--workers", str(WORKERS), "--port", str(pages), "--log-level", "warning"],
-        proxy(tmp_path, port, pages),
+        [nginx, "-c", str(config)],
     )
     processes = [
         subprocess.Popen(command, env=environment, start_new_session=True) for command in commands

@@ -4,10 +4,11 @@ import pytest
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.properties import encoded
-from scheduler.events import ConnectionLost, MessageParked, RunSettled
+from scheduler.events import ConnectionLost, MessageParked, RunSettled, RunStarted
 from scheduler.queues.failed import EVERYTHING
 from tests.foreign import Foreigner, foreigner, headers, short, sized
 from tests.integration.shop import Shop
+from tests.stage import of
 
 MESSAGE_ID, TIMESTAMP = b"\x00\x80", b"\x00\x40"
 
@@ -41,7 +42,7 @@ async def published(one: Foreigner, exchange: str, key: bytes) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=list(KEYS))
-async def test_whatever_comes_is_run_and_comes_back_from_its_retries_as_it_was(
+async def test_a_strange_message_is_run_and_keeps_its_headers_through_retries(
     shop: Shop, key: bytes
 ) -> None:
     async with shop.working("bill") as broker, foreigner(shop.url) as one:
@@ -61,7 +62,9 @@ async def test_whatever_comes_is_run_and_comes_back_from_its_retries_as_it_was(
 
 
 @pytest.mark.parametrize("header", [b"CC", b"BCC"])
-async def test_other_keys_to_be_routed_by_count_once(shop: Shop, header: bytes) -> None:
+async def test_cc_and_bcc_route_a_message_once_and_not_its_retries(
+    shop: Shop, header: bytes
+) -> None:
     """Not again with a retry: neither at once, nor to another task, nor at another time."""
     here, ours = (
         (b"order.shipped",),
@@ -75,6 +78,7 @@ async def test_other_keys_to_be_routed_by_count_once(shop: Shop, header: bytes) 
         await shop.work.send_later("1.5s", 1)
         await shop.until(lambda: shop.count(RunSettled) == 5)
         assert not await shop.parked(broker)
+    assert of(RunStarted, shop.events)[-1].hatch_delay is not None  # which the broker tells
     assert sorted((run.task, run.attempt) for run in shop.runs) == [
         ("bill", 1),
         ("bill", 2),
@@ -84,7 +88,7 @@ async def test_other_keys_to_be_routed_by_count_once(shop: Shop, header: bytes) 
     ]
 
 
-async def test_what_is_no_message_of_ours_is_parked_whole_and_may_be_purged(shop: Shop) -> None:
+async def test_an_undecodable_call_is_parked_whole_and_can_be_purged(shop: Shop) -> None:
     async with shop.working("work") as broker, foreigner(shop.url) as one:
         await published(one, shop.app.names.calls, b"task.work")
         await shop.until(lambda: shop.count(MessageParked) == len(STRANGE))
@@ -102,7 +106,7 @@ async def test_what_is_no_message_of_ours_is_parked_whole_and_may_be_purged(shop
         assert not await shop.parked(broker)
 
 
-async def test_what_nobody_can_be_given_stops_nobody(shop: Shop) -> None:
+async def test_messages_for_a_missing_task_are_parked_and_delay_no_others(shop: Shop) -> None:
     """The broker parks it itself; its dead-lettering goes on for everybody."""
     async with shop.working("work") as broker, foreigner(shop.url) as one:
         for _ in range(3):

@@ -77,26 +77,6 @@ async def run_all_of(version: Version, count: int) -> Ran:
     return version.ran
 
 
-async def test_what_waits_in_a_queue_is_there_after_it_was_made_anew(
-    version: Callable[..., Version], broker: Broker
-) -> None:
-    old, new = version(ordered=True), version()
-    await program_of(old.app, broker).seeding.seed()
-    await send(old, broker, *range(20))
-    program = program_of(new.app, broker)
-    with pytest.raises(UsageError, match=r"ordered= of the task 'work' .*`scheduler seed --migr"):
-        await program.seeding.seed()
-    with pytest.raises(UsageError, match=r"ordered= of the task 'work'.*Nothing was started"):
-        await processor_of(new.app, broker).run()
-    await program.verbs.trigger(new.app.loop("loop"))  # its token is in the queue of its own task
-    await program.seeding.seed(migrate=True)
-    ran = await run_all(new, broker, 21)
-    assert sorted(ran) == [("loop", 0), *(("work", n) for n in range(20))]
-    assert await broker.depth(new.app.names.moving(new.app.names.processor_queue("work"))) is None
-    with pytest.raises(UsageError, match="ordered= of the task 'work'"):
-        await processor_of(old.app, broker).run()
-
-
 async def test_a_message_of_somebody_else_comes_once_with_its_own_key(
     version: Callable[..., Version], broker: Broker, namespace: str
 ) -> None:

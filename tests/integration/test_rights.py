@@ -1,11 +1,9 @@
 """Users of a real broker that may do what `doctor` says they need, and nothing else."""
 
 import asyncio
-import re
 import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,11 @@ from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
 from scheduler.errors import AccessRefused, NotRunning, Rejected, Unroutable
 from scheduler.events import LoopRepaired, MessageParked
-from scheduler.protocol.administration import Rights, rights_to_seed
+from scheduler.protocol.administration import Rights
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import (
-    Binding,
     Exchange,
-    Names,
     Queue,
     Topology,
 )
@@ -395,45 +391,3 @@ async def test_the_doctor_looks_as_far_as_its_user_may(office: Office) -> None:
 
 
 # The rules
-
-
-async def test_these_rights_are_enough_and_each_of_them_is_needed(
-    namespace: str, broker_url: str, users: Users
-) -> None:
-    a, b, c, q = (f"{namespace}.{letter}" for letter in "abcq")
-    given = Topology(exchanges=(Exchange(a, "topic"), Exchange(c, "topic")))
-    wanted = Topology(
-        exchanges=(Exchange(b, "topic", {"alternate-exchange": a}),),
-        queues=(Queue(q, {"x-queue-type": "quorum", "x-dead-letter-exchange": c}),),
-        bindings=(Binding(b, q, "#"), Binding(a, c, "#", "exchange")),
-    )
-    rights = rights_to_seed(Names(namespace), wanted)
-    needed = [
-        (right, name) for right, pattern in asdict(rights).items() for name in others(pattern)
-    ]
-    assert needed == [
-        *(("configure", name) for name in (b, q)),
-        *(("write", name) for name in (a, c, q)),
-        *(("read", name) for name in (a, b, q)),
-    ]
-
-    async def declared_by(rights: Rights) -> str:
-        # What exists is not asked for its arguments' sake again.
-        await delete(broker_url, queues=[q], exchanges=[a, b, c])
-        async with AmqpBroker(broker_url) as broker:
-            await broker.declare(given)
-        return await attempt(user(users, rights), lambda broker: broker.declare(wanted))
-
-    try:
-        assert not await declared_by(rights)
-        for right, name in needed:
-            poorer = asdict(rights)[right].replace(f"|{re.escape(name)}$", "")
-            refused = await declared_by(replace(rights, **{right: poorer}))
-            assert f"'{name}' in vhost" in refused, (right, name)
-    finally:
-        await delete(broker_url, queues=[q], exchanges=[a, b, c])
-
-
-def others(pattern: str) -> list[str]:
-    """The names in a pattern that are not of the namespace."""
-    return [name.replace("\\", "") for name in re.findall(r"\|([^|$]+)\$", pattern)]

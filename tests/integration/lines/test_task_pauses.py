@@ -7,8 +7,7 @@ import pytest
 
 from scheduler import Context, Scheduler
 from scheduler.control.loops import Where
-from scheduler.control.reports import Effect
-from scheduler.events import LoopRepaired, TaskPaused
+from scheduler.events import LoopRepaired
 from scheduler.program import Program
 from scheduler.sending import CallTask
 from tests.integration.lines.scene import Scene
@@ -30,37 +29,6 @@ async def billing(
     operator = scene.operator(app)
     await operator.seeding.seed()
     return app, bill, operator
-
-
-async def until_held(scene: Scene, pods: int) -> None:
-    """Wait until so many pods have found that the task is paused, and a second more."""
-    async with asyncio.timeout(30):
-        while sum(isinstance(each, TaskPaused) for each in scene.events) < pods:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    await asyncio.sleep(1)
-
-
-async def test_calls_of_a_paused_task_wait_whichever_processors_come_and_go(scene: Scene) -> None:
-    app, bill, operator = await billing(scene)
-    await bill.send_many({"order": n} for n in range(CALLS))
-    whole = await operator.loops.find("bill", or_whole=True)
-    assert (await operator.verbs.pause(whole, "stocktaking")).did is Effect.PAUSED
-    async with scene.pod(app) as pod:
-        await until_held(scene, 1)
-        assert pod.worker.silent == []
-        await pod.die()
-    async with scene.pod(app):
-        await until_held(scene, 2)
-        (backlog,) = await operator.survey.backlogs()
-        assert backlog.ready == CALLS
-        assert backlog.pause is not None
-        assert backlog.pause.reason == "stocktaking"
-        assert scene.diary.runs == []
-        report = await operator.verbs.resume(whole)
-        assert (report.did, report.silent) == (Effect.RESUMED, ())
-        await scene.diary.until(lambda: len(scene.diary.runs) == CALLS)
-        await asyncio.sleep(1)
-    assert sorted(run.facts for run in scene.diary.runs) == [(n,) for n in range(CALLS)]
 
 
 @pytest.mark.parametrize(
