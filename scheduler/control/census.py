@@ -169,13 +169,12 @@ class Census:
         overdue = list[Overdue]()
         before, self._served_before = self._served_before, dict(self._served)
         found = self._may_be_overdue(now - tolerance, depths, before)
-        for number, loop_id in enumerate(found, 1):
+        for number, loop_id in enumerate(found):
             if number % BREATHE_EVERY == 0:
                 await asyncio.sleep(0)
             listed = self._listing.get(loop_id)
             loop = None if listed is None else loop_of_entry(self._app, listed)
-            if listed is None or loop is None:  # its code is another one, or it is supervision
-                self.look_again([loop_id])
+            if listed is None or loop is None:  # the task of keyed loops, once periodic itself
                 continue
             put = self.put_of_entry(listed)
             due_at = due_at_of(listed, put, self._listing.of_task(loop_id.task))
@@ -193,7 +192,7 @@ class Census:
     ) -> list[LoopId]:
         """Return loops whose tokens may have been due before a moment, the earliest due first."""
         table, until_ms = self._listing.table, milliseconds_since_epoch(until)
-        without = {loop.task for loop in self.orphans()}
+        without = self._listing.counts.keys() - self._app.tasks.keys()
         without.update(filter(self._listing.pause_of, self._listing.counts))
         # The latest of all shards; whether a loop's own one is behind is asked for each.
         latest = {task: ms for (task, _), ms in sorted(served.items(), key=itemgetter(1))}

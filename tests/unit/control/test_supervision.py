@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler import Context, Every, Scheduler, StopLoop
+from scheduler import Context, Every, StopLoop
 from scheduler.control.census import ROUNDS, Census, Memory, count, memory_of
 from scheduler.control.loops import Where
 from scheduler.control.supervision import NOTED_AT_ONCE
@@ -37,8 +37,9 @@ from scheduler.testing import recording
 from scheduler.timing.durations import MILLISECOND, SECOND, ZERO
 from tests.faulty import Call, FaultyBroker, not_allowed
 from tests.stage import Stage, new_app, of
+from tests.unit.control.conftest import TASK, looping
 
-TASK, BONN = LoopId("task"), LoopId("report", "bonn")
+BONN = LoopId("report", "bonn")
 ROUND = 15.0
 PERIOD = 600.0
 UNTIL_FOUND = 5 + ROUND + 2  # overdue, by the next round, with the time for it
@@ -59,16 +60,6 @@ async def counting(stage: Stage, every: str = "10m", **options: Any) -> list[Any
 
     await stage.seed()
     return carried
-
-
-def beating(*loops: str, every: str = "1m", **settings: Any) -> Scheduler:
-    app = new_app(**settings)
-
-    async def beat() -> None: ...
-
-    for name in loops:
-        app.periodic(every=every, name=name)(beat)
-    return app
 
 
 async def run_once(stage: Stage) -> None:
@@ -104,7 +95,22 @@ async def test_a_token_that_is_lost_is_put_again_as_soon_as_it_is_overdue(stage:
     ]
 
 
-async def test_while_the_journal_is_not_read_to_its_end_no_loop_is_repaired_or_begun_anew(
+async def test_a_lost_keyed_loop_is_put_again_though_its_task_was_once_periodic_itself(
+    stage: Stage,
+) -> None:
+    await stage.seed(looping())
+    app = new_app()
+    task = app.task(name="task")(nothing)
+    await stage.seed(app)
+    await task.start("bonn", every="20s")
+    async with stage.supervised():
+        await asyncio.sleep(1)
+        await stage.lose(LoopId("task", "bonn"))
+        await asyncio.sleep(20 + UNTIL_FOUND)
+    assert stage.repairs() == [("task.bonn", "lost")]
+
+
+async def test_no_loop_is_repaired_or_begun_anew_until_the_journal_was_read_to_its_end(
     stage: Stage,
 ) -> None:
     stage.app.periodic(every="5s", name="other")(nothing)
@@ -128,8 +134,8 @@ async def test_while_the_journal_is_not_read_to_its_end_no_loop_is_repaired_or_b
     assert carried == [(n, n or None) for n in range(len(carried))]
 
 
-async def test_a_queue_that_is_full_keeps_no_other_loop_from_being_repaired(stage: Stage) -> None:
-    await stage.seed(beating("task", "other", every="20s"))
+async def test_a_full_queue_does_not_prevent_the_repair_of_other_loops(stage: Stage) -> None:
+    await stage.seed(looping("task", "other", every="20s"))
     for loop in TASK, LoopId("other"):
         await stage.lose(loop)
     broker = FaultyBroker(stage.server)
@@ -147,7 +153,7 @@ async def test_a_queue_that_is_full_keeps_no_other_loop_from_being_repaired(stag
     assert of(SupervisionDelayed, stage.events) == []
 
 
-async def test_a_loop_for_which_the_journal_is_long_waits_for_it_and_keeps_no_other_waiting(
+async def test_a_loop_that_waits_for_a_long_journal_does_not_delay_others(
     stage: Stage,
 ) -> None:
     stage.app.periodic(every="10m", name="other")(nothing)
@@ -174,7 +180,7 @@ async def test_a_loop_for_which_the_journal_is_long_waits_for_it_and_keeps_no_ot
 async def nothing() -> None: ...
 
 
-async def test_a_tick_that_is_settled_while_a_round_looks_for_it_is_not_repaired(
+async def test_a_tick_that_is_settled_during_a_round_is_not_repaired(
     stage: Stage,
 ) -> None:
     @stage.app.periodic(every="10m")
@@ -363,7 +369,7 @@ async def test_a_queue_whose_declaration_fails_is_reported_once(
 
 
 @pytest.mark.parametrize("is_all", [False, True])
-async def test_what_is_declared_is_declared_to_its_end_though_the_connection_goes(
+async def test_a_declaration_is_completed_though_the_connection_is_lost(
     stage: Stage, is_all: bool
 ) -> None:
     carried, topology = await counting(stage), stage.app.topology()
@@ -441,7 +447,7 @@ async def test_supervision_comes_back_when_its_own_token_is_gone(stage: Stage) -
         assert 3 <= len(of(CensusTaken, stage.events)) <= 5
 
 
-async def test_a_queue_of_supervision_that_may_not_be_declared_is_told_within_two_rounds(
+async def test_a_missing_queue_of_supervision_that_may_not_be_declared_is_reported(
     stage: Stage,
 ) -> None:
     await counting(stage)
@@ -461,7 +467,7 @@ async def test_a_queue_of_supervision_that_may_not_be_declared_is_told_within_tw
         (RuntimeError("A bug."), ["Watching supervision failed"]),
     ],
 )
-async def test_supervision_is_looked_after_though_that_failed_before(
+async def test_a_lost_supervision_loop_is_repaired_though_an_attempt_failed(
     stage: Stage, caplog: pytest.LogCaptureFixture, error: Exception, logged: list[str]
 ) -> None:
     await counting(stage)
@@ -480,7 +486,7 @@ async def test_supervision_is_looked_after_though_that_failed_before(
     assert stage.repairs() == [("_supervision", "lost")]
 
 
-async def test_a_round_that_does_not_end_is_broken_off_and_its_token_is_not_parked(
+async def test_a_round_that_does_not_end_is_cancelled_and_its_token_is_not_parked(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await counting(stage)
@@ -500,7 +506,7 @@ async def test_a_round_that_does_not_end_is_broken_off_and_its_token_is_not_park
 
 
 @pytest.mark.parametrize("carried", ["garbage", {"reported": 7}])
-async def test_what_another_version_remembered_is_forgotten(stage: Stage, carried: Any) -> None:
+async def test_the_memory_of_another_version_is_ignored(stage: Stage, carried: Any) -> None:
     await counting(stage)
     token = await stage.token(SUPERVISION)
     await stage.lose(SUPERVISION)
@@ -514,7 +520,7 @@ async def test_what_another_version_remembered_is_forgotten(stage: Stage, carrie
     assert of(SupervisionDelayed, stage.events) == []
 
 
-async def test_loops_are_counted_as_the_last_round_found_them_if_that_was_recent(
+async def test_loops_are_counted_from_the_last_round_if_that_was_recent(
     stage: Stage,
 ) -> None:
     await counting(stage)
@@ -544,7 +550,7 @@ def reconnect(stage: Stage) -> None:
 async def test_what_a_broker_that_restarted_has_lost_is_put_again_within_seconds(
     stage: Stage,
 ) -> None:
-    app = beating(*LOOPS, every="1m", supervision_interval="1h")
+    app = looping(*LOOPS, every="1m", supervision_interval="1h")
     await stage.seed(app)
     async with stage.supervised(), stage.supervised(), stage.supervised():
         await asyncio.sleep(59)
@@ -563,7 +569,7 @@ async def test_what_a_broker_that_restarted_has_lost_is_put_again_within_seconds
 async def test_of_several_processors_that_reconnect_one_triggers_some_rounds(
     stage: Stage, processors: int, reconnects: int, most: int
 ) -> None:
-    await stage.seed(beating("task", every="1h", supervision_interval="1h"))
+    await stage.seed(looping(supervision_interval="1h"))
     async with AsyncExitStack() as started:
         for _ in range(processors):
             await started.enter_async_context(stage.supervised())
@@ -581,9 +587,9 @@ async def test_of_several_processors_that_reconnect_one_triggers_some_rounds(
 # Reports
 
 
-async def test_loops_that_old_or_new_code_does_not_have_are_reported_once(stage: Stage) -> None:
+async def test_loops_that_are_not_in_the_code_are_reported_once(stage: Stage) -> None:
     await counting(stage)
-    old, new = stage.app, beating("other")
+    old, new = stage.app, looping("other", every="1m")
     with recording(new) as events:
         async with stage.supervised(app=new):
             await asyncio.sleep(10 * ROUND)
@@ -597,11 +603,10 @@ async def test_loops_that_old_or_new_code_does_not_have_are_reported_once(stage:
     assert sorted(reported(events)) == [("other", "orphaned"), ("task", "removed")]
 
 
-async def test_a_loop_that_is_due_where_nobody_consumes_is_reported_whenever_it_comes_to_that(
+async def test_a_loop_that_is_due_without_a_processor_is_reported_each_time(
     stage: Stage,
 ) -> None:
-    app = beating("task", "other")
-    await stage.seed(app)
+    await stage.seed(looping("task", "other", every="1m"))
     async with stage.supervised(tasks=["other"]):
         await asyncio.sleep(200)
         assert reported(stage.events) == [("task", "unattended")]
