@@ -323,6 +323,12 @@ class Stage:
         letters = [letter for queue in there for letter in queue.letters()]
         return sum(claims_of(each.message).get("task") != SUPERVISION.task for each in letters)
 
+    async def ready(self, queue: str) -> int:
+        """How many messages are in a queue, which is there, and in no hand."""
+        depth = await self.broker.depth(queue)
+        assert depth is not None, f"there is no queue {queue}"
+        return depth.ready
+
     def starts(self, loop: str | None = None) -> list[float]:
         """When each run started, of one loop or of all, in seconds since the beginning."""
         runs = [run for run in of(RunStarted, self.events) if loop in (None, str(run.loop))]

@@ -12,8 +12,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import (
     InvalidArguments,
     NotAllSent,
-    NotSent,
-    Unencodable,
+    SchedulerError,
     Unroutable,
     UsageError,
 )
@@ -38,6 +37,17 @@ def shop() -> tuple[Scheduler, CallTask[..., ..., Any]]:
         return f"{order.number} {city} {times} {ctx}"
 
     return app, ship
+
+
+Ship = CallTask[..., ..., Any]
+
+
+@pytest.fixture
+async def ship(stage: Stage) -> Ship:
+    """The task of the shop, which is seeded."""
+    app, ship = shop()
+    await stage.seed(app)
+    return ship
 
 
 async def sent(stage: Stage) -> Call:
@@ -66,10 +76,8 @@ ORDER = Order(number=1)
     ],
 )
 async def test_arguments_travel_by_name_as_json(
-    stage: Stage, args: tuple[Any, ...], kwargs: dict[str, Any], wire: dict[str, Any]
+    stage: Stage, ship: Ship, args: tuple[Any, ...], kwargs: dict[str, Any], wire: dict[str, Any]
 ) -> None:
-    app, ship = shop()
-    await stage.seed(app)
     await ship.send(*args, **kwargs)
     found = (await sent(stage)).args
     assert found is not None
@@ -84,10 +92,8 @@ async def test_arguments_travel_by_name_as_json(
     ],
 )
 async def test_a_call_that_does_not_fit_the_function_is_not_sent(
-    stage: Stage, args: tuple[Any, ...], kwargs: dict[str, Any], told: str
+    stage: Stage, ship: Ship, args: tuple[Any, ...], kwargs: dict[str, Any], told: str
 ) -> None:
-    app, ship = shop()
-    await stage.seed(app)
     with pytest.raises(InvalidArguments, match=told):
         await ship.send(*args, **kwargs)
     with pytest.raises(InvalidArguments, match=told):
@@ -111,9 +117,9 @@ async def test_a_connection_is_open_within_the_app_only_and_one_that_was_there_s
     assert await stage.waiting() == 2
 
 
-async def test_the_options_of_a_call_travel_along(stage: Stage) -> None:
-    app, ship = shop()
-    await stage.seed(app)
+async def test_options_add_up_travel_along_and_leave_the_task_as_it_was(
+    stage: Stage, ship: Ship
+) -> None:
     sender = ship.options(
         priority=5,
         expires="10m",
@@ -130,21 +136,15 @@ async def test_the_options_of_a_call_travel_along(stage: Stage) -> None:
     assert call.sent_at == START
     assert call.due_at == START + timedelta(seconds=1)
     assert call.expires_at == START + timedelta(minutes=10, seconds=1)
-
-
-async def test_options_add_up_and_leave_the_task_as_it_was(stage: Stage) -> None:
-    app, ship = shop()
-    await stage.seed(app)
-    ids = {await ship.send(ORDER) for _ in range(5)}
-    assert len(ids) == 5
-    for _ in range(5):
-        assert (await sent(stage)).expires_at == START + timedelta(hours=1)
     await ship.options(priority=1).options(correlation_id="c").send(ORDER)
     call = await sent(stage)
     assert (call.message.priority, call.message.correlation_id) == (1, "c")
-    assert call.expires_at == START + timedelta(hours=1)
-    await ship.send(ORDER)
-    assert (await sent(stage)).message.priority is None
+    ids = {await ship.send(ORDER) for _ in range(2)}
+    assert len(ids) == 2
+    call = await sent(stage)
+    assert call.message.priority is None
+    assert call.sent_at is not None
+    assert call.expires_at == call.sent_at + timedelta(hours=1)
 
 
 NAIVE = datetime(2026, 6, 1)  # noqa: DTZ001
@@ -160,11 +160,9 @@ LAST = datetime.max.replace(tzinfo=UTC)
         ("send_at", LAST, "from 0 to 1343 days, got 9999-12-31T23:59:59.999999"),
     ],
 )
-async def test_a_time_that_cannot_be_meant_is_refused(
-    stage: Stage, method: str, when: Any, told: str
+async def test_a_time_out_of_range_or_without_a_zone_is_refused(
+    stage: Stage, ship: Ship, method: str, when: Any, told: str
 ) -> None:
-    app, ship = shop()
-    await stage.seed(app)
     with pytest.raises(UsageError, match=told):
         await getattr(ship, method)(when, ORDER)
     assert await stage.waiting() == 0
@@ -175,10 +173,7 @@ async def test_a_time_that_cannot_be_meant_is_refused(
     [
         ({"headers": {"a": {1}}}, "The header 'a' holds a value of type set, which cannot travel"),
         ({"headers": [1]}, "The headers are of type list, not a mapping"),
-        ({"headers": {1: 2}}, "The name '1' of a header is of type int"),
         ({"priority": "high"}, "The priority must be a whole number from 0 to 31, got 'high'"),
-        ({"priority": 99}, "The priority must be a whole number from 0 to 31, got 99"),
-        ({"priority": True}, "The priority must be .*, got True"),
         ({"priority": -1}, "The priority must be .*, got -1"),
         ({"message_id": 7}, "The property message_id is of type int, not str"),
         ({"correlation_id": "c" * 300}, "The property correlation_id is 300 bytes long"),
@@ -193,26 +188,21 @@ def test_an_option_that_cannot_travel_is_refused_before_anything_is_sent(
         ship.options(**options)
 
 
-async def test_a_moment_is_the_same_in_every_zone(stage: Stage) -> None:
-    app, ship = shop()
-    noon_in_tokyo = datetime(2026, 6, 2, 12, tzinfo=timezone(timedelta(hours=9)))
-    await stage.seed(app)
-    await ship.send_at(noon_in_tokyo, ORDER)
-    assert await stage.broker.get(stage.app.names.processor_queue("ship")) is None
-    await asyncio.sleep(15 * 3600)
-    call = await sent(stage)
-    assert call.due_at == noon_in_tokyo
-
-
-async def test_an_expiry_counts_the_hours_that_pass(stage: Stage) -> None:
-    app, ship = shop()
-    before_the_gap = datetime(2027, 3, 28, 1, 30, tzinfo=ZoneInfo("Europe/Berlin"))
-    await stage.seed(app)
-    await ship.options(expires="2h").send_at(before_the_gap, ORDER)
-    await asyncio.sleep((before_the_gap - stage.clock.now()).total_seconds() + 1)
-    call = await sent(stage)
-    assert call.expires_at is not None
-    assert call.expires_at - before_the_gap.astimezone(UTC) == timedelta(hours=2)
+async def test_a_moment_and_what_expires_after_it_are_the_same_in_every_zone(
+    stage: Stage, ship: Ship
+) -> None:
+    tokyo, berlin = timezone(timedelta(hours=9)), ZoneInfo("Europe/Berlin")
+    for moment in (
+        datetime(2026, 6, 2, 12, tzinfo=tokyo),
+        datetime(2027, 3, 28, 1, 30, tzinfo=berlin),  # half an hour before it becomes 3 o'clock
+    ):
+        await ship.options(expires="2h").send_at(moment, ORDER)
+        assert await in_queue(stage) == []
+        await asyncio.sleep((moment - stage.clock.now()).total_seconds() + 1)
+        call = await sent(stage)
+        assert call.due_at == moment
+        assert call.expires_at is not None
+        assert call.expires_at - moment.astimezone(UTC) == timedelta(hours=2)
 
 
 # Outside of a processor
@@ -226,46 +216,15 @@ async def test_an_expiry_counts_the_hours_that_pass(stage: Stage) -> None:
         ("", "test.v1.processor.ship", {}, "'test.v1.processor.ship' is the scheduler's own"),
         ("orders", "x", {"headers": {"Scheduler-Due-At-Ms": 1}}, "begin with 'scheduler-' are res"),
         ("orders", "x", {"deadline": "soon"}, "got: 'soon'"),
+        ("orders", "x" * 256, {}, "The routing key is 256 bytes long"),
+        ("orders", "x", {"headers": {"x": object()}}, "a value of type object"),
     ],
 )
-async def test_what_is_the_schedulers_own_is_not_published(
+async def test_a_message_of_the_schedulers_own_or_that_cannot_be_encoded_is_not_published(
     exchange: str, key: str, options: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(SchedulerError, match=told):
         await new_app().publish(exchange, key, b"", **options)
-
-
-@pytest.mark.parametrize(
-    ("key", "body", "options"),
-    [("x" * 256, b"", {}), ("x", b"", {"headers": {"x": object()}})],
-)
-async def test_what_cannot_travel_is_not_published(
-    key: str, body: Any, options: dict[str, Any]
-) -> None:
-    with pytest.raises(Unencodable):
-        await new_app().publish("orders", key, body, **options)
-
-
-async def test_a_broker_that_accepts_and_says_nothing_is_told_within_the_deadline() -> None:
-    hold = asyncio.Event()
-
-    async def say_nothing(_: object, writer: asyncio.StreamWriter) -> None:
-        await hold.wait()
-        writer.close()
-
-    async with await asyncio.start_server(say_nothing, "127.0.0.1") as server:
-        port = server.sockets[0].getsockname()[1]
-        url: Any = f"amqp://guest:guest@127.0.0.1:{port}/"
-        app = Scheduler("alone", Settings(broker_url=url))
-
-        @app.task()
-        async def task() -> None: ...
-
-        began = asyncio.get_running_loop().time()
-        with pytest.raises(NotSent, match="did not respond while connecting"):
-            await task.options(deadline="300ms").send()
-        assert asyncio.get_running_loop().time() - began < 9  # not when connecting times out
-        hold.set()
 
 
 def test_blocking_senders_have_a_connection_of_their_own() -> None:
@@ -324,18 +283,16 @@ def orders(count: int) -> list[dict[str, Any]]:
     return [{"order": Order(number=number)} for number in range(count)]
 
 
-async def test_many_are_sent_and_their_ids_come_in_the_order_of_the_calls(stage: Stage) -> None:
-    app, ship = shop()
-    await stage.seed(app)
+async def test_many_are_sent_and_their_ids_come_in_the_order_of_the_calls(
+    stage: Stage, ship: Ship
+) -> None:
     ids = await ship.options(correlation_id="c").send_many([*orders(600), {"order": ORDER}])
     calls = {call.id: call for call in await in_queue(stage)}
     assert [(calls[id].args or {})["order"]["number"] for id in ids] == [*range(600), 1]
     assert {call.message.correlation_id for call in calls.values()} == {"c"}
 
 
-async def test_many_may_be_sent_after_a_delay_or_at_a_moment(stage: Stage) -> None:
-    app, ship = shop()
-    await stage.seed(app)
+async def test_many_may_be_sent_after_a_delay_or_at_a_moment(stage: Stage, ship: Ship) -> None:
     await ship.send_many(orders(3), delay="10s")
     await ship.send_many(orders(2), at=START + timedelta(seconds=20))
     four, five, six, seven = orders(4)
@@ -350,15 +307,15 @@ async def test_many_may_be_sent_after_a_delay_or_at_a_moment(stage: Stage) -> No
 @pytest.mark.parametrize(
     "wrong", [{"order": {"number": "x"}}, {"colour": "red"}, ["order"], ({}, "1s", 7)]
 )
-async def test_of_many_none_is_sent_if_one_does_not_fit(stage: Stage, wrong: Any) -> None:
-    app, ship = shop()
-    await stage.seed(app)
+async def test_nothing_of_many_calls_is_sent_if_one_does_not_fit(
+    stage: Stage, ship: Ship, wrong: Any
+) -> None:
     with pytest.raises(InvalidArguments, match=r"^Nothing was sent. Call 3: "):
         await ship.send_many([*orders(3), wrong, *orders(3)])
     assert await in_queue(stage) == []
 
 
-async def test_many_have_one_time_and_no_id_that_was_given() -> None:
+async def test_options_that_do_not_go_with_many_calls_are_refused() -> None:
     _, ship = shop()
     with pytest.raises(UsageError, match="a delay or a moment, got both"):
         await ship.send_many(orders(1), delay="1s", at=START)
@@ -374,24 +331,24 @@ def is_order(number: int) -> Callable[[Faulted], bool]:
     return lambda call: b'"number":%d,' % number in call.message.body
 
 
-async def test_what_was_sent_of_many_is_told_and_the_rest_is_not_tried(stage: Stage) -> None:
-    app, ship = shop()
-    await stage.seed(app)
+async def test_the_error_has_the_ids_that_were_sent_and_the_rest_is_not_tried(
+    stage: Stage, ship: Ship
+) -> None:
     async with FaultyBroker(stage.server) as broker:
         broker.on("publish", where=is_order(3)).fails(Unroutable())
-        app.outbox.use(broker, stage.clock)
+        stage.app.outbox.use(broker, stage.clock)
         with pytest.raises(
             NotAllSent, match="messages for 'ship' were sent: The broker has no"
         ) as all_but:
             await ship.send_many(orders(10_000))
-        app.outbox.release(broker)
+        stage.app.outbox.release(broker)
     ids, calls = all_but.value.ids, await in_queue(stage)
     assert ids[3] is None
     assert {call.id for call in calls} == {id for id in ids if id}
     assert 3 <= len(calls) < 1000
 
 
-async def test_where_none_of_many_was_sent_the_error_is_that_of_one(stage: Stage) -> None:
+async def test_if_no_call_of_many_was_sent_the_error_is_that_of_one(stage: Stage) -> None:
     app, ship = shop()
     await stage.seed(new_app())
     async with FaultyBroker(stage.server) as broker:
@@ -439,22 +396,17 @@ def test_each_event_loop_has_an_embedded_broker_of_its_own(alone: Scheduler):
 
 WRONG: dict[str, Callable[[Any], Any]] = {
     "moment": lambda ship: ship.send_at("2026-06-01T09:00", ORDER),
-    "key": lambda ship: ship.start(42, every="1s", args={"order": {"number": 1}}),
     "mapping": lambda ship: ship.sync(["x"]),
     "one-off": lambda ship: ship.once("x", at="tomorrow", args={"order": {"number": 1}}),
     "args": lambda ship: ship.start("x", every="1s", args=["order"]),
-    "arguments": lambda ship: ship.send("x"),
     "delay": lambda ship: ship.send_later(object(), ORDER),
     "schedule": lambda ship: ship.start("x", every=[1]),
     "expires": lambda ship: ship.options(expires="old"),
-    "deadline": lambda ship: ship.options(deadline="soon"),
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-async def test_what_a_caller_gets_wrong_is_one_class_of_error(stage: Stage, wrong: str) -> None:
-    app, ship = shop()
-    await stage.seed(app)
+async def test_a_wrong_argument_is_a_usage_error(stage: Stage, ship: Ship, wrong: str) -> None:
     with pytest.raises(UsageError):
         await WRONG[wrong](ship)
 

@@ -11,7 +11,7 @@ from scheduler.spelling import no_such, refusing_misnamed
         ("xyz", "There is no task 'xyz'; there are: clean, send_report, send_reports."),
     ],
 )
-def test_of_a_name_that_nothing_has_the_nearest_is_told(name: str, told: str):
+def test_an_unknown_name_is_answered_with_the_nearest(name: str, told: str):
     assert no_such("task", name, {"send_reports", "send_report", "clean"}) == told
     assert no_such("task", name, [*"ab", *"ab"]).endswith("; there are: a, b.")
     assert no_such("loop", "xyz", []) == "There is no loop 'xyz'; there are: none."
@@ -33,7 +33,7 @@ def cake(flour: int, *, sugar: int = 1) -> int:
         ([1, 2], {}, "Cake cannot be called like this: too many positional arguments."),
     ],
 )
-def test_a_call_that_cannot_be_is_refused_in_words(
+def test_a_call_with_wrong_arguments_is_refused_in_a_sentence(
     args: list[int], kwargs: dict[str, int], told: str
 ):
     with pytest.raises(ScheduleError) as refused:
@@ -41,7 +41,7 @@ def test_a_call_that_cannot_be_is_refused_in_words(
     assert str(refused.value) == told
 
 
-def test_what_a_call_raises_itself_is_left_alone():
+def test_errors_of_the_function_itself_are_not_changed():
     assert cake(1, sugar=2) == 3
     with pytest.raises(TypeError, match="too sweet"):
         cake(1, sugar=10)

@@ -10,11 +10,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
-from scheduler import Every, Retry, Scheduler
+from scheduler import Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotSent
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId
 from scheduler.tracing import instrument
 from tests.stage import Stage
 
@@ -75,27 +74,23 @@ async def test_a_call_that_is_sent_delayed_fails_and_is_retried_is_one_trace(
     inner = traced.named("write 7")
     assert {context_of(span).trace_id for span in traced.spans} == {context_of(sent).trace_id}
     assert parent_of(sent) is None
-    assert [parent_of(run) for run in (first, second)] == [context_of(sent).span_id] * 2
-    assert [parent_of(span) for span in inner] == [
-        context_of(first).span_id,
-        context_of(second).span_id,
-    ]
+    runs = (first, second)
+    assert [parent_of(run) for run in runs] == [context_of(sent).span_id] * 2
+    assert [parent_of(span) for span in inner] == [context_of(run).span_id for run in runs]
     assert [sent.kind, first.kind] == [SpanKind.PRODUCER, SpanKind.CONSUMER]
-    assert [about(run, "attempt", "ending") for run in (first, second)] == [
-        [1, "retried"],
-        [2, "succeeded"],
-    ]
-    assert [run.status.status_code for run in (first, second)] == [
-        StatusCode.ERROR,
-        StatusCode.UNSET,
-    ]
+    told = [about(run, "attempt", "ending") for run in runs]
+    assert told == [[1, "retried"], [2, "succeeded"]]
+    statuses = [run.status.status_code for run in runs]
+    assert statuses == [StatusCode.ERROR, StatusCode.UNSET]
     assert first.status.description == "ValueError: boom"
     assert [event.name for event in first.events] == ["exception"]
     ids = [(span.attributes or {})["messaging.message.id"] for span in (sent, first, second)]
     assert ids == [ids[0]] * 3
 
 
-async def test_a_call_that_a_task_sends_belongs_to_its_run(stage: Stage, traced: Traced) -> None:
+async def test_a_call_that_a_task_sends_belongs_to_its_run_and_supervision_is_not_traced(
+    stage: Stage, traced: Traced
+) -> None:
     @stage.app.task()
     async def mail() -> None: ...
 
@@ -104,8 +99,10 @@ async def test_a_call_that_a_task_sends_belongs_to_its_run(stage: Stage, traced:
         await asyncio.gather(mail.send(), mail.send())
 
     await stage.seed()
-    async with stage.processor():
+    async with stage.supervised():
         await asyncio.sleep(70)
+    assert await stage.history("_supervision")
+    assert {span.name for span in traced.spans if "supervision" in span.name} == set()
     (run,) = traced.named(f"process {BEAT}")
     sent = traced.named(f"send {MAIL}")
     assert [parent_of(span) for span in sent] == [context_of(run).span_id] * 2
@@ -175,7 +172,7 @@ async def test_a_trace_that_somebody_else_began_goes_on(stage: Stage, traced: Tr
     assert second.parent is None
 
 
-async def test_what_was_not_sent_is_an_error(stage: Stage, traced: Traced) -> None:
+async def test_a_call_that_was_not_sent_is_an_error(stage: Stage, traced: Traced) -> None:
     @stage.app.task()
     async def mail() -> None: ...
 
@@ -187,15 +184,3 @@ async def test_what_was_not_sent_is_an_error(stage: Stage, traced: Traced) -> No
     (sent,) = traced.spans
     assert sent.status.status_code is StatusCode.ERROR
     assert (sent.attributes or {})["error.type"] == "NotSent"
-
-
-async def test_supervision_is_not_traced(stage: Stage, traced: Traced) -> None:
-    @stage.app.periodic(schedule=Every("1h"))
-    async def beat() -> None: ...
-
-    await stage.seed()
-    async with stage.supervised():
-        await asyncio.sleep(100)
-    assert await stage.history("_supervision")
-    assert await stage.token(LoopId("beat"))
-    assert traced.spans == []

@@ -23,13 +23,14 @@ def an_app(module: str = "shop", **task: Any) -> Scheduler:
     return app
 
 
-async def test_the_namespace_of_another_app_is_neither_seeded_nor_processed(stage: Stage) -> None:
+async def test_the_namespace_of_another_app_is_not_used(stage: Stage) -> None:
     shop, other = an_app("shop"), an_app("billing")
 
     async def loop(ctx: Context) -> None: ...
 
     shop.periodic(every="1h", name="sell")(loop)
     other.periodic(every="1h", name="bill")(loop)
+    assert Scheduler("shop", Settings()).module == "test_installation"
     await stage.seed(shop)
     before = await stage.broker.depth(other.names.roster)
     program = program_of(other, stage.broker, stage.clock)
@@ -60,7 +61,9 @@ def tasked(*names: str) -> Scheduler:
     return app
 
 
-async def test_of_several_tasks_one_is_the_same_in_an_app_of_the_same_module(stage: Stage) -> None:
+async def test_an_app_of_the_same_module_that_has_none_of_several_tasks_is_refused(
+    stage: Stage,
+) -> None:
     await stage.seed(tasked("buy", "sell"))
     with pytest.raises(UsageError, match="this one is in 'stage', or has none of its tasks"):
         await program_of(tasked("bill", "pay"), stage.broker, stage.clock).seeding.seed()
@@ -69,7 +72,7 @@ async def test_of_several_tasks_one_is_the_same_in_an_app_of_the_same_module(sta
     await program_of(tasked("invoice"), stage.broker, stage.clock).seeding.seed()
 
 
-async def test_an_imprint_that_nobody_can_read_is_none(stage: Stage) -> None:
+async def test_an_imprint_that_cannot_be_read_is_ignored(stage: Stage) -> None:
     await stage.seed(an_app("shop"))
     names = stage.app.names
     for body in b"", b"[]", b'{"version": 2, "app": "billing", "queues": {}}':
@@ -78,7 +81,7 @@ async def test_an_imprint_that_nobody_can_read_is_none(stage: Stage) -> None:
         await stage.program.installation.require(["work"])
 
 
-async def test_the_last_imprint_stays_alone_though_a_look_at_it_ends_the_connection(
+async def test_only_the_last_imprint_is_kept_though_reading_it_ends_the_connection(
     stage: Stage,
 ) -> None:
     await stage.seed(an_app("shop"))
@@ -87,12 +90,10 @@ async def test_the_last_imprint_stays_alone_though_a_look_at_it_ends_the_connect
         for _ in range(3):
             await program_of(stage.app, broker, stage.clock).seeding.seed()
     assert ended.met
-    depth = await stage.broker.depth(stage.app.names.imprint)
-    assert depth is not None
-    assert depth.ready == 1
+    assert await stage.ready(stage.app.names.imprint) == 1
 
 
-async def test_a_processor_refuses_a_queue_of_other_code(stage: Stage) -> None:
+async def test_a_processor_and_a_seed_refuse_a_queue_of_other_code(stage: Stage) -> None:
     await stage.seed(an_app())
     changed, told = an_app(ordered=True), "ordered= of the task 'work'"
     with pytest.raises(UsageError, match=f"{told} was changed.*Nothing was started"):
@@ -101,7 +102,7 @@ async def test_a_processor_refuses_a_queue_of_other_code(stage: Stage) -> None:
         await program_of(changed, stage.broker, stage.clock).seeding.seed()
 
 
-async def test_a_migration_that_was_broken_off_is_gone_through_again(stage: Stage) -> None:
+async def test_an_interrupted_migration_is_completed(stage: Stage) -> None:
     await stage.seed(an_app())
     changed = an_app(ordered=True)
     program = program_of(changed, stage.broker, stage.clock)
@@ -121,10 +122,6 @@ async def test_a_migration_that_was_broken_off_is_gone_through_again(stage: Stag
     assert [depth and depth.ready for depth in depths] == [1, None]
 
 
-def test_an_app_knows_the_module_that_it_was_made_in() -> None:
-    assert Scheduler("shop", Settings()).module == "test_installation"
-
-
 @pytest.mark.parametrize(
     ("refused", "error", "said"),
     [
@@ -132,7 +129,7 @@ def test_an_app_knows_the_module_that_it_was_made_in() -> None:
         ("declare", QueueNotFound, "presence' is not in .*, and this user may not declare it"),
     ],
 )
-async def test_who_may_not_look_is_not_told_that_something_is_missing(
+async def test_without_the_right_to_look_a_missing_queue_is_not_reported(
     stage: Stage, refused: Operation, error: type[BrokerError], said: str
 ) -> None:
     await stage.seed(app := new_app())

@@ -1,9 +1,7 @@
 """Schedules that somebody has set in place of the code's: they hold until they are cleared."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -12,13 +10,12 @@ from scheduler.control.keyed import Keyed
 from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
 from scheduler.errors import UsageError
-from scheduler.protocol.tokens import LoopId
-from scheduler.tasks.loops import Loop, Override
+from scheduler.tasks.loops import Override
 from scheduler.timing.schedules import Recurring, Schedule
 from tests.stage import START, Stage, new_app, program_of, seconds_of
+from tests.unit.control.conftest import TASK, Deed, the_loop
 
-TASK, CODE, SET = LoopId("task"), Every("30s"), Every("5m")
-Deed = Callable[[Stage], Awaitable[Any]]
+CODE, SET = Every("30s"), Every("5m")
 
 
 def coded(schedule: Recurring = CODE, n: int = 1, *, also: str = "") -> Scheduler:
@@ -33,10 +30,6 @@ def coded(schedule: Recurring = CODE, n: int = 1, *, also: str = "") -> Schedule
     if also:
         app.periodic(every="1h", name=also)(nothing)
     return app
-
-
-def the_loop(stage: Stage) -> Loop:
-    return stage.app.loop("task")
 
 
 async def overridden(stage: Stage) -> None:
@@ -61,7 +54,7 @@ async def holds(stage: Stage, schedule: Schedule = SET) -> bool:
     return {listed.override, status.loop.override} == {anna} and schedules == {schedule}
 
 
-async def test_a_loop_runs_by_the_schedule_that_was_set_until_it_is_cleared(stage: Stage) -> None:
+async def test_a_loop_runs_by_its_override_until_that_is_cleared(stage: Stage) -> None:
     await overridden(stage)
     async with stage.processor():
         await asyncio.sleep(650)
@@ -114,9 +107,7 @@ async def set_it_again(stage: Stage) -> None:
         *(lose_the_roster_and_adopt, have_supervision_note, set_it_again),
     ],
 )
-async def test_whatever_is_done_to_a_loop_it_keeps_the_schedule_that_was_set(
-    stage: Stage, deed: Deed
-) -> None:
+async def test_an_override_stays_whatever_is_done_to_its_loop(stage: Stage, deed: Deed) -> None:
     await overridden(stage)
     await deed(stage)
     async with stage.processor():  # what is put again is run at once
@@ -124,7 +115,7 @@ async def test_whatever_is_done_to_a_loop_it_keeps_the_schedule_that_was_set(
     assert await holds(stage)
 
 
-async def test_the_arguments_of_the_code_take_effect_under_a_schedule_that_was_set(
+async def test_new_arguments_of_the_code_take_effect_under_an_override(
     stage: Stage,
 ) -> None:
     await overridden(stage)
@@ -168,7 +159,7 @@ async def test_a_keyed_loop_gets_another_schedule_for_good_and_a_one_off_none(
     assert (await stage.token(one_off.id)).schedule == one_off.schedule
 
 
-async def test_no_schedule_is_set_where_nobody_runs_the_loop(stage: Stage) -> None:
+async def test_overriding_a_loop_that_this_code_does_not_have_is_refused(stage: Stage) -> None:
     await overridden(stage)
     without = program_of(new_app(), stage.broker, stage.clock)
     orphan = await without.loops.find("task")

@@ -1,14 +1,14 @@
 """Where the token of each loop is, as an operator is told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from scheduler import Context, Every, Retry, Scheduler
+from scheduler import Context, Every
 from scheduler.control.loops import Where
 from scheduler.control.status import Choice, Status
 from scheduler.errors import Unconfirmed
@@ -16,20 +16,9 @@ from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.queues.roll_call import Answers
 from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, new_app, program_of
+from tests.unit.control.conftest import TASK, Deed, delete_roster, looping, lose, nothing, pause
 
-TASK = LoopId("task")
-
-
-def looping(takes: float = 0, raised: Exception | None = None) -> Scheduler:
-    app = new_app(supervision_interval="1h")
-
-    @app.periodic(every="1m", retry=Retry(0))
-    async def task(ctx: Context) -> None:
-        await asyncio.sleep(takes)
-        if raised:
-            raise raised
-
-    return app
+OPTIONS: dict[str, Any] = {"every": "1m", "supervision_interval": "1h"}
 
 
 async def status(stage: Stage) -> Status:
@@ -37,20 +26,8 @@ async def status(stage: Stage) -> Status:
     return found
 
 
-async def nothing(stage: Stage) -> None: ...
-
-
-async def pause(stage: Stage) -> None:
-    await stage.verbs.pause(stage.app.loop("task"), "stocktaking")
-
-
 async def wait(stage: Stage) -> None:
     await asyncio.sleep(61)
-
-
-async def lose(stage: Stage) -> None:
-    stage.expects_none(TASK)
-    await stage.lose(TASK)
 
 
 async def lose_and_wait(stage: Stage) -> None:
@@ -62,17 +39,10 @@ async def delete_queue(stage: Stage) -> None:
     await stage.broker.delete(stage.app.names.processor_queue("task"))
 
 
-async def delete_roster(stage: Stage) -> None:
-    await stage.broker.delete(stage.app.names.roster)
-
-
-Deed = Callable[[Stage], Awaitable[None]]
-
-
-async def test_a_run_that_ends_while_the_status_is_asked_for_is_not_a_lost_token(
+async def test_a_run_that_ends_while_the_status_is_read_is_not_taken_for_lost(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await stage.seed(looping(takes=30))
+    await stage.seed(looping(takes=30, **OPTIONS))
     ask = stage.program.roll_call.ask_all
 
     async def after_the_run(loops: Mapping[LoopId, int]) -> Answers:
@@ -101,10 +71,10 @@ async def test_a_run_that_ends_while_the_status_is_asked_for_is_not_a_lost_token
         (lose_and_wait, 2, Where.LOST),
     ],
 )
-async def test_a_loop_is_where_roster_journal_queue_and_processors_say(
+async def test_the_place_of_a_loop_follows_from_roster_journal_queue_and_processors(
     stage: Stage, deed: Deed, processors: int, where: Where
 ) -> None:
-    await stage.seed(looping(takes=10))
+    await stage.seed(looping(takes=10, **OPTIONS))
     async with AsyncExitStack() as started:
         for _ in range(processors):
             await started.enter_async_context(stage.supervised())
@@ -114,10 +84,10 @@ async def test_a_loop_is_where_roster_journal_queue_and_processors_say(
         assert (found.where, found.processors) == (where, processors)
 
 
-async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
+async def test_a_token_is_probably_running_if_not_all_processors_answer(
     stage: Stage,
 ) -> None:
-    await stage.seed(looping())
+    await stage.seed(looping(**OPTIONS))
     broker = FaultyBroker(stage.server)
     broker.on("publish", key=stage.app.names.roll_call).fails(Unconfirmed())
     async with stage.supervised(over=broker):
@@ -128,7 +98,7 @@ async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
 
 
 async def test_processors_are_not_asked_while_the_broker_blocks_publishers(stage: Stage) -> None:
-    await stage.seed(looping())
+    await stage.seed(looping(**OPTIONS))
     async with stage.supervised(), FaultyBroker(stage.server) as broker:
         await lose_and_wait(stage)
         broker.blocks_for = "low on disk"
@@ -146,11 +116,10 @@ async def test_processors_are_not_asked_while_the_broker_blocks_publishers(stage
 
 
 @pytest.mark.parametrize("deed", [nothing, lose])
-async def test_what_is_told_of_a_loop_is_the_same_whether_it_waits_or_only_the_journal_knows(
-    stage: Stage,
-    deed: Deed,
+async def test_the_status_of_a_loop_is_the_same_whether_its_token_waits_or_is_lost(
+    stage: Stage, deed: Deed
 ) -> None:
-    app = looping(takes=2, raised=ValueError("boom"))
+    app = looping(takes=2, raised=ValueError("boom"), **OPTIONS)
     await stage.seed(app)
     async with stage.supervised():
         await asyncio.sleep(70)
@@ -165,7 +134,7 @@ async def test_what_is_told_of_a_loop_is_the_same_whether_it_waits_or_only_the_j
         assert found.last.duration == timedelta(seconds=2)
 
 
-async def test_where_the_journal_has_forgotten_a_loop_its_checkpoint_tells(stage: Stage) -> None:
+async def test_the_checkpoint_tells_what_the_journal_has_forgotten(stage: Stage) -> None:
     app = new_app(supervision_interval="1h", journal_max_age="1h")
 
     @app.periodic(every="7d")
@@ -199,24 +168,7 @@ async def test_short_waits_after_a_noted_long_one_count_though_they_are_long_ago
     assert (await status(stage)).seq == 16
 
 
-@pytest.mark.parametrize("repaired", [False, True])
-async def test_a_paused_loop_is_where_the_journal_says_it_had_come_to(
-    stage: Stage, repaired: bool
-) -> None:
-    await stage.seed(looping())
-    async with stage.processor():
-        await asyncio.sleep(200)
-    await asyncio.sleep(3600)
-    if repaired:  # too long ago for its creator to look for: its first token is left as it is
-        await stage.put_again(TASK)
-    assert (await status(stage)).seq == 3
-    await pause(stage)
-    await asyncio.sleep(3600)
-    (found,) = await program_of(stage.app, stage.broker, stage.clock).survey.status()
-    assert (found.where, found.seq) == (Where.PAUSED, 3)
-
-
-async def test_of_many_loops_those_that_are_overdue_come_first_and_some_can_be_chosen(
+async def test_overdue_loops_are_listed_first_and_some_can_be_chosen(
     stage: Stage,
 ) -> None:
     @stage.app.periodic(every="1h")

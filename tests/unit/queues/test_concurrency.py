@@ -17,7 +17,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_thirty_two_are_at_it_at_once_and_what_they_bring_is_in_order() -> None:
+async def test_thirty_two_run_at_once_and_their_results_are_in_order() -> None:
     at_it, most = set[int](), 0
 
     async def act(number: int) -> str:
@@ -32,7 +32,7 @@ async def test_thirty_two_are_at_it_at_once_and_what_they_bring_is_in_order() ->
     assert most == 32
 
 
-async def test_where_one_fails_its_error_is_told_once_the_others_have_left_off() -> None:
+async def test_the_error_of_one_is_raised_once_the_others_have_stopped() -> None:
     left_off, ended = list[int](), list[int]()
 
     async def act(number: int) -> None:
@@ -52,7 +52,7 @@ async def test_where_one_fails_its_error_is_told_once_the_others_have_left_off()
     assert now() == pytest.approx(3)
 
 
-async def test_who_asks_while_others_are_served_is_served_with_all_who_do() -> None:
+async def test_those_who_ask_meanwhile_are_served_together_next() -> None:
     batches, asked = list[list[str]](), list[asyncio.Task[str]]()
 
     async def serve(batch: list[str]) -> str:

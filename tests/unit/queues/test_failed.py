@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.brokers.contract import Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, UsageError
 from scheduler.protocol.hatchery import NO_WAIT
@@ -110,7 +111,6 @@ SIZES = {"small": "x", "large": "x" * 500, "table": {"a": ["x" * 200]}, "schedul
     ("excess", "left_out"),
     [
         (500, ["large"]),
-        (700, ["large", "table"]),
         (9999, ["large", "table", "small", "scheduler-key"]),
     ],
 )
@@ -133,11 +133,10 @@ def test_the_largest_headers_are_left_out_and_named_those_of_others_first(
         ("expired", [{"reason": "expired", "queue": "shop.v1.later.5s"}], "unknown-task", ""),
         ("expired", [{"reason": "expired", "queue": "shop.v1.processor.mail"}], "expired", ""),
         ("expired", [{"reason": "delivery_limit"}, {"reason": "expired"}], "delivery-limit", ""),
-        ("expired", "expired", "unknown-task", ""),
         ("expired", [5], "unknown-task", ""),
     ],
 )
-def test_what_the_broker_parked_tells_its_last_death(
+def test_the_reason_of_what_the_broker_parked_is_its_last_death(
     first: str, deaths: Any, reason: str, error: str
 ):
     headers = {
@@ -162,7 +161,7 @@ def test_what_the_broker_parked_tells_its_last_death(
         "x-death",
     ],
 )
-def test_no_header_keeps_a_parked_message_from_being_read(header: str, value: Any):
+def test_a_parked_message_is_read_whatever_its_headers_hold(header: str, value: Any):
     told = read_parked(Message(b"\xff", {header: value}), QUEUE, "")
     texts = [told.id, told.loop, told.reason, told.error, told.traceback]
     assert all(isinstance(text, str) for text in texts)
@@ -186,6 +185,13 @@ def failed(broker: MemoryBroker) -> FailedQueues:
 TASKS = ("report", "mail")
 
 
+async def got(broker: MemoryBroker, queue: str = "shop.v1.processor.report") -> Delivery:
+    """The first message of a queue, which has one."""
+    delivery = await broker.get(queue)
+    assert delivery is not None
+    return delivery
+
+
 async def park_some(failed: FailedQueues) -> None:
     """Two of a task, one of another, one of none."""
     for name, key in [("1", "report"), ("2", "report"), ("3", "mail"), ("4", "gone")]:
@@ -195,21 +201,17 @@ async def park_some(failed: FailedQueues) -> None:
         )
 
 
-async def test_a_queue_that_is_not_there_says_what_to_do(failed: FailedQueues):
-    with pytest.raises(QueueNotFound, match="scheduler seed"):
-        await failed.browse(["gone"])
-
-
 async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
     broker: MemoryBroker, failed: FailedQueues
 ):
+    with pytest.raises(QueueNotFound, match="scheduler seed"):
+        await failed.browse(["gone"])
     await park_some(failed)
     _, second, mail, gone = await failed.browse(TASKS)
     queues = [QUEUE, "shop.v1.failed.mail", "shop.v1.failed"]
     assert [each.queue for each in (second, mail, gone)] == queues
     assert await failed.replay(TASKS, Selection(ids=frozenset([second.id]))) == 1
-    delivery = await broker.get(NAMES.processor_queue("report"))
-    assert delivery is not None
+    delivery = await got(broker)
     assert delivery.routing_key == REPORT
     assert (sent_back_at := moment_in(delivery.message.headers, REPLAYED_AT)) is not None
     assert abs(sent_back_at - SystemClock().now()) < timedelta(seconds=30)
@@ -236,7 +238,9 @@ def test_an_id_can_be_typed_whatever_somebody_else_wrote_into_our_headers(
     assert read_parked(forged, QUEUE, "").id == shown
 
 
-async def test_what_the_broker_parks_is_sent_back_as_a_call_whatever_it_says(stage: Stage):
+async def test_a_message_that_the_broker_parked_is_replayed_as_a_call_whatever_it_claims(
+    stage: Stage,
+):
     @stage.app.periodic(every="1h")
     async def report() -> None: ...
 
@@ -254,14 +258,13 @@ async def test_what_the_broker_parks_is_sent_back_as_a_call_whatever_it_says(sta
     (parked,) = await stage.parked()
     assert (parked.reason, parked.parked_at) == ("delivery-limit", None)
     assert await stage.failed.replay(["report"], EVERYTHING) == 1
-    delivery = await stage.broker.get(stage.app.names.processor_queue("report"))
-    assert delivery is not None
+    delivery = await got(stage.broker, stage.app.names.processor_queue("report"))
     assert (delivery.exchange, delivery.routing_key) == (stage.app.names.delayed, "retry.report")
     assert "scheduler-attempt" not in delivery.message.headers
     await delivery.ack()
 
 
-async def test_what_came_by_a_key_that_is_no_text_is_sent_back_and_holds_up_nobody(stage: Stage):
+async def test_a_message_with_a_routing_key_of_bytes_is_replayed_and_delays_no_other(stage: Stage):
     @stage.app.task()
     async def report() -> None: ...
 
@@ -294,7 +297,7 @@ async def narrow() -> AsyncIterator[FaultyBroker]:
         yield broker
 
 
-async def test_what_is_too_large_to_be_parked_is_parked_with_less(narrow: FaultyBroker):
+async def test_a_message_with_too_large_headers_is_parked_without_the_largest(narrow: FaultyBroker):
     full = Message(b"b", OWN | {"blob": "x" * 5000, "list": ["x" * 800]}, message_id="1")
     failed = failed_of(NAMES, narrow)
     await failed.park(full, "task.report", Reason.BROKEN, failure())
@@ -305,7 +308,7 @@ async def test_what_is_too_large_to_be_parked_is_parked_with_less(narrow: Faulty
     assert parked.message.body == b"b"
 
 
-async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_no_room(
+async def test_a_message_of_the_broker_is_replayed_without_its_largest_header_if_ours_do_not_fit(
     narrow: FaultyBroker,
 ):
     died = [{"reason": "delivery_limit", "exchange": "orders", "routing-keys": ["order.paid"]}]
@@ -317,9 +320,7 @@ async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_
         routing_key="task.report",
     )
     await failed_of(NAMES, narrow).replay(["report"], EVERYTHING)
-    delivery = await narrow.get(NAMES.processor_queue("report"))
-    assert delivery is not None
-    headers = dict(delivery.message.headers)
+    headers = dict((await got(narrow)).message.headers)
     assert headers.pop("scheduler-replayed-at-ms") > AT_MS
     assert headers == {
         "more": "y" * 900,
@@ -333,16 +334,16 @@ async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_
 @pytest.mark.parametrize(
     ("routing_key", "whose", "task"),
     [
-        (REPORT, "report", "report"),
         (BERLIN, "report.berlin", "report"),
         (token_key(LoopId("task", "task"), NO_WAIT.key), "task.task", "task"),
         ("task.subtask", "subtask", "subtask"),
         ("retry.report", "report", "report"),
-        ("task.task", "task", "task"),
         ("subtask.paid", "", ""),
     ],
 )
-def test_whose_a_message_is_is_told_by_its_routing_key(routing_key: str, whose: str, task: str):
+def test_the_loop_and_task_of_a_message_are_in_its_routing_key(
+    routing_key: str, whose: str, task: str
+):
     told = read_parked(Message(), QUEUE, routing_key)
     assert (told.loop, told.task) == (whose, task)
 
@@ -353,7 +354,6 @@ def test_whose_a_message_is_is_told_by_its_routing_key(routing_key: str, whose: 
         (Selection(), "1234"),
         (Selection(task="report"), "12"),
         (Selection(task="gone"), "4"),
-        (Selection(task="mail", reason="exhausted"), "3"),
         (Selection(task="mail", reason="rejected"), ""),
     ],
 )
@@ -397,7 +397,7 @@ async def test_a_deletion_is_undone_alone_and_only_for_a_day(stage: Stage, slow:
     assert await slow.restore(Selection(deletion="first")) == 0
 
 
-async def test_what_claims_to_be_a_tick_is_none_after_its_restoration(
+async def test_a_message_that_claims_to_be_a_tick_is_restored_as_what_it_was(
     stage: Stage, slow: FailedQueues
 ):
     claims = {**FROM_BROKERS, **OWN, "scheduler-parked-reason": "rejected"}
@@ -428,9 +428,7 @@ async def test_no_more_are_replayed_than_the_rate_allows(stage: Stage, slow: Fai
 
 
 @pytest.mark.parametrize("rate", ["1/h", "1/m"])
-async def test_nothing_is_held_for_long_however_slow_the_replay(
-    stage: Stage, slow: FailedQueues, rate: str
-):
+async def test_a_slow_replay_holds_no_message_for_long(stage: Stage, slow: FailedQueues, rate: str):
     queue = NAMES.failed_queue("report")
     await stage.broker.publish(Message(), exchange=NAMES.failed, routing_key=REPORT)
     for name in "56789":
@@ -452,7 +450,9 @@ async def test_nothing_is_held_for_long_however_slow_the_replay(
     assert [each.reason for each in await slow.browse(["report"])] == ["unknown-task"]
 
 
-async def test_what_fails_again_meanwhile_is_not_replayed_twice(stage: Stage, slow: FailedQueues):
+async def test_a_message_that_fails_again_during_a_replay_is_not_replayed_twice(
+    stage: Stage, slow: FailedQueues
+):
     """Each of them is parked again at once."""
     again: list[ParkedMessage] = []
 
@@ -465,7 +465,9 @@ async def test_what_fails_again_meanwhile_is_not_replayed_twice(stage: Stage, sl
     assert len(await slow.browse(TASKS)) == 4
 
 
-async def test_a_verb_says_how_many_somebody_else_has_taken(stage: Stage, slow: FailedQueues):
+async def test_an_error_says_how_many_messages_another_reader_has_taken(
+    stage: Stage, slow: FailedQueues
+):
     def take_the_last(_: ParkedMessage) -> None:
         stage.server.queue(NAMES.failed).take()
 
@@ -474,7 +476,7 @@ async def test_a_verb_says_how_many_somebody_else_has_taken(stage: Stage, slow: 
     assert told.value.left == 1
 
 
-async def test_a_verb_that_loses_its_connection_says_how_many_are_left(
+async def test_an_error_says_how_many_messages_are_left_if_the_connection_is_lost(
     stage: Stage, slow: FailedQueues
 ):
     async def cut(call: Call) -> None:
@@ -491,7 +493,9 @@ async def test_a_verb_that_loses_its_connection_says_how_many_are_left(
     assert {each.message.message_id for each in await slow.browse(TASKS)} == set("234")
 
 
-async def test_an_id_is_meant_by_how_it_begins_if_no_other_does(stage: Stage, slow: FailedQueues):
+async def test_the_beginning_of_an_id_is_enough_if_no_other_begins_so(
+    stage: Stage, slow: FailedQueues
+):
     (first, second) = [each.id for each in await slow.browse(TASKS)][:2]
     named = await slow.named(TASKS, [first, second[:1], "nobody"])
     assert named == {first: first, second[:1]: second}
@@ -501,7 +505,7 @@ async def test_an_id_is_meant_by_how_it_begins_if_no_other_does(stage: Stage, sl
         await slow.named(TASKS, [second[:1]])
 
 
-async def test_whether_several_ids_begin_so_is_known_only_when_all_were_seen(
+async def test_the_beginning_of_an_id_is_refused_if_not_all_ids_were_read(
     stage: Stage, slow: FailedQueues, monkeypatch: pytest.MonkeyPatch
 ):
     first = (await slow.browse(TASKS))[0]
@@ -521,11 +525,10 @@ async def test_whether_several_ids_begin_so_is_known_only_when_all_were_seen(
     [
         (b'{"seq":3,"attempt":2}', {"scheduler-parked-seq": 3, "scheduler-attempt": 2}),
         (b'{"seq":%d,"attempt":-1}' % 10**400, {}),
-        (b'{"seq":true,"attempt":"2"}', {}),
         (b"[3]", {}),
     ],
 )
-async def test_the_record_of_a_tick_tells_the_counts_that_can_be_ones(
+async def test_the_record_of_a_parked_tick_has_its_counts_if_they_are_possible(
     broker: MemoryBroker, failed: FailedQueues, body: bytes, counts: dict[str, int]
 ):
     claimed = Message(body, type=TOKEN_TYPE)
@@ -545,13 +548,12 @@ async def test_the_record_of_a_tick_tells_the_counts_that_can_be_ones(
         ("invoice", REPORT, False),
     ],
 )
-async def test_only_what_came_as_a_token_is_sent_back_as_a_replay(
+async def test_only_a_message_that_came_as_a_token_is_replayed_as_one(
     broker: MemoryBroker, failed: FailedQueues, type: str, key: str, edited: bool
 ):
     message = Message(b'{"state": "armed"}', type=type)
     await failed.park(message, key, Reason.BROKEN, ValueError("no"))
     assert await failed.replay(TASKS, EVERYTHING) == 1
-    delivery = await broker.get(NAMES.processor_queue("report"))
-    assert delivery is not None
+    delivery = await got(broker)
     assert (json.loads(delivery.message.body)["state"] == "replay") is edited
     assert edited or delivery.message.body == message.body

@@ -31,38 +31,27 @@ async def heads_on(stage: Stage, app: Scheduler | None = None) -> Heads:
     return Heads(stage.broker, stage.app.names)
 
 
-async def test_the_last_note_is_read_again_and_again(stage: Stage, queue_type: QueueType) -> None:
+async def test_the_last_note_is_read_until_another_one_or_none_is_there(
+    stage: Stage, queue_type: QueueType
+) -> None:
     heads = await heads_on(stage, booking(queue_type))
     assert await heads.of("book", SENT) == UNNOTED
     await heads.note("book", SENT, Head(1), DEFAULT_TIMEOUT)
     await heads.note("book", SENT, NOTED, DEFAULT_TIMEOUT)
     for _ in range(3):
         assert await heads.of("book", SENT) == NOTED
-    depth = await stage.broker.depth(stage.app.names.head("book"))
-    assert depth is not None
-    assert depth.ready == 1
-
-
-async def test_a_note_is_of_a_message_whatever_the_broker_adds_to_it(stage: Stage) -> None:
-    heads = await heads_on(stage)
-    await heads.note("book", SENT, NOTED, DEFAULT_TIMEOUT)
+    assert await stage.ready(stage.app.names.head("book")) == 1
     again = replace(SENT, headers={"x-delivery-count": 3, **SENT.headers})
     assert await heads.of("book", again) == NOTED
-    await stage.broker.delete(stage.app.names.head("book"))  # as before the next seed
-    assert await heads.of("book", SENT) == UNNOTED
-
-
-async def test_a_note_that_cannot_be_read_is_none(stage: Stage) -> None:
-    heads = await heads_on(stage)
     names = stage.app.names
     for note in Message(b"x"), Message(headers={"scheduler-head-of": 1, "scheduler-begun": "x"}):
         await stage.broker.publish(note, exchange=names.control, routing_key=names.head("book"))
         assert await heads.of("book", SENT) == UNNOTED
+    await stage.broker.delete(names.head("book"))  # as before the next seed
+    assert await heads.of("book", SENT) == UNNOTED
 
 
-async def test_that_nothing_is_noted_is_looked_for_once(
-    stage: Stage, queue_type: QueueType
-) -> None:
+async def test_a_missing_note_is_looked_for_once(stage: Stage, queue_type: QueueType) -> None:
     heads = await heads_on(stage, booking(queue_type))
     loop = asyncio.get_running_loop()
     waited: list[float] = []

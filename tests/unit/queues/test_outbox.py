@@ -119,22 +119,6 @@ async def office(clock: LoopClock) -> Office:
 AWAY = BrokerUnavailable("Cannot connect to amqp://nowhere/: refused.")
 
 
-async def test_a_call_is_told_of_before_it_is_sent_and_after(
-    office: Office, clock: LoopClock
-) -> None:
-    office.suffers(*[Unconfirmed("no")] * 99)
-    with pytest.raises(NotSent) as caught:
-        await office.outbox.send("sms", {}, Posting(message_id="a", deadline=SECOND))
-    office.moods.clear()
-    await office.outbox.send("sms", {}, Posting(message_id="b", headers={"x": 1}))
-    assert office.events == [
-        CallSending("sms", "a", {}, {}, START),
-        CallNotSent("sms", "a", caught.value),
-        CallSending("sms", "b", {"x": 1}, {}, clock.now()),
-        CallSent("sms", "b"),
-    ]
-
-
 def test_a_connection_is_not_taken_from_one_event_loop_to_another() -> None:
     office = Office(LoopClock(START))
 
@@ -192,12 +176,22 @@ async def test_what_passes_within_the_deadline_is_waited_out(
         assert mean * 0.5 <= pause <= mean * 1.2
 
 
-async def test_the_policy_of_a_message_is_one_of_its_options(office: Office) -> None:
+async def test_a_message_may_have_its_own_policy_and_events_say_what_becomes_of_it(
+    office: Office, clock: LoopClock
+) -> None:
     office.suffers(*[FULL] * 9)
-    posting = Posting(retry_sending=Retry(2, delays=["3s", "4s"], jitter=0))
-    with pytest.raises(NotSent, match="full"):
+    posting = Posting(retry_sending=Retry(2, delays=["3s", "4s"], jitter=0), message_id="a")
+    with pytest.raises(NotSent, match="full") as caught:
         await office.outbox.send("sms", {}, posting)
     assert [call.at for call in tries(office.opened[0])] == [0, 3, 7]
+    office.moods.clear()
+    await office.outbox.send("sms", {}, Posting(message_id="b", headers={"x": 1}))
+    assert office.events == [
+        CallSending("sms", "a", {}, {}, START),
+        CallNotSent("sms", "a", caught.value),
+        CallSending("sms", "b", {"x": 1}, {}, clock.now()),
+        CallSent("sms", "b"),
+    ]
 
 
 async def test_nothing_is_published_while_an_alarm_blocks_senders(
@@ -242,7 +236,9 @@ async def test_after_the_deadline_it_is_told_that_nothing_is_certain(
     await office.outbox.send("sms", {}, Posting())  # what was, is over
 
 
-async def test_of_many_calls_one_that_cannot_be_sent_keeps_no_other(office: Office) -> None:
+async def test_one_of_many_calls_that_cannot_be_sent_does_not_keep_the_others(
+    office: Office,
+) -> None:
     calls = [{"a": "x" * (LARGEST_BODY if n == 3 else 1)} for n in range(1000)]
     with pytest.raises(NotAllSent, match="999 of 1000") as failed:
         await office.outbox.send_all("sms", [(call, Posting()) for call in calls])
@@ -270,7 +266,7 @@ async def stocked(clock: LoopClock, store: SqliteStore) -> AsyncIterator[Office]
 BRIEF = Posting(deadline=SECOND)
 
 
-async def test_what_could_not_be_sent_is_stored_and_sent_once_when_the_broker_is_back(
+async def test_a_message_that_could_not_be_sent_is_stored_and_sent_once_the_broker_is_back(
     stocked: Office, store: SqliteStore
 ) -> None:
     stocked.suffers(connecting=[AWAY] * 20)
@@ -298,7 +294,7 @@ async def test_what_could_not_be_sent_is_stored_and_sent_once_when_the_broker_is
     assert await stocked.received() == 3  # at its time, and once
 
 
-async def test_of_many_the_rest_is_stored_at_once_after_one_was(
+async def test_after_one_of_many_was_stored_the_rest_is_stored_at_once(
     stocked: Office, store: SqliteStore
 ) -> None:
     stocked.suffers(connecting=[AWAY] * 9999)
@@ -308,7 +304,7 @@ async def test_of_many_the_rest_is_stored_at_once_after_one_was(
     assert {each.id for each in store.read()} == set(ids)
 
 
-async def test_what_is_stored_and_cannot_be_sent_stays_and_holds_up_no_other(
+async def test_a_stored_message_that_cannot_be_sent_stays_and_does_not_delay_others(
     stocked: Office, store: SqliteStore
 ) -> None:
     stocked.suffers(connecting=[AWAY] * 20)
@@ -323,14 +319,14 @@ async def test_what_is_stored_and_cannot_be_sent_stays_and_holds_up_no_other(
     assert "Run `scheduler seed`" in delayed.reason
 
 
-async def test_a_fallback_that_fails_is_told_with_what_it_was_needed_for(clock: LoopClock) -> None:
+async def test_the_error_of_a_fallback_that_fails_tells_why_it_was_needed(clock: LoopClock) -> None:
     office = Office(clock, SqliteStore("/nowhere/unsent.db", "shop"))
     office.suffers(connecting=[AWAY] * 20)
     with pytest.raises(NotSent, match="refused.* Storing it failed, too: OperationalError: unable"):
         await office.outbox.send("sms", {}, BRIEF)
 
 
-async def test_an_embedded_broker_gets_nothing_of_what_is_stored(
+async def test_stored_messages_are_not_sent_to_an_embedded_broker(
     stocked: Office, store: SqliteStore
 ) -> None:
     stocked.suffers(connecting=[AWAY] * 20)
@@ -357,7 +353,7 @@ async def test_all_callers_share_one_thread_which_blocks_no_event_loop() -> None
     assert await asyncio.to_thread(bridge.run, thread_name()) == "scheduler sender"
 
 
-async def test_what_is_cancelled_is_cancelled_in_that_thread_too() -> None:
+async def test_a_cancelled_call_is_cancelled_in_that_thread_too() -> None:
     bridge, begun, ended = BlockingBridge(), threading.Event(), threading.Event()
 
     async def waits() -> None:

@@ -41,13 +41,12 @@ B_FIRST = InHand(Position(9, 2, joined=False))
 @pytest.mark.parametrize(
     ("hands", "told"),
     [
-        ([Hand()], {A: [], B: []}),
         ([Hand({A: [A3]}), Hand({B: [B_FIRST]})], {A: [A3], B: [B_FIRST]}),
         ([Hand({A: [A3, A4]}), Hand({A: [A3_RUNS]})], {A: [A3, A4, A3_RUNS], B: []}),
         ([Hand({C: [A3]})], {A: [], B: []}),
     ],
 )
-async def test_who_has_what_is_gathered_from_all(
+async def test_what_all_processors_have_in_hand_is_collected(
     room: Room, hands: list[Hand], told: dict[LoopId, list[InHand]]
 ) -> None:
     processors = [each.processor for each in await room.seat(*hands)]
@@ -56,16 +55,6 @@ async def test_who_has_what_is_gathered_from_all(
     assert set(answers.said) == set(processors)
     found = {loop: sorted(answers.tokens(loop)) for loop in (A, B)}
     assert found == {loop: sorted(tokens) for loop, tokens in told.items()}
-
-
-# What they know
-
-
-async def test_who_is_asked_knows_the_epochs_of_the_question(room: Room) -> None:
-    hands = Hand(), Hand(epochs={A: 8})
-    await room.seat(*hands)
-    await room.asking.ask_all({A: 7, B: 9})
-    assert [hand.epochs for hand in hands] == [{A: 7, B: 9}, {A: 8, B: 9}]
 
 
 @pytest.mark.parametrize(
@@ -87,12 +76,17 @@ async def test_an_answer_tells_of_the_oldest_run(
 # Who does not answer
 
 
-async def test_where_one_does_not_answer_in_time_the_answers_are_incomplete(room: Room) -> None:
+async def test_the_answers_are_incomplete_if_one_does_not_answer_in_time(room: Room) -> None:
     mute = await room.connect()
     mute.on("publish", NAMES.control).hangs()
     async with RollCall(mute, NAMES, Hand({A: [A4]})):
-        await room.seat(Hand({A: [A3]}))
-        answers = await room.ask(A)
+        (other,) = await room.seat(Hand({A: [A3]}))
+        asking = asyncio.create_task(room.ask(A))
+        await asyncio.sleep(0.1)
+        to_another = json.dumps({"hands": [["a", "", 9, 9, 0, 0, 1]]}).encode()
+        properties = {"correlation_id": "an earlier question", "app_id": other.processor}
+        await room.say(to_another, type=ANSWER, **properties)
+        answers = await asking
         assert took() == pytest.approx(TIMEOUT.total_seconds())
     assert (answers.complete, answers.expected, answers.silent) == (False, 2, 1)
     assert list(answers.tokens(A)) == [A3]
@@ -100,7 +94,7 @@ async def test_where_one_does_not_answer_in_time_the_answers_are_incomplete(room
     assert unaware(5, said) == awaited(5, said) == ["an unknown processor (1)"]
 
 
-async def test_who_answered_before_and_has_not_left_is_named(room: Room) -> None:
+async def test_a_silent_processor_that_answered_before_is_named(room: Room) -> None:
     mute = await room.connect()
     (other,) = await room.seat(Hand())
     async with RollCall(mute, NAMES, Hand()) as silent:
@@ -110,35 +104,26 @@ async def test_who_answered_before_and_has_not_left_is_named(room: Room) -> None
         assert (await room.ask(A)).unheard == [silent.processor]
         for _ in range(10):  # as whoever waits for it does
             assert (await other.ask_all({A: 5})).unheard == [silent.processor]
-
-
-async def test_who_has_just_come_to_ask_reads_who_answered_before(room: Room) -> None:
-    mute = await room.connect()
-    await room.seat(Hand())
-    async with RollCall(mute, NAMES, Hand()) as silent:
-        await room.ask(A)
-        mute.on("publish", NAMES.control).hangs()
-        async with RollCall(await room.connect(), NAMES) as newcomer:
+        async with RollCall(await room.connect(), NAMES) as newcomer:  # who reads what was said
             assert (await newcomer.ask_all({A: 5})).unheard == [silent.processor]
 
 
 @pytest.mark.parametrize(
     ("expected", "answered", "missing", "unheard"),
     [
-        (2, 2, ["a"], []),
         (3, 1, ["b", "a"], ["a", "b"]),
         (3, 1, ["a"], ["a", "an unknown processor (2)"]),
         (2, 1, ["b", "a"], ["1 of a, b"]),
     ],
 )
-def test_of_whom_nothing_was_heard_as_much_is_told_as_is_known(
+def test_silent_processors_are_named_as_far_as_they_are_known(
     expected: int, answered: int, missing: list[str], unheard: list[str]
 ) -> None:
     said = {f"here {number}": Holdings() for number in range(answered)}
     assert Answers(expected, said, missing=missing).unheard == unheard
 
 
-async def test_one_that_came_meanwhile_does_not_answer_for_one_that_is_silent(
+async def test_the_answer_of_a_new_processor_does_not_stand_for_a_silent_one(
     room: Room,
 ) -> None:
     mute = await room.connect()
@@ -153,7 +138,7 @@ async def test_one_that_came_meanwhile_does_not_answer_for_one_that_is_silent(
     assert (len(answers.said), answers.silent) == (1, 1)
 
 
-async def test_a_question_that_could_not_be_asked_is_answered_by_nobody(room: Room) -> None:
+async def test_nobody_answers_a_question_that_was_not_published(room: Room) -> None:
     await room.seat(Hand())
     room.broker.on("publish", NAMES.control).fails(Unconfirmed())
     assert (await room.ask(A)).silent == 1
@@ -162,7 +147,7 @@ async def test_a_question_that_could_not_be_asked_is_answered_by_nobody(room: Ro
 # Who is counted
 
 
-async def test_who_is_counted_hears_the_question(room: Room) -> None:
+async def test_a_processor_follows_the_questions_before_it_is_counted(room: Room) -> None:
     order: list[str] = []
     broker = await room.connect()
     following, consuming = broker.follow, broker.consume
@@ -182,7 +167,7 @@ async def test_who_is_counted_hears_the_question(room: Room) -> None:
     assert (await room.present(), processor.present) == (0, False)
 
 
-async def test_who_has_left_neither_answers_nor_is_awaited(room: Room) -> None:
+async def test_a_processor_that_has_left_neither_answers_nor_is_waited_for(room: Room) -> None:
     async with RollCall(room.broker, NAMES, hand := Hand({A: [A3]})):
         assert list((await room.ask(A)).tokens(A)) == [A3]
     assert (await room.ask(A)).expected == 0
@@ -190,7 +175,7 @@ async def test_who_has_left_neither_answers_nor_is_awaited(room: Room) -> None:
     assert (await room.said(), hand.epochs) == ([QUESTION, ANSWER, GOODBYE, QUESTION], {A: 5})
 
 
-async def test_who_lost_its_place_does_not_answer_for_another(room: Room) -> None:
+async def test_a_processor_that_lost_its_place_does_not_answer(room: Room) -> None:
     """Counted again it is by the broker alone."""
     (processor,) = await room.seat(Hand({A: [A3]}))
     await room.broker.delete(NAMES.presence)
@@ -219,7 +204,7 @@ async def test_questions_at_the_same_time_are_asked_as_one(room: Room) -> None:
     assert len(await room.said()) == 4
 
 
-async def test_what_nobody_understands_disturbs_nobody(room: Room) -> None:
+async def test_messages_that_cannot_be_read_are_ignored(room: Room) -> None:
     hand = Hand({A: [A3]})
     await room.seat(hand)
     asking = asyncio.create_task(room.ask(A))
@@ -239,7 +224,7 @@ async def test_what_nobody_understands_disturbs_nobody(room: Room) -> None:
 # What they tell of themselves
 
 
-async def test_one_of_a_version_that_does_not_tell_it_is_heard_all_the_same(room: Room) -> None:
+async def test_the_answer_of_an_older_version_counts(room: Room) -> None:
     async with RollCall(await room.connect(), NAMES, Hand()) as older:
 
         async def told() -> dict[str, Any]:
@@ -254,18 +239,7 @@ async def test_one_of_a_version_that_does_not_tell_it_is_heard_all_the_same(room
     assert answers.said == {older.processor: Holdings(About())}
 
 
-async def test_an_answer_to_another_question_is_none_to_this(room: Room) -> None:
-    answer = {"hands": [["a", "", 9, 9, 0, 0, 1]]}
-    mute = await room.connect()
-    mute.on("publish", NAMES.control).hangs()
-    async with RollCall(mute, NAMES, Hand()):
-        asking = asyncio.create_task(room.ask(A))
-        await asyncio.sleep(0.1)
-        await room.say(json.dumps(answer).encode(), type="scheduler.answer", correlation_id="old")
-        assert (await asking).said == {}
-
-
-async def test_what_a_question_and_an_answer_hold(room: Room) -> None:
+async def test_the_members_of_a_question_and_an_answer(room: Room) -> None:
     hand = Hand({A: [A4], B: [B_FIRST]}, epochs={A: 8})
     async with RollCall(await room.connect(), NAMES, hand, START) as processor:
         answers = await room.asking.ask_all({A: 7, B: 9})
@@ -304,5 +278,7 @@ def attendance(*said: str) -> Attendance:
         ("? a here ? b here ? here", ["b"]),
     ],
 )
-def test_who_answered_last_but_not_now_is_missing(said: str, missing: list[str]) -> None:
+def test_a_processor_that_answered_last_time_but_not_now_is_missing(
+    said: str, missing: list[str]
+) -> None:
     assert attendance(*said.split()).missing({"here"}, 1) == missing

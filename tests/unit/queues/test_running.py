@@ -58,16 +58,21 @@ async def seat(room: Room, runs: Runs) -> str:
     return processor.processor
 
 
-async def test_what_runs_is_told_by_all(room: Room, inquiry: Inquiry) -> None:
-    one, other = await seat(room, Runs([RUN])), await seat(room, Runs([CALL]))
+async def test_all_processors_tell_what_they_run(room: Room, inquiry: Inquiry) -> None:
+    endless = replace(RUN, deadline=datetime(9999, 1, 1, tzinfo=UTC))
+    one, other = await seat(room, Runs([endless])), await seat(room, Runs([CALL]))
     running = await inquiry.ask(stack_of=RUN.id)
-    found = [replace(RUN, processor=one, stack="here"), replace(CALL, processor=other)]
+    latest = datetime(9000, 1, 1, tzinfo=UTC)  # that a message can have
+    found = [
+        replace(RUN, processor=one, stack="here", deadline=latest),
+        replace(CALL, processor=other),
+    ]
     assert running.runs == sorted(found, key=lambda run: run.id)
     assert (running.complete, running.unheard, running.more) == (True, [], 0)
     assert took() < 0.02
 
 
-async def test_of_too_many_runs_some_are_told_of_and_the_others_counted(
+async def test_of_too_many_runs_some_are_listed_and_the_others_counted(
     room: Room, inquiry: Inquiry
 ) -> None:
     many = [replace(RUN, id=f"report#{seq}", seq=seq) for seq in range(MOST_TOLD + 2)]
@@ -77,18 +82,10 @@ async def test_of_too_many_runs_some_are_told_of_and_the_others_counted(
     assert [run.stack for run in running.runs if run.id == many[-1].id] == ["here"]
 
 
-async def test_a_deadline_that_no_message_can_tell_is_told_as_the_last_that_can(
-    room: Room, inquiry: Inquiry
-) -> None:
-    await seat(room, Runs([replace(RUN, deadline=datetime(9999, 1, 1, tzinfo=UTC))]))
-    (run,) = (await inquiry.ask()).runs
-    assert run.deadline == datetime(9000, 1, 1, tzinfo=UTC)
-
-
 # Ending one
 
 
-async def test_who_has_the_run_is_asked_and_tells_how_it_ended(
+async def test_the_processor_of_a_run_cancels_it_and_tells_how_it_ended(
     room: Room, inquiry: Inquiry
 ) -> None:
     has, has_not = Runs([RUN]), Runs([RUN])
@@ -106,7 +103,7 @@ async def test_who_has_the_run_is_asked_and_tells_how_it_ended(
     assert took() == pytest.approx(4, abs=0.2)  # it was waited for so long
 
 
-async def test_that_it_is_being_ended_is_no_news_once_it_has_ended(
+async def test_a_late_answer_does_not_replace_the_end_of_a_run(
     room: Room, inquiry: Inquiry
 ) -> None:
     processor = await seat(room, has := Runs([RUN]))
@@ -124,7 +121,7 @@ async def test_that_it_is_being_ended_is_no_news_once_it_has_ended(
 # What travels
 
 
-async def test_what_nobody_understands_disturbs_nobody(room: Room, inquiry: Inquiry) -> None:
+async def test_messages_that_cannot_be_read_are_ignored(room: Room, inquiry: Inquiry) -> None:
     processor = await seat(room, has := Runs([RUN]))
     asking = asyncio.create_task(inquiry.ask())
     await asyncio.sleep(0)
@@ -136,7 +133,7 @@ async def test_what_nobody_understands_disturbs_nobody(room: Room, inquiry: Inqu
     assert has.demands == []
 
 
-async def test_what_a_question_and_an_answer_hold(room: Room, inquiry: Inquiry) -> None:
+async def test_the_members_of_questions_and_answers(room: Room, inquiry: Inquiry) -> None:
     processor = await seat(room, has := Runs([CALL]))
     await inquiry.ask()
     asking = inquiry.cancel(CALL.id, ADA, [processor], timeout=SECOND)

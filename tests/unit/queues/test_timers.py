@@ -50,7 +50,7 @@ def token(due_in: timedelta) -> Token:
         ("2000d", "hatchery.6x192d", None),  # cut to what the timers can hold
     ],
 )
-async def test_a_token_is_put_into_this_queue_and_then_held_for_so_long(
+async def test_a_token_is_put_into_the_timer_of_its_delay_and_held_for_the_rest(
     broker: MemoryBroker, timers: Timers, due_in: str, queue: str, held_ms: int | None
 ) -> None:
     await broker.declare(topology("test", ["report"]))

@@ -73,7 +73,7 @@ def test_the_claim_of_a_process_that_was_killed_ends(
     assert store.read(claim=CLAIM)
 
 
-def test_it_is_on_disk_when_it_is_kept(path: str) -> None:
+def test_a_message_is_on_disk_once_it_is_kept(path: str) -> None:
     program = (
         "import os, sys\n"
         "from tests.unit.queues.test_unsent import SqliteStore, unsent\n"
@@ -90,6 +90,6 @@ def test_it_is_on_disk_when_it_is_kept(path: str) -> None:
 
 
 @pytest.mark.parametrize("fallback", ["unsent.db", "sqlite:///", object()])
-def test_what_is_no_store_is_refused(fallback: Any) -> None:
+def test_a_wrong_fallback_is_refused(fallback: Any) -> None:
     with pytest.raises(RegistrationError, match="fallback= is sqlite:///PATH, or a store with"):
         Scheduler("shop", fallback=fallback)
