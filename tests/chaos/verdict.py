@@ -6,7 +6,7 @@ Pure functions of the notes, in the order of their time.
 import bisect
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -162,10 +162,12 @@ class Clash:
     """Two runs of a loop that should not both be.
 
     Attributes:
+        what: how it is told if it is not excused.
         excused: one of them had lost its connection, and with it its token, and ended in time; or
             a node of the broker had failed.
     """
 
+    what: str
     first: Run
     second: Run
     excused: bool
@@ -174,6 +176,12 @@ class Clash:
     def overlap(self) -> float:
         """For how many seconds they went on beside each other."""
         return max(min(self.first.ended_at, self.second.ended_at) - self.second.started_at, 0)
+
+    @property
+    def violation(self) -> Violation:
+        after = self.second.started_at - self.first.started_at
+        text = f"{self.second} began {after:.3f} s after {self.first}, {self.overlap:.3f} s beside"
+        return Violation(self.second.started_at, self.what, text)
 
 
 def runs(notes: Iterable[Note]) -> list[Run]:
@@ -208,28 +216,6 @@ def in_turn(notes: Sequence[Note]) -> Iterator[tuple[Note, Run | None]]:
         yield note, next(begun) if begins else None
 
 
-def losses(notes: Iterable[Note]) -> Mapping[str, list[float]]:
-    """When each process lost its connection, a consumer, or its life."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for note in notes:
-        if note.what in LOSSES:
-            found[note.who].append(note.at)
-    return found
-
-
-def _was_lost(run: Run, seen_at: float, lost_at: Sequence[float]) -> bool:
-    """Whether the broker may have taken the token of this run back, when somebody else had it.
-
-    It ends soon after its process knows; that may be after it has ended by itself.
-    """
-    known_at = next(iter(lost_at[bisect.bisect_left(lost_at, run.started_at) :]), inf)
-    return (
-        known_at <= seen_at + NOTICE_TIME
-        and run.ended_at <= known_at + CANCEL_TIME
-        and run.settled_at >= known_at - ACK_TIME
-    )
-
-
 def untampered(notes: Iterable[Note]) -> list[Note]:
     """The notes with a loop, somebody having tampered with its token, as another one after that.
 
@@ -247,24 +233,58 @@ def untampered(notes: Iterable[Note]) -> list[Note]:
     return kept
 
 
-def overlaps(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Clash]:
-    """Runs that began while another one of their loop was going on.
+class Excuses:
+    """What faults explain: that a token was taken back from its run, or that it came twice.
 
     Args:
         failing: the faults at which a node of the broker fails.
     """
-    lost = losses(notes)
-    shaken = _Shaken(notes, failing)
-    going: dict[str, list[Run]] = defaultdict(list)
-    found: list[Clash] = []
-    for run in runs(notes):
-        others = [other for other in going[run.loop] if other.ended_at > run.started_at]
-        for other in others:
-            gone = any(_was_lost(each, run.started_at, lost[each.who]) for each in (other, run))
-            twice = shaken.explains(run)
-            found.append(Clash(other, run, excused=gone or twice))
-        going[run.loop] = [*others, run]
-    return found
+
+    def __init__(self, notes: Sequence[Note], failing: Collection[str] = ()) -> None:
+        struck = [note.at for note in notes if note.what == "strike"]
+        self.failures = spans(notes, failing)
+        self._twice = [
+            (begun, max(healed + TWICE_FOR, _next(struck, begun)))  # when all loops ran again
+            for begun, healed in self.failures
+        ]
+        self._doubled_at: dict[str, float] = {}
+        self._lost_at: dict[str, list[float]] = defaultdict(list)
+        for note in notes:
+            if note.what in LOSSES:
+                self._lost_at[note.who].append(note.at)
+
+    def clash(self, what: str, first: Run, second: Run, settled_at: float = inf) -> Clash:
+        twice = self._comes_twice(second, settled_at)
+        lost = any(self.was_lost(each, second.started_at) for each in (first, second))
+        return Clash(what, first, second, excused=twice or lost)
+
+    def was_lost(self, run: Run, seen_at: float) -> bool:
+        """Whether the broker may have taken the token of this run back, when somebody else had it.
+
+        It ends soon after its process knows; that may be after it has ended by itself.
+        """
+        lost_at = self._lost_at[run.who]
+        known_at = next(iter(lost_at[bisect.bisect_left(lost_at, run.started_at) :]), inf)
+        return (
+            known_at <= seen_at + NOTICE_TIME
+            and run.ended_at <= known_at + CANCEL_TIME
+            and run.settled_at >= known_at - ACK_TIME
+        )
+
+    def _comes_twice(self, run: Run, settled_at: float) -> bool:
+        """Whether a run may be of a second line; after what was settled, if the ack was lost.
+
+        Its loop has two lines then, until supervision ends one.
+        """
+        if run.started_at <= self._doubled_at.get(run.loop, -inf) + PUT_RIGHT_WITHIN:
+            return True
+        twice = any(
+            begun <= run.started_at <= over and settled_at >= begun - ACK_TIME
+            for begun, over in self._twice
+        )
+        if twice:
+            self._doubled_at[run.loop] = run.started_at
+        return twice
 
 
 def spans(notes: Iterable[Note], kinds: Collection[str]) -> list[tuple[float, float]]:
@@ -277,47 +297,27 @@ def spans(notes: Iterable[Note], kinds: Collection[str]) -> list[tuple[float, fl
     ]
 
 
-class _Shaken:
-    """When a token may come twice; its loop has two lines then, until supervision ends one."""
-
-    def __init__(self, notes: Sequence[Note], failing: Collection[str]) -> None:
-        struck = [note.at for note in notes if note.what == "strike"]
-        self._spans = [
-            (begun, max(healed + TWICE_FOR, _next(struck, begun)))  # when all loops ran again
-            for begun, healed in spans(notes, failing)
-        ]
-        self._doubled_at: dict[str, float] = {}
-
-    def explains(self, run: Run, settled_at: float = inf) -> bool:
-        """Whether a run may be of a second line; after what was settled, if the ack was lost."""
-        doubled_at = self._doubled_at.get(run.loop, -inf)
-        if run.started_at <= doubled_at + PUT_RIGHT_WITHIN:
-            return True
-        twice = any(
-            begun <= run.started_at <= over and settled_at >= begun - ACK_TIME
-            for begun, over in self._spans
-        )
-        if twice:
-            self._doubled_at[run.loop] = run.started_at
-        return twice
-
-
 def _next(moments: Sequence[float], moment: float) -> float:
     return next(iter(moments[bisect.bisect_right(moments, moment) :]), moment)
 
 
-def repeats(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Clash]:
+def overlaps(notes: Sequence[Note], excuses: Excuses) -> list[Clash]:
+    """Runs that began while another one of their loop was going on."""
+    going: dict[str, list[Run]] = defaultdict(list)
+    found: list[Clash] = []
+    for run in runs(notes):
+        others = [other for other in going[run.loop] if other.ended_at > run.started_at]
+        found += [excuses.clash("overlap", other, run) for other in others]
+        going[run.loop] = [*others, run]
+    return found
+
+
+def repeats(notes: Sequence[Note], excuses: Excuses) -> list[Clash]:
     """Runs of what had been settled before: of this tick and attempt, or of a later one.
 
-    A loop that is started anew, after it was stopped, has nothing settled.
-
-    The first of the two is the run that this one repeats, or the one that was settled.
-
-    Args:
-        failing: the faults at which a node of the broker fails.
+    The first of the two is the run that this one repeats, or the one that was settled. A loop that
+    is started anew, after it was stopped, has nothing settled.
     """
-    lost = losses(notes)
-    shaken = _Shaken(notes, failing)
     found: list[Clash] = []
     past: dict[tuple[str, int], _Past] = defaultdict(_Past)
     for run in runs(notes):
@@ -325,9 +325,7 @@ def repeats(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Clash]
         before = life.before(run)
         life.unsettled.append(run)
         if before is not None:
-            gone = any(_was_lost(each, run.started_at, lost[each.who]) for each in (before, run))
-            twice = shaken.explains(run, before.settled_at)
-            found.append(Clash(before, run, excused=gone or twice))
+            found.append(excuses.clash("settled run repeated", before, run, before.settled_at))
         life.runs[run.progress] = run
     return found
 
@@ -352,31 +350,6 @@ class _Past:
         return self.runs.get(run.progress, self.furthest)
 
 
-def overlapping(clashes: Iterable[Clash]) -> list[Violation]:
-    return [
-        Violation(
-            clash.second.started_at,
-            "overlap",
-            f"{clash.second} beside {clash.first}, for {clash.overlap:.3f} s",
-        )
-        for clash in clashes
-        if not clash.excused
-    ]
-
-
-def repeated(clashes: Iterable[Clash]) -> list[Violation]:
-    return [
-        Violation(
-            clash.second.started_at,
-            "settled run repeated",
-            f"{clash.second}, {clash.second.started_at - clash.first.settled_at:.3f} s after "
-            f"{clash.first} was settled",
-        )
-        for clash in clashes
-        if not clash.excused
-    ]
-
-
 def miscounted(notes: Iterable[Note], counting: Iterable[str]) -> list[Violation]:
     """Runs of the loops that carry their count of ticks, and were handed another one."""
     loops = frozenset(counting)
@@ -387,13 +360,12 @@ def miscounted(notes: Iterable[Note], counting: Iterable[str]) -> list[Violation
     ]
 
 
-def disobeyed(notes: Sequence[Note]) -> list[Violation]:
+def disobeyed(notes: Sequence[Note], excuses: Excuses) -> list[Violation]:
     """Runs of a loop that began after it was reported that it is paused, or stopped.
 
     Excused is one whose process had lost its connection. Where some had not answered, the report
     says so: they have a while to hear of it.
     """
-    lost = losses(notes)
     idle_since: dict[str, float] = {}
     found: list[Violation] = []
     for note, run in in_turn(notes):
@@ -403,33 +375,29 @@ def disobeyed(notes: Sequence[Note]) -> list[Violation]:
         elif note.what in ("resuming", "starting"):
             idle_since.pop(note.loop, None)
         elif run and (late := run.started_at - idle_since.get(run.loop, inf)) > 0:
-            if _was_lost(run, run.started_at, lost[run.who]):
+            if excuses.was_lost(run, run.started_at):
                 continue
             text = f"{run} began {late:.3f} s after its loop was paused or stopped"
             found.append(Violation(note.at, "disobeyed", text))
     return found
 
 
-def void(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Violation]:
+def void(notes: Sequence[Note], excuses: Excuses) -> list[Violation]:
     """Runs of tokens that were void: a later epoch of their loop had begun, and was known.
 
     It is where a run of a later epoch has begun, as all are asked before; or a while after a verb
     reported that it has begun, at once if all have answered. Excused is a run whose process had
     lost its connection, unless it knew by itself, having run a token of a later epoch.
-
-    Args:
-        failing: the faults at which a node of the broker fails.
     """
-    lost, failures = losses(notes), spans(notes, failing)
     known: dict[str, _Known] = defaultdict(_Known)
     found: list[Violation] = []
     for note, run in in_turn(notes):
         if note.what in REPORTS and note.epoch:
-            known[note.loop].reported.append((_known_at(note, failures), note.epoch))
+            known[note.loop].reported.append((_known_at(note, excuses.failures), note.epoch))
         elif run:
             of_loop = known[run.loop]
             here, anywhere = of_loop.by[run.who], of_loop.at(run.started_at)
-            gone = _was_lost(run, run.started_at, lost[run.who])
+            gone = excuses.was_lost(run, run.started_at)
             if run.epoch < here or (run.epoch < anywhere and not gone):
                 text = f"{run} is of epoch {run.epoch}, {max(here, anywhere)} had begun"
                 found.append(Violation(run.started_at, "void token ran", text))
@@ -595,14 +563,15 @@ def judge(
     for note in notes:
         pulse.see(note)
     orderly = untampered(notes)
-    beside, again = overlaps(orderly, failing), repeats(orderly, failing)
+    beside = overlaps(orderly, Excuses(orderly, failing))
+    again = repeats(orderly, Excuses(orderly, failing))
+    excuses = Excuses(notes, failing)
     violations = [
         *late(pulse.strikes, patience),
-        *overlapping(beside),
-        *repeated(again),
+        *(clash.violation for clash in (*beside, *again) if not clash.excused),
         *miscounted(orderly, counting),
-        *disobeyed(notes),
-        *void(notes, failing),
+        *disobeyed(notes, excuses),
+        *void(notes, excuses),
         *brought_back(notes),
         *lost(notes),
         *failed(notes),
