@@ -11,13 +11,12 @@ from tests.model.moves import Move
 from tests.model.ordered import removals as ordered_removals
 from tests.model.ordered import table as ordered_table
 from tests.model.ordered.world import Move as OrderedMove
-from tests.model.removals import REMOVALS, Removal
+from tests.model.removals import REMOVALS
+from tests.model.rows import Removal, Row
 from tests.model.state import NOTHING, State, Token
-from tests.model.table import LARGE, SMALL, Row
+from tests.model.table import LARGE, SMALL
 
-AnyRow = Row | ordered_table.Row
-AnyRemoval = Removal | ordered_removals.Removal
-ALL_REMOVALS: tuple[AnyRemoval, ...] = (*REMOVALS, *ordered_removals.REMOVALS)
+ALL_REMOVALS = (*REMOVALS, *ordered_removals.REMOVALS)
 
 
 def main() -> int:
@@ -27,11 +26,11 @@ def main() -> int:
     parser.add_argument("--show", metavar="RULE", help="the shortest ways without this rule")
     options = parser.parse_args()
     if options.show:
-        chosen = [each for each in ALL_REMOVALS if each.name.startswith(options.show)]
+        chosen = [each for each in ALL_REMOVALS if each.what.startswith(options.show)]
         for removal in chosen:
             show(removal)
         return 0 if chosen else 2
-    rows: list[AnyRow] = [*SMALL, *ordered_table.SMALL]
+    rows = [*SMALL, *ordered_table.SMALL]
     if not options.small:
         rows = [*SMALL, *LARGE, *ordered_table.SMALL, *ordered_table.LARGE]
     right = [report(each) for each in rows]
@@ -39,7 +38,7 @@ def main() -> int:
     return 0 if all(right) else 1
 
 
-def report(row: AnyRow) -> bool:
+def report(row: Row) -> bool:
     """Whether it is as the table says."""
     result = row.check()
     right = result.complete and result.states == row.states and result.found.keys() == row.found
@@ -48,12 +47,12 @@ def report(row: AnyRow) -> bool:
     return right
 
 
-def report_without(removal: AnyRemoval) -> bool:
+def report_without(removal: Removal) -> bool:
     """Whether what the rule prevents is found without it."""
     result = removal.check()
-    right = removal.shows <= result.found.keys()
+    right = removal.row.found <= result.found.keys()
     found = " ".join(f"{wrong.name} ({len(way)})" for wrong, way in result.found.items())
-    say(f"without {removal.name!s:56} {result.states:>9,} {result.seconds:>6.0f} s  {found}", right)
+    say(f"without {removal.what:93} {result.states:>9,} {result.seconds:>6.0f} s  {found}", right)
     return right
 
 
@@ -62,10 +61,10 @@ def say(line: str, right: bool = True) -> None:
     sys.stdout.flush()
 
 
-def show(removal: AnyRemoval) -> None:
+def show(removal: Removal) -> None:
     """Print what goes wrong without a rule, on the shortest ways."""
     for wrong, way in removal.check().found.items():
-        say(f"\nwithout {removal.name} ({removal.what}): {wrong.value}")
+        say(f"\nwithout {removal.what}: {wrong.value}")
         for move in way:
             say(f"  {line_of(move)}")
 

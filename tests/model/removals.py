@@ -1,37 +1,28 @@
 """Rules that are taken out, each by putting something else in place of what decides it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from scheduler.protocol import epochs
-from scheduler.protocol.epochs import (
-    Answer,
-    Beginning,
-    Entry,
-    LoopState,
-    Position,
-    Verb,
-)
-from tests.model import broker, creator, processor, rows, steps, supervision
-from tests.model.breadth import Check
-from tests.model.checker import check
+from scheduler.protocol.epochs import Answer, Beginning, Entry, LoopState, Position, Verb
+from tests.model import broker, creator, processor, steps, supervision
 from tests.model.moves import Actor, Move, Wrong
-from tests.model.state import Ask, Bounds, Budget, Journal, Name, State, Token
+from tests.model.rows import without
+from tests.model.state import Ask, Journal, State, Token
 from tests.model.steps import Step
+from tests.model.table import NEW, OLD, PAUSED, STARTED, row
+
+Rule = Callable[..., Any]
+Answers = Mapping[Any, Answer | None]
 
 
-class Removal(rows.Removal[Bounds, Wrong]):
-    """A rule of epochs that is not kept."""
-
-    def check(self) -> Check[Wrong, Move]:
-        """See what is wrong without it."""
-        with self.taken_out():
-            return check(self.bounds, until=self.shows)
-
-
-def always(answer: Any) -> Callable[..., Any]:
+def always(answer: Any) -> Rule:
     return lambda *asked, **how: answer  # pyright: ignore[reportUnknownLambdaType]
+
+
+def with_other(rule: Rule, **other: Any) -> Rule:
+    """Return the rule, asked with other arguments."""
+    return lambda *asked, **how: rule(*asked, **how | other)  # pyright: ignore[reportUnknownLambdaType]
 
 
 def the_first_of(first: Any, *_: Any) -> Any:
@@ -45,39 +36,31 @@ awaited, was_settled = epochs.awaited, epochs.was_settled
 put = creator.puts
 
 
-def _not_first(*verbs: Verb) -> Mapping[str, Any]:
-    def instead(
-        verb: Verb, latest: Entry | None, *, at_ms: int = 0, paused: bool = False
-    ) -> Beginning | None:
-        beginning = begun(verb, latest, at_ms=at_ms, paused=paused)
+def _not_first(*verbs: Verb) -> Rule:
+    def instead(verb: Verb, latest: Entry | None, **how: Any) -> Beginning | None:
+        beginning = begun(verb, latest, **how)
         if beginning is None or beginning.token is None or verb not in verbs:
             return beginning
         return beginning._replace(token=beginning.token._replace(joined=True))
 
-    return {"begun": instead}
+    return instead
 
 
-def _of_the_same_epoch(
-    verb: Verb, latest: Entry | None, *, at_ms: int = 0, paused: bool = False
-) -> Beginning | None:
-    beginning = begun(verb, latest, at_ms=at_ms, paused=paused)
+def _of_the_same_epoch(verb: Verb, latest: Entry | None, **how: Any) -> Beginning | None:
+    beginning = begun(verb, latest, **how)
     if beginning is None or beginning.token is None or latest is None:
         return beginning
     entry = beginning.entry._replace(epoch=latest.epoch, life=latest.life)
     return Beginning(entry, beginning.token._replace(epoch=latest.epoch))
 
 
-def _once(
-    verb: Verb, latest: Entry | None, *, at_ms: int = 0, paused: bool = False
-) -> Beginning | None:
+def _once(verb: Verb, latest: Entry | None, **how: Any) -> Beginning | None:
     done = verb is Verb.PAUSE and latest is not None and latest.state is LoopState.PAUSED
-    return None if done else begun(verb, latest, at_ms=at_ms, paused=paused)
+    return None if done else begun(verb, latest, **how)
 
 
-def _with_token(
-    verb: Verb, latest: Entry | None, *, at_ms: int = 0, paused: bool = False
-) -> Beginning | None:
-    beginning = begun(verb, latest, at_ms=at_ms, paused=paused)
+def _with_token(verb: Verb, latest: Entry | None, **how: Any) -> Beginning | None:
+    beginning = begun(verb, latest, **how)
     if beginning is None or beginning.entry.state is not LoopState.PAUSED:
         return beginning
     return beginning._replace(token=Position(beginning.entry.epoch, 0, joined=False))
@@ -88,15 +71,8 @@ def _puts_twice(state: State, at: int) -> Move:
     return once._replace(state=once.state._replace(waiting=(*once.state.waiting, once.token)))
 
 
-Answers = Mapping[Any, Answer | None]
-
-
 def _without_running(epoch: int, answers: Answers, *, came_back: bool = False) -> list[Any]:
     return epochs.unaware(epoch, answers)
-
-
-def _of_older_epochs(epoch: int, answers: Answers, *, came_back: bool = False) -> list[Any]:
-    return awaited(epoch, answers)
 
 
 def _as_far(token: Position, heard: Iterable[Position]) -> bool:
@@ -127,23 +103,8 @@ def _joins(state: State, at: int) -> Move:
     return Move(Actor.CREATOR, "joins", creator.with_token(state, at, joined))
 
 
-def _of_anything(rule: Callable[..., bool]) -> Callable[..., bool]:
-    def instead(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool:
-        return rule(end, latest, was_only=was_only, is_same=True)
-
-    return instead
-
-
-def _until_asked_for(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool:
-    return stays_ended(end, latest, was_only=False, is_same=is_same)
-
-
-def _in_any_life(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool:
-    return ends(end, latest._replace(life=0), was_only=was_only, is_same=is_same)
-
-
-def _in_its_epoch(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool:
-    return ends(end, latest, was_only=False, is_same=is_same)
+def _in_any_life(end: Position, latest: Entry, **how: bool) -> bool:
+    return ends(end, latest._replace(life=0), **how)
 
 
 def _by_its_own_name(state: State, token: Token) -> tuple[int, ...]:
@@ -177,410 +138,301 @@ def _told_of_the_new_one(state: State, name: int) -> int:
     return state.roster.epoch if name == state.name else 0
 
 
-def _unnoted(state: State, bounds: Bounds) -> Journal:
-    return Journal(forgot=True)
-
-
-def _bounds(*verbs: Verb | Ask | Name, once: bool = False, old: int = 0, **budget: int) -> Bounds:
-    return Bounds(verbs=verbs, budget=Budget(**budget), once=once, old=old)
-
-
-PAUSED = Verb.PAUSE, Verb.RESUME
-STARTED = Verb.REMOVE, Verb.SEED
-OLD, NEW = Name(0), Name(1)
-
 REMOVALS = (
-    Removal(
-        "R1",
-        "void tokens are run",
+    without(
+        "R1: void tokens are run",
+        row(*PAUSED, found={Wrong.STOPPED, Wrong.OVERLAP}),
         epochs,
-        {"is_void": always(False)},
-        _bounds(*PAUSED),
-        {Wrong.STOPPED, Wrong.OVERLAP},
+        is_void=always(False),
     ),
-    Removal(
-        "R1, learning",
-        "a token's epoch is not learned on receipt",
+    without(
+        "R1, learning: a token's epoch is not learned on receipt",
+        row(repairs=1, found={Wrong.BACKWARDS, Wrong.OVERLAP}),
         processor,
-        {"known_on_receipt": the_first_of},
-        _bounds(repairs=1),
-        {Wrong.BACKWARDS, Wrong.OVERLAP},
+        known_on_receipt=the_first_of,
     ),
-    Removal(
-        "following",
-        "processors read the roster when they start, and never again",
+    without(
+        "following: processors read the roster when they start, and never again",
+        row(repairs=1, found={Wrong.OLD_LINE}),
         processor,
-        {"reads_on": always(())},
-        _bounds(repairs=1),
-        {Wrong.OLD_LINE},
+        reads_on=always(()),
     ),
-    Removal(
-        "R3",
-        "redelivered tokens are run",
+    without(
+        "R3: redelivered tokens are run",
+        row(outages=1, found={Wrong.BACKWARDS, Wrong.OVERLAP}),
         epochs,
-        {"was_settled": always(False)},
-        _bounds(outages=1),
-        {Wrong.BACKWARDS, Wrong.OVERLAP},
+        was_settled=always(False),
     ),
-    Removal(
-        "R3, the journal",
-        "timers and hands are asked in its place",
+    without(
+        "R3, the journal: timers and hands are asked in its place",
+        row(outages=1, found={Wrong.BACKWARDS, Wrong.OVERLAP}),
         processor,
-        {"heard": _in_timers_and_hands},
-        _bounds(outages=1),
-        {Wrong.BACKWARDS, Wrong.OVERLAP},
+        heard=_in_timers_and_hands,
     ),
-    Removal(
-        "R3, waiting",
-        "who was not told that its token was taken back is not waited for",
+    without(
+        "R3, waiting: who was not told that its token was taken back is not waited for",
+        row(recalls=1, found={Wrong.OVERLAP}),
         epochs,
-        {"awaited": _of_older_epochs},
-        _bounds(recalls=1),
-        {Wrong.OVERLAP},
+        awaited=with_other(awaited, came_back=False),
     ),
-    Removal(
-        "R3p",
-        "a put that was not confirmed is published again",
+    without(
+        "R3p: a put that was not confirmed is published again",
+        row(races=1, found={Wrong.BACKWARDS, Wrong.OVERLAP}),
         processor,
-        {"was_put": always(False)},
-        _bounds(races=1),
-        {Wrong.BACKWARDS, Wrong.OVERLAP},
+        was_put=always(False),
     ),
-    Removal(
-        "R4, joining",
-        "a first token is as far as what it is exchanged for",
+    without(
+        "R4, joining: a first token is as far as what it is exchanged for",
+        row(*PAUSED, outages=1, found={Wrong.OVERLAP, Wrong.RESETTLED}),
         epochs,
-        {"was_settled": _as_far},
-        _bounds(*PAUSED, outages=1),
-        {Wrong.OVERLAP, Wrong.RESETTLED},
+        was_settled=_as_far,
     ),
     *(
-        Removal(
-            f"R4, {verb.name.lower()}",
-            "its first token is run like any other",
-            epochs,
-            _not_first(verb),
+        without(
+            f"R4, {verb.name.lower()}: its first token is run like any other",
             bounds,
-            {Wrong.OVERLAP},
+            epochs,
+            begun=_not_first(verb),
         )
         for verb, bounds in {
-            Verb.TRIGGER: _bounds(Verb.TRIGGER),
-            Verb.RESCHEDULE: _bounds(Verb.RESCHEDULE),
-            Verb.REPAIR: _bounds(repairs=1),
-            Verb.RESUME: _bounds(*PAUSED),
-            Verb.SEED: _bounds(*STARTED),
+            Verb.TRIGGER: row(Verb.TRIGGER, found={Wrong.OVERLAP}),
+            Verb.RESCHEDULE: row(Verb.RESCHEDULE, found={Wrong.OVERLAP}),
+            Verb.REPAIR: row(repairs=1, found={Wrong.OVERLAP}),
+            Verb.RESUME: row(*PAUSED, found={Wrong.OVERLAP}),
+            Verb.SEED: row(*STARTED, found={Wrong.OVERLAP}),
         }.items()
     ),
-    Removal(
-        "R4, asking",
-        "nobody is asked",
+    without(
+        "R4, asking: nobody is asked",
+        row(repairs=1, found={Wrong.OVERLAP}),
         epochs,
-        {"awaited": always(())},
-        _bounds(repairs=1),
-        {Wrong.OVERLAP},
+        awaited=always(()),
     ),
-    Removal(
-        "R4, waiting",
-        "all are asked, and no run is waited for",
+    without(
+        "R4, waiting: all are asked, and no run is waited for",
+        row(repairs=1, found={Wrong.OVERLAP}),
         epochs,
-        {"awaited": _without_running},
-        _bounds(repairs=1),
-        {Wrong.OVERLAP},
+        awaited=_without_running,
     ),
-    Removal(
-        "R4, a creator that asks",
-        "a creator exchanges its token without a roll call",
+    without(
+        "R4, a creator that asks: it exchanges its token without a roll call",
+        row(repairs=1, found={Wrong.OVERLAP}),
         creator,
-        {"is_free": always(True)},
-        _bounds(repairs=1),
-        {Wrong.OVERLAP},
+        is_free=always(True),
     ),
-    Removal(
-        "R4, a creator that waits",
-        "a creator exchanges its token though an older run goes on",
+    without(
+        "R4, a creator that waits: it exchanges its token though an older run goes on",
+        row(repairs=1, found={Wrong.OVERLAP}),
         creator,
-        {"is_free": _knows},
-        _bounds(repairs=1),
-        {Wrong.OVERLAP},
+        is_free=_knows,
     ),
-    Removal(
-        "R4, a creator that leaves it",
-        "a creator that cannot exchange its token puts one that is run at once",
+    without(
+        "R4, a creator that leaves it: it puts a token that is run at once",
+        row(repairs=1, found={Wrong.OVERLAP}),
         creator,
-        {"leaves": _joins},
-        _bounds(repairs=1),
-        {Wrong.OVERLAP},
+        leaves=_joins,
     ),
-    Removal(
-        "R4, a creator that adopts",
-        "what a creator exchanges keeps its own progress",
+    without(
+        "R4, a creator that adopts: what a creator exchanges keeps its own progress",
+        row(repairs=1, found={Wrong.BACKWARDS}),
         creator,
-        {"heard": always(())},
-        _bounds(repairs=1),
-        {Wrong.BACKWARDS},
+        heard=always(()),
     ),
-    Removal(
-        "R4, a creator's barrier",
-        "a creator reads the journal without a barrier, and misses what was put last",
+    without(
+        "R4, a creator's barrier: it reads the journal without one, and misses what was put last",
+        row(repairs=1, found={Wrong.BACKWARDS}),
         creator,
-        {"heard": _without_the_last},
-        _bounds(repairs=1),
-        {Wrong.BACKWARDS},
+        heard=_without_the_last,
     ),
-    Removal(
-        "R4, adopting",
-        "the first token keeps its own progress",
+    without(
+        "R4, adopting: the first token keeps its own progress",
+        row(repairs=1, found={Wrong.BACKWARDS}),
         epochs,
-        {"adopted": the_first_of},
-        _bounds(repairs=1),
-        {Wrong.BACKWARDS},
+        adopted=the_first_of,
     ),
-    Removal(
-        "R4, life",
-        "progress of an earlier life is adopted",
+    without(
+        "R4, life: progress of an earlier life is adopted",
+        row(*STARTED, found={Wrong.SKIPPED}),
         epochs,
-        {"adopted": _of_any_life},
-        _bounds(*STARTED),
-        {Wrong.SKIPPED},
+        adopted=_of_any_life,
     ),
-    Removal(
-        "R4, an end",
-        "what a run has stopped goes on if it was repaired in the meantime",
+    without(
+        "R4, an end: what a run has stopped goes on if it was repaired in the meantime",
+        row(repairs=1, stops=1, found={Wrong.STOPPED}),
         epochs,
-        {"stays_ended": always(False)},
-        _bounds(repairs=1, stops=1),
-        {Wrong.STOPPED},
+        stays_ended=always(False),
     ),
-    Removal(
-        "R4, an end that was overridden",
-        "what a run has stopped stays so, though it was resumed since",
+    without(
+        "R4, an end that was overridden: it holds though the loop was resumed",
+        row(Verb.RESUME, stops=1, lost=1, found={Wrong.RESTOPPED}),
         epochs,
-        {"stays_ended": always(True)},
-        _bounds(Verb.RESUME, stops=1, lost=1),
-        {Wrong.RESTOPPED},
+        stays_ended=always(True),
     ),
-    Removal(
-        "R4, what is finished",
-        "what is finished runs again if it was paused and resumed in the meantime",
+    without(
+        "R4, what is finished: it runs again if it was paused and resumed in the meantime",
+        row(*PAUSED, once=True, found={Wrong.RERUN}),
         epochs,
-        {"stays_ended": _until_asked_for},
-        _bounds(*PAUSED, once=True),
-        {Wrong.RERUN},
+        stays_ended=with_other(stays_ended, was_only=False),
     ),
-    Removal(
-        "R4, what was moved",
-        "what is finished stays so, though other arguments were asked for",
+    without(
+        "R4, what was moved: it stays finished, though other arguments were asked for",
+        row(Ask(2), once=True, found={Wrong.UNDONE}),
         epochs,
-        {"stays_ended": _of_anything(stays_ended), "ends": _of_anything(ends)},
-        _bounds(Ask(2), once=True),
-        {Wrong.UNDONE},
+        stays_ended=with_other(stays_ended, is_same=True),
+        ends=with_other(ends, is_same=True),
     ),
-    Removal(
-        "C, an end, whose",
-        "another one-off is taken for finished",
+    without(
+        "C, an end, whose: another one-off is taken for finished",
+        row(Ask(2), once=True, found={Wrong.UNDONE}),
         epochs,
-        {"ends": _of_anything(ends)},
-        _bounds(Ask(2), once=True),
-        {Wrong.UNDONE},
+        ends=with_other(ends, is_same=True),
     ),
-    Removal(
-        "C, an end, its life",
-        "a run of an earlier life ends the loop",
+    without(
+        "C, an end, its life: a run of an earlier life ends the loop",
+        row(Verb.REMOVE, Ask(1), once=True, found={Wrong.UNDONE}),
         epochs,
-        {"ends": _in_any_life},
-        _bounds(Verb.REMOVE, Ask(1), once=True),
-        {Wrong.UNDONE},
+        ends=_in_any_life,
     ),
-    Removal(
-        "C, an end, whatever was asked",
-        "what was paused in its run is not gone when it is finished",
+    without(
+        "C, an end, whatever was asked: what was paused in its run is not gone when it is finished",
+        row(Verb.PAUSE, once=True, found={Wrong.LOST}),
         epochs,
-        {"ends": _in_its_epoch},
-        _bounds(Verb.PAUSE, once=True),
-        {Wrong.LOST},
+        ends=with_other(ends, was_only=False),
     ),
-    Removal(
-        "C, an end that is heard",
-        "supervision does not enter what a processor did not live to enter",
+    without(
+        "C, an end that is heard: supervision does not enter the end of a processor that died",
+        row(Verb.PAUSE, outages=1, once=True, found={Wrong.LOST}),
         supervision,
-        {"hears": always(False)},
-        _bounds(Verb.PAUSE, outages=1, once=True),
-        {Wrong.LOST},
+        hears=always(False),
     ),
-    Removal(
-        "C, a new epoch",
-        "a creator puts a token of the same epoch",
+    without(
+        "C, a new epoch: a creator puts a token of the same epoch",
+        row(Verb.TRIGGER, found={Wrong.OVERLAP}),
         epochs,
-        {"begun": _of_the_same_epoch, "accepted": always(True)},
-        _bounds(Verb.TRIGGER),
-        {Wrong.OVERLAP},
+        begun=_of_the_same_epoch,
+        accepted=always(True),
     ),
-    Removal(
-        "C-accept",
-        "an entry counts if its epoch is later, though it is not based on the latest one",
+    without(
+        "C-accept: an entry counts if its epoch is later, though it is not based on the latest one",
+        row(Verb.TRIGGER, Verb.PAUSE, at_once=2, found={Wrong.STOPPED}),
         epochs,
-        {"accepted": always(True)},
-        replace(_bounds(Verb.TRIGGER, Verb.PAUSE), at_once=2),
-        {Wrong.STOPPED},
+        accepted=always(True),
     ),
-    Removal(
-        "C, putting once",
-        "a creator publishes its put again, as it was not confirmed",
+    without(
+        "C, putting once: a creator publishes its put again, as it was not confirmed",
+        row(Verb.TRIGGER, found={Wrong.OVERLAP}),
         creator,
-        {"puts": _puts_twice},
-        _bounds(Verb.TRIGGER),
-        {Wrong.OVERLAP},
+        puts=_puts_twice,
     ),
-    Removal(
-        "C, calling",
-        "it returns without a roll call",
+    without(
+        "C, calling: it returns without a roll call",
+        row(*PAUSED, found={Wrong.STOPPED}),
         epochs,
-        {"CALLING": frozenset[Verb]()},
-        _bounds(*PAUSED),
-        {Wrong.STOPPED},
+        CALLING=frozenset[Verb](),
     ),
-    Removal(
-        "C, pausing again",
-        "what is paused is not paused again, though the one who did it died",
+    without(
+        "C, pausing again: what is paused is not paused again, though the one who did it died",
+        row(Verb.PAUSE, Verb.PAUSE, deaths=1, found={Wrong.STOPPED}),
         epochs,
-        {"begun": _once},
-        _bounds(Verb.PAUSE, Verb.PAUSE, deaths=1),
-        {Wrong.STOPPED},
+        begun=_once,
     ),
-    Removal(
-        "C, starting paused",
-        "a loop that is to wait until it is resumed gets a token that is due",
+    without(
+        "C, starting paused: a loop that is to wait until it is resumed gets a token that is due",
+        row(*STARTED, paused=True, found={Wrong.STOPPED}),
         epochs,
-        {"begun": _with_token},
-        replace(_bounds(*STARTED), paused=True),
-        {Wrong.STOPPED},
+        begun=_with_token,
     ),
-    Removal(
-        "P0, the roster",
-        "who starts does not read it",
+    without(
+        "P0, the roster: who starts does not read it",
+        row(*PAUSED, outages=1, found={Wrong.STOPPED, Wrong.OVERLAP}),
         steps,
-        {"STARTING": (Step.SUBSCRIBE,)},
-        _bounds(*PAUSED, outages=1),
-        {Wrong.STOPPED, Wrong.OVERLAP},
+        STARTING=(Step.SUBSCRIBE,),
     ),
-    Removal(
-        "P0, its order",
-        "who starts reads the roster, and then subscribes",
+    without(
+        "P0, its order: who starts reads the roster, and then subscribes",
+        row(*PAUSED, outages=1, found={Wrong.STOPPED, Wrong.OVERLAP}),
         steps,
-        {"STARTING": (Step.READ, Step.SUBSCRIBE)},
-        _bounds(*PAUSED, outages=1),
-        {Wrong.STOPPED, Wrong.OVERLAP},
+        STARTING=(Step.READ, Step.SUBSCRIBE),
     ),
-    Removal(
-        "renaming, the roster",
-        "the entry of the new name does not end the old one",
+    without(
+        "renaming, the roster: the entry of the new name does not end the old one",
+        row(NEW, outages=1, old=1, found={Wrong.OVERLAP}),
         State,
-        {"told": _told_of_the_new_one},
-        _bounds(NEW, outages=1, old=1),
-        {Wrong.OVERLAP},
+        told=_told_of_the_new_one,
     ),
-    Removal(
-        "renaming, learning",
-        "a first token's epoch is learned by the new name only",
+    without(
+        "renaming, learning: a first token's epoch is learned by the new name only",
+        row(NEW, old=1, found={Wrong.BACKWARDS}),
         processor,
-        {"known_on_receipt": _known_by_its_own_name},
-        _bounds(NEW, old=1),
-        {Wrong.BACKWARDS},
+        known_on_receipt=_known_by_its_own_name,
     ),
-    Removal(
-        "renaming, R4",
-        "who has a run by an old name is not asked for it",
+    without(
+        "renaming, R4: who has a run by an old name is not asked for it",
+        row(NEW, old=1, found={Wrong.OVERLAP}),
         processor,
-        {"names": _by_its_own_name},
-        _bounds(NEW, old=1),
-        {Wrong.OVERLAP},
+        names=_by_its_own_name,
     ),
-    Removal(
-        "renaming, R4, aliases",
-        "old names are those that the code of a processor has, and not those that the token names",
+    without(
+        "renaming, R4, aliases: old names are those of the processor's code, not of the token",
+        row(NEW, OLD, found={Wrong.OVERLAP}),
         processor,
-        {"names": _by_aliases_of_the_code},
-        _bounds(NEW, OLD),
-        {Wrong.OVERLAP},
+        names=_by_aliases_of_the_code,
     ),
-    Removal(
-        "renaming, R4, adopting",
-        "what was put by an old name is not adopted",
+    without(
+        "renaming, R4, adopting: what was put by an old name is not adopted",
+        row(NEW, old=1, found={Wrong.BACKWARDS}),
         processor,
-        {"history": _put_by_its_own_name},
-        _bounds(NEW, old=1),
-        {Wrong.BACKWARDS},
+        history=_put_by_its_own_name,
     ),
-    Removal(
-        "renaming, R4, its creators",
-        "a creator exchanges the token, and asks for no old name",
+    without(
+        "renaming, R4, its creators: a creator exchanges the token, and asks for no old name",
+        row(NEW, old=1, found={Wrong.OVERLAP}),
         creator,
-        {"is_left": always(False)},
-        _bounds(NEW, old=1),
-        {Wrong.OVERLAP},
+        is_left=always(False),
     ),
-    Removal(
-        "renaming, calling",
-        "a pause calls the roll by the new name only",
+    without(
+        "renaming, calling: a pause calls the roll by the new name only",
+        row(NEW, Verb.PAUSE, old=1, found={Wrong.STOPPED}),
         creator,
-        {"names": _called_by_its_own_name},
-        _bounds(NEW, Verb.PAUSE, old=1),
-        {Wrong.STOPPED},
+        names=_called_by_its_own_name,
     ),
-    Removal(
-        "renaming, an end",
-        "what has ended by its old name is not gone by the new one",
+    without(
+        "renaming, an end: what has ended by its old name is not gone by the new one",
+        row(NEW, Verb.PAUSE, once=True, found={Wrong.LOST}),
         processor,
-        {"holds": _holds_for_its_own_name},
-        _bounds(NEW, Verb.PAUSE, once=True),
-        {Wrong.LOST},
+        holds=_holds_for_its_own_name,
     ),
-    Removal(
-        "S1",
-        "no loop is lost",
-        supervision,
-        {"is_lost": always(False)},
-        _bounds(lost=1),
-        {Wrong.LOST},
+    without(
+        "S1: no loop is lost", row(lost=1, found={Wrong.LOST}), supervision, is_lost=always(False)
     ),
-    Removal(
-        "checkpoints, R4",
-        "what the journal forgets is noted nowhere",
+    without(
+        "checkpoints, R4: what the journal forgets is noted nowhere",
+        row(repairs=1, forgets=1, found={Wrong.FORGOTTEN, Wrong.BACKWARDS}),
         broker,
-        {"forgotten": _unnoted},
-        _bounds(repairs=1, forgets=1),
-        {Wrong.FORGOTTEN, Wrong.BACKWARDS},
+        forgotten=always(Journal(forgot=True)),
     ),
-    Removal(
-        "checkpoints, R3",
-        "what the journal forgets is noted nowhere",
+    without(
+        "checkpoints, R3: what the journal forgets is noted nowhere",
+        row(outages=1, forgets=1, found={Wrong.OVERLAP, Wrong.BACKWARDS}),
         broker,
-        {"forgotten": _unnoted},
-        _bounds(outages=1, forgets=1),
-        {Wrong.OVERLAP, Wrong.BACKWARDS},
+        forgotten=always(Journal(forgot=True)),
     ),
-    Removal(
-        "checkpoints, an end",
-        "what the journal forgets is noted nowhere",
+    without(
+        "checkpoints, an end: what the journal forgets is noted nowhere",
+        row(outages=1, forgets=1, stops=1, found={Wrong.STOPPED}),
         broker,
-        {"forgotten": _unnoted},
-        _bounds(outages=1, forgets=1, stops=1),
-        {Wrong.STOPPED},
+        forgotten=always(Journal(forgot=True)),
     ),
-    Removal(
-        "S2, the last settled position",
-        "a processor runs what it has settled itself",
+    without(
+        "S2, the last settled position: a processor runs what it has settled itself",
+        row(doublings=1, processors=1, found={Wrong.BACKWARDS, Wrong.RESETTLED}),
         epochs,
-        {"is_behind": always(False)},
-        replace(_bounds(doublings=1), processors=1),
-        {Wrong.BACKWARDS, Wrong.RESETTLED},
+        is_behind=always(False),
     ),
-    Removal(
-        "S2",
-        "no loop is doubled",
+    without(
+        "S2: no loop is doubled",
+        row(doublings=1, found={Wrong.TWO_LINES}),
         epochs,
-        {"is_doubled": always(False)},
-        _bounds(doublings=1),
-        {Wrong.TWO_LINES},
+        is_doubled=always(False),
     ),
 )

@@ -1,54 +1,61 @@
 """What a table of models is made of: models, and rules that are taken out of one."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any
 from unittest.mock import patch
 
-B = TypeVar("B")
-W = TypeVar("W")
+from tests.model.breadth import Check
 
 
 @dataclass(frozen=True)
-class Row(Generic[B, W]):
+class Row:
     """A model, and what is found in it.
 
     Attributes:
-        states: how many there are.
+        search: reaches all states within these bounds.
         found: what goes wrong.
+        states: how many there are.
     """
 
-    bounds: B
+    search: Callable[..., Check[Any, Any]]
+    bounds: object
+    found: AbstractSet[Enum]
     states: int
-    found: AbstractSet[W] = frozenset()
 
     def __str__(self) -> str:
         return str(self.bounds)
 
+    def check(self) -> Check[Any, Any]:
+        """See what is found."""
+        return self.search(self.bounds)
+
 
 @dataclass(frozen=True)
-class Removal(Generic[B, W]):
+class Removal:
     """A rule that is not kept.
 
     Attributes:
+        what: the name of the rule, and what is done in its place.
+        row: where the way to what goes wrong is short.
         owner: of what is replaced: rules, the project's code; or, of what is a step or the
             broker's, the model.
-        bounds: where the way to what goes wrong is short.
-        shows: what goes wrong.
     """
 
-    name: str
     what: str
+    row: Row
     owner: ModuleType | type
     instead: Mapping[str, Any]
-    bounds: B
-    shows: AbstractSet[W]
 
-    @contextmanager
-    def taken_out(self) -> Generator[None]:
-        """Meanwhile, the rule is not kept."""
+    def check(self) -> Check[Any, Any]:
+        """See what is wrong without it."""
         with patch.multiple(self.owner, **self.instead):
-            yield
+            return self.row.search(self.row.bounds, until=self.row.found)
+
+
+def without(what: str, row: Row, owner: ModuleType | type, **instead: Any) -> Removal:
+    """Return the removal of a rule, by what is put in its place."""
+    return Removal(what, row, owner, instead)

@@ -6,10 +6,9 @@ Nothing, but where a node of the broker fails, and where the roster lacks what t
 from collections.abc import Set as AbstractSet
 
 from scheduler.protocol.epochs import Verb
-from tests.model import rows
-from tests.model.breadth import Check
 from tests.model.checker import check
-from tests.model.moves import Move, Wrong
+from tests.model.moves import Wrong
+from tests.model.rows import Row
 from tests.model.state import RECURRING, Ask, Bounds, Budget, Name
 
 FAILED_NODE: AbstractSet[Wrong] = {Wrong.OVERLAP, Wrong.BACKWARDS, Wrong.RESETTLED}
@@ -19,17 +18,9 @@ UNNOTED: AbstractSet[Wrong] = {Wrong.FORGOTTEN, Wrong.BACKWARDS, Wrong.RESETTLED
 """A first token goes on from what is left in the journal: checkpoints are load-bearing."""
 
 
-class Row(rows.Row[Bounds, Wrong]):
-    """A model of loops and their epochs."""
-
-    def check(self) -> Check[Wrong, Move]:
-        """See what is found."""
-        return check(self.bounds)
-
-
 def row(
     *verbs: Verb | Ask | Name,
-    states: int,
+    states: int = 0,
     processors: int = 2,
     found: AbstractSet[Wrong] = frozenset(),
     at_once: int = 1,
@@ -41,7 +32,7 @@ def row(
 ) -> Row:
     """A row of the table: verbs, and how often what may go wrong."""
     bounds = Bounds(processors, verbs, Budget(**budget), at_once, checkpoints, paused, once, old)
-    return Row(bounds, states, found)
+    return Row(check, bounds, found, states)
 
 
 PAUSED = Verb.PAUSE, Verb.RESUME

@@ -5,24 +5,25 @@ from dataclasses import replace
 import pytest
 
 from scheduler.protocol.epochs import is_void
-from tests.model.__main__ import ALL_REMOVALS, AnyRemoval, AnyRow, report, report_without
+from tests.model.__main__ import ALL_REMOVALS, report, report_without
 from tests.model.moves import Wrong
 from tests.model.ordered import table as ordered
 from tests.model.removals import REMOVALS
+from tests.model.rows import Removal, Row
 from tests.model.table import SMALL
 
 
 @pytest.mark.parametrize("row", [*SMALL, *ordered.SMALL], ids=str)
-def test_nothing_goes_wrong_but_where_a_node_fails(row: AnyRow):
+def test_nothing_goes_wrong_but_where_a_node_fails(row: Row):
     result = row.check()
     assert result.complete
     assert result.found.keys() == row.found
     assert result.states == row.states
 
 
-@pytest.mark.parametrize("removal", ALL_REMOVALS, ids=lambda each: each.name)
-def test_each_rule_is_needed(removal: AnyRemoval):
-    assert removal.shows <= removal.check().found.keys()
+@pytest.mark.parametrize("removal", ALL_REMOVALS, ids=lambda each: each.what)
+def test_each_rule_is_needed(removal: Removal):
+    assert removal.row.found <= removal.check().found.keys()
 
 
 def test_the_table_says_what_is_not_as_it_stands_there(capsys: pytest.CaptureFixture[str]):

@@ -1,6 +1,5 @@
 """Rules of ordered queues that are taken out, each by putting something else in its place."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,27 +8,14 @@ from scheduler.processor.pipeline import Order
 from scheduler.processor.runs import Run
 from scheduler.queues import heads
 from scheduler.queues.heads import Heads
-from tests.model import rows
-from tests.model.breadth import Check
 from tests.model.ordered import turns, world
-from tests.model.ordered.state import Bounds, Budget
-from tests.model.ordered.world import Move, Wrong, check
+from tests.model.ordered.table import row
+from tests.model.ordered.world import Wrong
+from tests.model.removals import always, the_first_of
+from tests.model.rows import without
 
 
-class Removal(rows.Removal[Bounds, Wrong]):
-    """A rule of ordered queues that is not kept."""
-
-    def check(self) -> Check[Wrong, Move]:
-        """See what is wrong without it."""
-        with self.taken_out():
-            return check(self.bounds, until=self.shows)
-
-
-def nothing(answer: Any = None) -> Callable[..., Any]:
-    async def instead(*_: Any) -> Any:
-        return answer
-
-    return instead
+async def nothing(*_: Any) -> None: ...
 
 
 resume = Order.resume
@@ -47,84 +33,64 @@ async def _cancel(self: InOrder) -> None:
 
 
 REMOVALS = (
-    Removal(
-        "order, one consumer",
-        "the broker delivers to all at once",
+    without(
+        "order, one consumer: the broker delivers to all at once",
+        row(found={Wrong.ORDER}),
         world,
-        {"served": lambda consumers: consumers},  # pyright: ignore[reportUnknownLambdaType]
-        Bounds(),
-        {Wrong.ORDER},
+        served=the_first_of,
     ),
-    Removal(
-        "order, leaving",
-        "who rests cancels its consumer, and keeps what it was delivered",
+    without(
+        "order, leaving: who rests cancels its consumer, and keeps what it was delivered",
+        row(found={Wrong.ORDER}),
         InOrder,
-        {"_leave": _cancel},
-        Bounds(),
-        {Wrong.ORDER},
+        _leave=_cancel,
     ),
-    Removal(
-        "order, resting",
-        "who may not run a message yet takes it again at once",
+    without(
+        "order, resting: who may not run a message yet takes it again at once",
+        row(messages=1, found={Wrong.BUSY}),
         InOrder,
-        {"_rest": lambda *_: 0.0},  # pyright: ignore[reportUnknownLambdaType]
-        Bounds(messages=1),
-        {Wrong.BUSY},
+        _rest=always(0.0),
     ),
-    Removal(
-        "the note, reading",
-        "nobody reads it",
+    without(
+        "the note, reading: nobody reads it",
+        row(messages=1, found={Wrong.BACKWARDS}),
         Order,
-        {"resume": nothing()},
-        Bounds(messages=1),
-        {Wrong.BACKWARDS},
+        resume=nothing,
     ),
-    Removal(
-        "the note, its delay",
-        "only who noted a delay waits for its end",
+    without(
+        "the note, its delay: only who noted a delay waits for its end",
+        row(messages=1, found={Wrong.EARLY}),
         Order,
-        {"resume": _at_once},
-        Bounds(messages=1),
-        {Wrong.EARLY},
+        resume=_at_once,
     ),
-    Removal(
-        "the note, runs that began",
-        "a run that begins is not noted",
+    without(
+        "the note, runs that began: a run that begins is not noted",
+        row(outages=3, messages=1, found={Wrong.ENDLESS}),
         Order,
-        {"begin": nothing()},
-        Bounds(Budget(outages=3), messages=1),
-        {Wrong.ENDLESS},
+        begin=nothing,
     ),
-    Removal(
-        "the note, forgetting",
-        "it stays when its message is done with",
+    without(
+        "the note, forgetting: it stays when its message is done with",
+        row(outages=1, twins=True, found={Wrong.FOREIGN}),
         Order,
-        {"end": nothing()},
-        Bounds(Budget(outages=1), twins=True),
-        {Wrong.FOREIGN},
+        end=nothing,
     ),
-    Removal(
-        "the note, whose",
-        "it is taken for one of any message",
+    without(
+        "the note, whose: it is taken for one of any message",
+        row(outages=2, late=1, found={Wrong.FOREIGN}),
         heads,
-        {"_hash_of": lambda *_: "any"},  # pyright: ignore[reportUnknownLambdaType]
-        Bounds(Budget(outages=2, late=1)),
-        {Wrong.FOREIGN},
+        _hash_of=always("any"),
     ),
-    Removal(
-        "the note, back in its place",
-        "who has read it does not wait until it is there again",
+    without(
+        "the note, back in its place: who has read it does not wait until it is there again",
+        row(outages=1, found={Wrong.BACKWARDS}),
         Heads,
-        {"_until_back": nothing()},
-        Bounds(Budget(outages=1)),
-        {Wrong.BACKWARDS},
+        _until_back=nothing,
     ),
-    Removal(
-        "the note, in another's hand",
-        "who finds none does not look again",
+    without(
+        "the note, in another's hand: who finds none does not look again",
+        row(outages=1, messages=1, found={Wrong.BACKWARDS}),
         turns,
-        {"LOOKS": 1},
-        Bounds(Budget(outages=1), messages=1),
-        {Wrong.BACKWARDS},
+        LOOKS=1,
     ),
 )

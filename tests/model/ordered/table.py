@@ -2,10 +2,9 @@
 
 from collections.abc import Set as AbstractSet
 
-from tests.model import rows
-from tests.model.breadth import Check
 from tests.model.ordered.state import Bounds, Budget
-from tests.model.ordered.world import Move, Wrong, check
+from tests.model.ordered.world import Wrong, check
+from tests.model.rows import Row
 
 LATE_NOTE: AbstractSet[Wrong] = {Wrong.BACKWARDS, Wrong.EARLY}
 """A note that comes when the next processor has looked already takes the place of a later one."""
@@ -14,17 +13,9 @@ STOOD_STILL: AbstractSet[Wrong] = {Wrong.ENDLESS}
 """Who is not told that its message was taken back begins its run when its next owner has begun."""
 
 
-class Row(rows.Row[Bounds, Wrong]):
-    """A model of an ordered queue."""
-
-    def check(self) -> Check[Wrong, Move]:
-        """See what is found."""
-        return check(self.bounds)
-
-
 def row(
     *,
-    states: int,
+    states: int = 0,
     messages: int = 2,
     processors: int = 2,
     retries: int = 1,
@@ -34,7 +25,7 @@ def row(
 ) -> Row:
     """A row of the table: how many of what, and how often what may go wrong."""
     bounds = Bounds(Budget(**budget), messages, processors, retries, twins=twins)
-    return Row(bounds, states, found)
+    return Row(check, bounds, found, states)
 
 
 SMALL = (
