@@ -20,13 +20,8 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import Any, NamedTuple
-from wsgiref.types import WSGIApplication
 
-from prometheus_client import (
-    CollectorRegistry,
-    ProcessCollector,
-    make_wsgi_app,  # pyright: ignore[reportUnknownVariableType]
-)
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -77,10 +72,6 @@ def instrument(app: Scheduler, clock: Clock | None = None) -> CollectorRegistry:
     registry.register(metrics)
     ProcessCollector(registry=registry)
     return registry
-
-
-def page(registry: CollectorRegistry) -> WSGIApplication:
-    return make_wsgi_app(registry)  # pyright: ignore[reportUnknownVariableType]
 
 
 class Spans:

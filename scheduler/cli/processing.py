@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, cast
-from wsgiref.types import WSGIApplication
 
 import typer
 
@@ -38,7 +37,7 @@ from scheduler.cli.printing import print_line
 from scheduler.cli.schedules import warn_of_doubts
 from scheduler.control.doctor import explaining_refusals, require_fit
 from scheduler.errors import SettingsError, UsageError
-from scheduler.processor.health import Health, serving
+from scheduler.processor.health import Health, Page, Response, serving
 from scheduler.processor.processor import CLOSING_TIMEOUT, Processor
 from scheduler.processor.watchdog import Watchdog
 from scheduler.program import Program, processor
@@ -180,7 +179,7 @@ async def _observable(
     app: Scheduler, checks: Health, health: int | None, metrics: int | None
 ) -> AsyncGenerator[None]:
     """Serve the health and the metrics of a processor at their ports, if they have any."""
-    pages: dict[int, dict[str, WSGIApplication]] = {}
+    pages: dict[int, dict[str, Page]] = {}
     async with AsyncExitStack() as stack:
         if health is not None:
             await stack.enter_async_context(checks)
@@ -192,16 +191,19 @@ async def _observable(
         yield
 
 
-def _metrics_page(app: Scheduler) -> WSGIApplication:
+def _metrics_page(app: Scheduler) -> Page:
     if importlib.util.find_spec("prometheus_client") is None:
         raise SettingsError(
             "Metrics are enabled (--metrics-port, SCHEDULER_METRICS_PORT), but their package is "
             f"not installed: pip install '{DISTRIBUTION}[metrics]'. "
             "Nothing was started."
         )
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
     from scheduler import metrics
 
-    return metrics.page(metrics.instrument(app))
+    registry = metrics.instrument(app)
+    return lambda: Response(generate_latest(registry), CONTENT_TYPE_LATEST)
 
 
 def _completed(

@@ -22,17 +22,14 @@ import http.client
 import json
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from io import BytesIO
+from functools import partial
+from http import HTTPStatus
 from time import monotonic
-from typing import Any, Self, cast
-from urllib.parse import unquote
-from wsgiref.handlers import SimpleHandler
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+from typing import Any, NamedTuple, Self, cast
 
 from scheduler.brokers.contract import Broker, cancelled
 from scheduler.errors import BrokerError, PortUnavailable
@@ -50,6 +47,27 @@ LONGEST_VISIT_S = 10.0
 MOST_VISITS = 300
 MOST_AT_THE_DOOR = 1024
 LONGEST_REQUEST = 16 * 1024
+
+
+class Response(NamedTuple):
+    """Hold the response of a page."""
+
+    body: bytes
+    content_type: str = "text/plain"
+    status: HTTPStatus = HTTPStatus.OK
+
+    @property
+    def message(self) -> bytes:
+        head = (
+            f"HTTP/1.0 {self.status:d} {self.status.phrase}",
+            f"Content-Type: {self.content_type}",
+            f"Content-Length: {len(self.body)}",
+            "Cache-Control: no-store",
+        )
+        return "\r\n".join((*head, "", "")).encode() + self.body
+
+
+Page = Callable[[], Response]
 
 
 class Health:
@@ -76,10 +94,10 @@ class Health:
             await cancelled(self._asking)
 
     @property
-    def pages(self) -> Mapping[str, WSGIApplication]:
+    def pages(self) -> Mapping[str, Page]:
         return {
-            "/livez": _page("live", self.why_not_live),
-            "/readyz": _page("ready", self.why_not_ready),
+            "/livez": partial(_health, "live", self.why_not_live),
+            "/readyz": partial(_health, "ready", self.why_not_ready),
         }
 
     def why_not_live(self) -> list[str]:
@@ -147,19 +165,15 @@ def ask(port: int) -> tuple[bool, str]:
         connection.close()
 
 
-def _page(what: str, why_not: Callable[[], list[str]]) -> WSGIApplication:
-    def answer(environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
-        why = why_not()
-        body = json.dumps({what: not why, "why": why}) + "\n"
-        status = "503 Service Unavailable" if why else "200 OK"
-        start(status, [("Content-Type", "application/json"), ("Cache-Control", "no-store")])
-        return [body.encode()]
-
-    return answer
+def _health(what: str, why_not: Callable[[], list[str]]) -> Response:
+    why = why_not()
+    body = json.dumps({what: not why, "why": why}) + "\n"
+    status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
+    return Response(body.encode(), "application/json", status)
 
 
 @contextmanager
-def serving(port: int, pages: Mapping[str, WSGIApplication]) -> Generator[None]:
+def serving(port: int, pages: Mapping[str, Page]) -> Generator[None]:
     """Serve pages by path at a port of all addresses, inside the block.
 
     Raises:
@@ -191,7 +205,7 @@ def serving(port: int, pages: Mapping[str, WSGIApplication]) -> Generator[None]:
 class _Visits:
     """Handle the open connections: one request, and one response each."""
 
-    def __init__(self, pages: Mapping[str, WSGIApplication]) -> None:
+    def __init__(self, pages: Mapping[str, Page]) -> None:
         self._makers = {path: (page, ThreadPoolExecutor(1)) for path, page in pages.items()}
         self._going: dict[asyncio.Task[None] | None, asyncio.StreamWriter] = {}
 
@@ -215,46 +229,25 @@ class _Visits:
         self._going[this] = writer
         if len(self._going) > MOST_VISITS:
             self._send_away(next(iter(self._going)))
-        with suppress(TimeoutError, OSError, asyncio.CancelledError):
-            async with asyncio.timeout(LONGEST_VISIT_S):
-                writer.write(await self._answer(reader))
-                writer.close()
-                await writer.wait_closed()
-        writer.transport.abort()
-        self._going.pop(this, None)
-
-    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         try:
-            environ = _understood(await reader.readuntil(b"\r\n\r\n"))
-        except (ValueError, EOFError, asyncio.LimitOverrunError, http.client.HTTPException):
-            return b"HTTP/1.0 400 Bad Request\r\n\r\n"
-        if (maker := self._makers.get(environ["PATH_INFO"])) is None:
-            return _made(self._missing, environ)
+            with suppress(TimeoutError, OSError, asyncio.CancelledError):
+                async with asyncio.timeout(LONGEST_VISIT_S):
+                    writer.write((await self._answer(reader)).message)
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            writer.transport.abort()
+            self._going.pop(this, None)
+
+    async def _answer(self, reader: asyncio.StreamReader) -> Response:
+        try:
+            request = await reader.readuntil(b"\r\n\r\n")
+            _, target, _ = request.split(maxsplit=2)
+        except (ValueError, EOFError, asyncio.LimitOverrunError):
+            return Response(b"", status=HTTPStatus.BAD_REQUEST)
+        path = target.partition(b"?")[0].decode("latin-1")
+        if (maker := self._makers.get(path)) is None:
+            known = f"There are: {', '.join(self._makers)}\n"
+            return Response(known.encode(), status=HTTPStatus.NOT_FOUND)
         page, thread = maker
-        return await asyncio.get_running_loop().run_in_executor(thread, _made, page, environ)
-
-    def _missing(self, environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
-        start("404 Not Found", [("Content-Type", "text/plain")])
-        return [f"There are: {', '.join(self._makers)}\n".encode()]
-
-
-def _understood(request: bytes) -> WSGIEnvironment:
-    reader = BytesIO(request)
-    method, target, protocol = reader.readline().decode("latin-1").split()
-    headers = http.client.parse_headers(reader)
-    path, _, query = target.partition("?")
-    named = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()}
-    return {
-        **named,
-        "REQUEST_METHOD": method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": unquote(path, "latin-1"),
-        "QUERY_STRING": query,
-        "SERVER_PROTOCOL": protocol,
-    }
-
-
-def _made(page: WSGIApplication, environ: WSGIEnvironment) -> bytes:
-    answer = BytesIO()
-    SimpleHandler(BytesIO(), answer, sys.stderr, environ).run(page)
-    return answer.getvalue()
+        return await asyncio.get_running_loop().run_in_executor(thread, page)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from scheduler.brokers.contract import Broker, Depth
 from scheduler.errors import BrokerUnavailable
 from scheduler.processor import health
-from scheduler.processor.health import BLOCKED_AFTER_S, NO_ANSWER_S, Health, serving
+from scheduler.processor.health import BLOCKED_AFTER_S, NO_ANSWER_S, Health, Response, serving
 from scheduler.processor.processor import Worker
 from scheduler.processor.watchdog import Block, Watchdog
 from scheduler.timing.moments import LoopClock
@@ -161,7 +161,7 @@ async def test_a_page_is_json_with_the_reason() -> None:
 
 def test_what_is_not_there_says_what_is() -> None:
     (port,) = free_ports(1)
-    with serving(port, {"/livez": lambda environ, start: []}):
+    with serving(port, {"/livez": lambda: Response(b"")}):
         answer = ask(port, "/health")
     assert (answer.status, answer.text) == (404, "There are: /livez\n")
 
@@ -200,7 +200,7 @@ def test_whoever_asks_a_port_where_nobody_answers_is_told() -> None:
 
 def test_whoever_asks_somebody_else_is_told() -> None:
     (port,) = free_ports(1)
-    with serving(port, {"/metrics": lambda environ, start: []}):
+    with serving(port, {"/metrics": lambda: Response(b"")}):
         lives, why = health.ask(port)
     assert (lives, "does not serve the health of a processor" in why) == (False, True)
 
@@ -209,11 +209,8 @@ def test_whoever_asks_somebody_else_is_told() -> None:
 def test_the_answer_is_what_is_wrong(why: list[str]) -> None:
     (port,) = free_ports(1)
 
-    def livez(environ: object, start: Callable[..., object]) -> list[bytes]:
-        start("503 Service Unavailable" if why else "200 OK", [])
-        return [json.dumps({"live": not why, "why": why}).encode()]
-
-    with serving(port, {"/livez": livez}):
+    body = json.dumps({"live": not why, "why": why}).encode()
+    with serving(port, {"/livez": lambda: Response(body)}):
         assert health.ask(port) == (not why, "".join(why))
 
 

@@ -5,26 +5,16 @@ import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import pytest
 
 from scheduler.processor import health
-from scheduler.processor.health import MOST_VISITS, serving
+from scheduler.processor.health import MOST_VISITS, Response, serving
 from tests.integration.watched import Answer, ask
 from tests.rabbitmq import free_ports
 
-
-def page_of(body: bytes) -> WSGIApplication:
-    def page(environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
-        start("200 OK", [("Content-Length", str(len(body)))])
-        return [body]
-
-    return page
-
-
 PATIENCE = 30
-LIVEZ = {"/livez": page_of(b"yes")}
+LIVEZ = {"/livez": lambda: Response(b"yes")}
 
 
 @contextmanager
@@ -77,8 +67,8 @@ def test_who_sends_a_byte_now_and_then_is_sent_away(monkeypatch: pytest.MonkeyPa
 def test_who_does_not_read_the_answer_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "LONGEST_VISIT_S", 1)
     (port,) = free_ports(1)
-    large = page_of(bytes(50_000_000))
-    with serving(port, {"/livez": large}), visitors(port, 2) as (deaf, later):
+    large = Response(bytes(50_000_000))
+    with serving(port, {"/livez": lambda: large}), visitors(port, 2) as (deaf, later):
         deaf.sendall(b"\r\n")
         assert is_sent_away(later)
         read = 0
@@ -92,11 +82,10 @@ def test_a_page_that_takes_long_holds_up_no_other() -> None:
     (port,) = free_ports(1)
     asked, enough = threading.Event(), threading.Event()
 
-    def metrics(environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+    def metrics() -> Response:
         asked.set()
         enough.wait(PATIENCE)
-        start("200 OK", [])
-        return [b"all"]
+        return Response(b"all")
 
     with serving(port, {"/metrics": metrics} | LIVEZ), ThreadPoolExecutor() as pool:
         long = pool.submit(ask, port, "/metrics")
@@ -120,11 +109,10 @@ def test_nobody_waits_for_those_who_are_there_at_the_end() -> None:
     [
         (b"\r\n\r\n", b"400"),
         (b"GET\r\n\r\n", b"400"),
-        (b"GET /livez HTTP/1.0\r\n" + b"a: b\r\n" * 200 + b"\r\n", b"400"),
         (b"GET /livez HTTP/1.0\r\na: " + b"b" * 20_000 + b"\r\n\r\n", b"400"),
         (b"GET /livez?now HTTP/1.1\r\nhost: a\r\n\r\n", b"200"),
     ],
-    ids=["nothing", "no path", "many headers", "a long one", "a query"],
+    ids=["nothing", "no path", "a long one", "a query"],
 )
 def test_each_request_is_answered_at_once(asked: bytes, status: bytes) -> None:
     (port,) = free_ports(1)
