@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import pickle
-import queue
 import signal
 import socket
 import sys
@@ -21,6 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from multiprocessing.util import Finalize
+from time import monotonic
 from typing import Any, NoReturn, cast
 
 from scheduler.errors import CarryError, UsageError
@@ -30,6 +30,7 @@ from scheduler.processor.threads import called
 from scheduler.protocol.messages import one_line, summary_of
 from scheduler.tasks.context import Context, Progress
 from scheduler.tasks.tasks import Task, TaskSpec
+from scheduler.timing.durations import MICROSECOND
 from scheduler.user_code import UserCode
 
 STOPPING = signal.SIGINT, signal.SIGTERM
@@ -117,8 +118,6 @@ class ProcessSide:
         self._socket = connected
         self._lines = Lines(connected)
         self._telling = threading.Lock()
-        self._extending = threading.Lock()
-        self._answers: queue.SimpleQueue[tuple[str | None, str]] = queue.SimpleQueue()
         self._begun = threading.Event()
         self._progress: Progress | None = None
 
@@ -131,6 +130,7 @@ class ProcessSide:
         root.setLevel(job.log_level)
         threading.Thread(target=self._listen, name="processor", daemon=True).start()
         self._begun.wait()
+        self._begun_at = monotonic()
         try:
             result = _call(job, self._context(job))
         except Exception as error:
@@ -148,7 +148,7 @@ class ProcessSide:
     def _context(self, job: Job) -> Context[Any]:
         return replace(
             job.context,
-            _extend=self._extend,
+            _extend=partial(self._extend, job.context.started_at),
             _hand_on=partial(self.send, "carry") if job.carries else refuse_to_carry,
             _note_progress=self._note_progress,
         )
@@ -156,17 +156,14 @@ class ProcessSide:
     def _listen(self) -> None:
         try:
             while (heard := self._lines.read()) is not None:
-                for what, value in heard:
-                    match what:
-                        case "go":
-                            self._begun.set()
-                        case "where":
-                            fraction, text = self._progress or (None, "")
-                            begun = self._begun.is_set()
-                            stack = of_thread(self._thread, OURS) if begun else ""
-                            self.send("where", [fraction, text, stack])
-                        case _:
-                            self._answers.put(value)
+                for what, _ in heard:
+                    if what == "go":
+                        self._begun.set()
+                    else:  # where is it?
+                        fraction, text = self._progress or (None, "")
+                        begun = self._begun.is_set()
+                        stack = of_thread(self._thread, OURS) if begun else ""
+                        self.send("where", [fraction, text, stack])
         finally:
             _end_session()
 
@@ -179,13 +176,9 @@ class ProcessSide:
         self.send("left", None)
         threading.Event().wait()
 
-    def _extend(self, span: timedelta) -> datetime:
-        with self._extending:
-            self.send("extend", span // timedelta(microseconds=1))
-            deadline, why_not = self._answers.get()
-        if deadline is None:
-            raise RuntimeError(why_not)
-        return datetime.fromisoformat(deadline)
+    def _extend(self, started_at: datetime, span: timedelta) -> datetime:
+        self.send("extend", span // MICROSECOND)
+        return started_at + timedelta(seconds=monotonic() - self._begun_at) + span
 
     def _note_progress(self, fraction: float, text: str) -> None:
         self._progress = checked_progress(fraction, text)

@@ -88,7 +88,6 @@ async def _asked(child: Child, known: Progress | None) -> tuple[Progress | None,
     asked = asyncio.wrap_future(child.ask())
     await asyncio.wait([asked], timeout=PATIENCE.total_seconds())
     if not asked.done():
-        asked.cancel()
         return known, f"  (its process has not answered within {PATIENCE.total_seconds():g} s)\n"
     progress, stack = asked.result()
     return progress or known, stack or "  (it is about to begin, or has just ended)\n"

@@ -62,8 +62,7 @@ class Child:
         self._lock = threading.Lock()  # blocks the event loop: held for moments only
         self._process: _Process | None = None
         self._killed = False
-        self._asked = False
-        self._askers: list[Future[Whereabouts]] = []
+        self._asked: Future[Whereabouts] | None = None
 
     def start(self) -> None:
         """Start the process, which then waits for `run`. It may take as long as the fork server."""
@@ -117,24 +116,26 @@ class Child:
         self._answer(NOTHING_TOLD)
 
     def ask(self) -> Future[Whereabouts]:
-        """Ask the process for its progress and stack; None if it does not respond."""
-        asker: Future[Whereabouts] = Future()
+        """Ask the process for its progress and stack. All who ask share one pending answer, so that
+        no unread data fills its socket.
+        """
         with self._lock:
+            if (answer := self._asked) is not None:
+                return answer
+            answer = Future[Whereabouts]()
+            answer.set_running_or_notify_cancel()  # who gives up does not cancel it for others
             if self._process is None:  # yet, or any more
-                asker.set_result(NOTHING_TOLD)
-                return asker
-            self._askers = [each for each in self._askers if not each.done()] + [asker]
-            # One question at a time: no unread data fills its socket.
-            asks, self._asked = not self._asked, True
-        if asks:
-            with suppress(OSError):  # it has just ended
-                self._send("where")
-        return asker
+                answer.set_result(NOTHING_TOLD)
+            else:
+                self._asked = answer
+        with suppress(OSError):  # it has just ended
+            self._send("where")
+        return answer
 
-    def _send(self, what: str, value: Any = None) -> None:
+    def _send(self, what: str) -> None:
         with self._lock:
             if self._process is not None:
-                self._process.lines.send(what, value)
+                self._process.lines.send(what)
 
     def _hear(self, process: "_Process") -> tuple[str, Any] | None:
         """Serve its requests until it has ended; return how its function did."""
@@ -168,26 +169,17 @@ class Child:
             case "carry":
                 self._context.carry(value)
             case "extend":
-                with suppress(OSError):  # it has just ended
-                    self._send("extended", self._extended(timedelta(microseconds=value)))
+                with suppress(RuntimeError):  # it has timed out
+                    self._context.extend(timedelta(microseconds=value))
             case _:
                 fraction, text, stack = value
                 self._answer((None if fraction is None else Progress(fraction, text), stack))
 
     def _answer(self, whereabouts: Whereabouts) -> None:
         with self._lock:
-            askers, self._askers, self._asked = self._askers, [], False
-        for asker in askers:
-            if asker.set_running_or_notify_cancel():
-                asker.set_result(whereabouts)
-
-    def _extended(self, span: timedelta) -> tuple[str | None, str]:
-        """Return the new deadline, or why there is none."""
-        try:
-            self._context.extend(span)
-        except Exception as error:
-            return None, summary_of(error)
-        return self._context.deadline.isoformat(), ""
+            answer, self._asked = self._asked, None
+        if answer is not None:
+            answer.set_result(whereabouts)
 
 
 class _Process:

@@ -329,12 +329,12 @@ def is_there(pid: int) -> bool:
         return False
 
 
-async def test_who_asks_too_early_or_gives_up_keeps_no_later_answer_away(app: Scheduler) -> None:
+async def test_all_who_ask_a_process_at_once_get_one_answer(app: Scheduler) -> None:
     app.task(executor="process")(sleep)
     child = child_of(app, "sleep", seconds=100)
     assert child.ask().result() == (None, "")
     child.start()
-    assert child.ask().cancel()
+    assert child.ask() is child.ask()
     async with running(child) as run:
         async with asyncio.timeout(20):
             stack = ""
