@@ -13,7 +13,6 @@ from scheduler.dashboard.picture import RUNS_KEPT, PastRun
 from scheduler.dashboard.wording import in_full, in_zone, span
 from scheduler.protocol.tokens import Ending
 from scheduler.spelling import counted
-from scheduler.timing.moments import milliseconds, milliseconds_since_epoch
 
 WIDTH, HEIGHT = 600, 96
 LABELS = 5
@@ -152,8 +151,7 @@ def amount(value: float) -> str:
 def strip(runs: Sequence[PastRun]) -> Markup:
     """Draw the last runs of a loop, a bar each: its height is the duration; failed ones point down.
 
-    The data of each bar is compact, as pages have many of these: the script describes the one under
-    the pointer or the cursor.
+    The bars of an outcome are one path, as pages have many of these.
     """
     longest = max((run.last.duration for run in runs), default=timedelta(0))
     begin = RUNS_KEPT - len(runs)
@@ -167,17 +165,8 @@ def strip(runs: Sequence[PastRun]) -> Markup:
         for ending, found in strokes.items()
     ]
     size = f"0 0 {RUNS_KEPT * (BAR + GAP)} {2 * BAR_HEIGHT // 3 + BAR_HEIGHT}"
-    svg = element("svg", {"viewBox": size, "aria-hidden": "true"}, *drawn)
     named = {"class": "strip", "role": "img", "aria-label": label if runs else "no runs found"}
-    focused = {"tabindex": 0, "data-runs": " ".join(map(_briefly, runs))} if runs else {}
-    return element("span", {**named, **focused}, svg)
-
-
-def _briefly(run: PastRun) -> str:
-    """Encode a run: how it ended, when it started and its duration in milliseconds."""
-    last = run.last
-    began, took = milliseconds_since_epoch(last.started_at), milliseconds(last.duration)
-    return f"{last.ending.value[:2]}{began}+{took}"
+    return element("svg", {**named, "viewBox": size}, *drawn)
 
 
 def _stroke(run: PastRun, at: int, longest: timedelta) -> str:

@@ -180,34 +180,6 @@ def test_everything_is_reached_by_keyboard(reader: Reader) -> None:
     assert "Pause" in reached
 
 
-def test_each_outcome_is_told_when_it_is_pointed_at_or_come_to_by_keys(reader: Reader) -> None:
-    page = reader.open("/loops?q=pulse")
-    strip = page.locator("[id='loop-pulse'] .strip")
-    page.wait_for_function("document.querySelector('.strip').dataset.runs?.split(' ').length > 2")
-    tip, told = page.locator("#tip"), re.compile(r"^✓ succeeded, .+ took \d+ ms$")
-    strip.focus()
-    expect(tip).to_have_text(told)
-    last = tip.inner_text()
-    page.keyboard.press("ArrowLeft")
-    expect(tip).not_to_have_text(last)
-    expect(tip).to_have_text(told)
-    before = tip.inner_text()
-    # It stays at its run, though more of them come.
-    runs = strip.get_attribute("data-runs")
-    page.wait_for_function("was => document.querySelector('.strip').dataset.runs !== was", arg=runs)
-    expect(strip).to_be_focused()
-    expect(tip).to_have_text(before)
-    page.keyboard.press("Escape")
-    expect(tip).to_be_hidden()
-    box = strip.bounding_box()
-    assert box
-    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 10)
-    expect(tip).to_have_text(told)
-    page.mouse.move(0, 0)
-    page.get_by_role("heading", name="Loops").click()
-    expect(tip).to_be_hidden()
-
-
 HIDE = """hidden => {
     Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
     document.dispatchEvent(new Event("visibilitychange"));

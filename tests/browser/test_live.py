@@ -12,7 +12,7 @@ from tests.browser.conftest import APPS, Dashboard, Reader, reading, shown
 from tests.browser.test_dashboard import LATER, tick_of
 
 NAMES = "[...document.querySelectorAll('tbody tr')].map(row => row.id)"
-BEATEN = """was => document.querySelector('#strip-pulse .strip').dataset.runs !== was"""
+BEATEN = "was => document.querySelector('#last-pulse time').dateTime !== was"
 SHOWN = f"""was => {{
     const note = document.getElementById("waiting");
     if (note.hidden) return false;
@@ -45,15 +45,15 @@ HELD = {
 
 def beat(page: Page) -> None:
     """Wait until the list has told of one more run."""
-    strip = page.locator("[id='strip-pulse'] .strip")
-    page.wait_for_function(BEATEN, arg=strip.get_attribute("data-runs"))
+    last = page.locator("[id='last-pulse'] time")
+    page.wait_for_function(BEATEN, arg=last.evaluate("each => each.dateTime"))
 
 
 @pytest.mark.parametrize("hand", TAKE)
 def test_a_list_under_a_hand_keeps_its_order_and_says_what_waits(reader: Reader, hand: str) -> None:
     page = reader.open("/loops?sort=last")
     page.mouse.move(0, 0)
-    page.wait_for_function("() => document.querySelectorAll('.strip[data-runs]').length > 1")
+    page.wait_for_function("() => document.querySelectorAll('.c-last time').length > 1")
     order = page.evaluate(NAMES)
     row = page.locator(f"[id='{order[1]}']")
     if hand == "pointer":
@@ -111,7 +111,7 @@ def test_nothing_moves_under_a_hand_for_30_s_of_600_runs_in_a_minute(
         reading(chromium, busy, viewport=size) as other,
     ):
         rows = reader.open("/loops?sort=due")
-        rows.wait_for_function("() => document.querySelectorAll('.strip[data-runs]').length > 9")
+        rows.wait_for_function("() => document.querySelectorAll('.c-last time').length > 9")
         rows.evaluate(HOLD_A_ROW)
         before = rows.evaluate(HELD_ROWS)
         rows.evaluate(COUNT_UPDATES)

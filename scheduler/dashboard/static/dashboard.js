@@ -134,8 +134,6 @@ function show(hold = true) {
   showBadges();
   note.hidden = !waiting;
   note.textContent = waiting === 1 ? "1 change waiting" : `${waiting} changes waiting`;
-  const active = document.activeElement;
-  if (!tip.hidden && active.matches(STRIP)) showTip(active, toldOf(active));
 }
 
 note.addEventListener("click", () => show(false));
@@ -220,91 +218,6 @@ function listen() {
   news.addEventListener("parts", (event) => showParts(JSON.parse(event.data)));
   news.addEventListener("page", (event) => showPage(JSON.parse(event.data)));
 }
-
-// Strips: what the run was that is pointed at, or come to by the arrow keys.
-
-const ENDINGS = {
-  su: "✓ succeeded",
-  re: "↻ retried",
-  es: "✗ escalated",
-  st: "■ stopped",
-  sk: "» skipped",
-  ca: "⊘ cancelled",
-};
-const BARS = 30;
-const tip = document.createElement("p");
-tip.className = "tip";
-tip.id = "tip";
-tip.setAttribute("role", "status");
-tip.hidden = true;
-document.body.append(tip);
-const STRIP = ".strip[data-runs]";
-let told = { place: "", began: 0 };
-
-const placeOf = (strip) => strip.closest("[id]")?.id;
-
-function runsOf(strip) {
-  return strip.dataset.runs.split(" ").map((each) => {
-    const [, ending, began, took] = each.match(/^([a-z]+)(\d+)\+(\d+)$/);
-    return { ending: ENDINGS[ending] ?? ending, began: Number(began), took: Number(took) };
-  });
-}
-
-function span(ms) {
-  if (ms < 1000) return `${ms} ms`;
-  return ms < 100_000 ? `${(ms / 1000).toFixed(1)} s` : rough(ms / 1000);
-}
-
-function showTip(strip, at) {
-  const runs = runsOf(strip);
-  const index = Math.min(Math.max(at, 0), runs.length - 1);
-  const { ending, began, took } = runs[index];
-  const moment = new Date(began).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
-  told = { place: placeOf(strip), began };
-  tip.textContent = `${ending}, ${moment}, took ${span(took)}`;
-  tip.hidden = false;
-  const box = strip.getBoundingClientRect();
-  const bar = box.left + ((BARS - runs.length + index + 0.5) / BARS) * box.width;
-  const left = Math.min(Math.max(bar - tip.offsetWidth / 2, 4), document.documentElement.clientWidth - tip.offsetWidth - 4);
-  const above = box.top - tip.offsetHeight - 4;
-  tip.style.left = `${left}px`;
-  tip.style.top = `${above > 4 ? above : box.bottom + 4}px`;
-}
-
-function hideTip() {
-  tip.hidden = true;
-}
-
-// The same run as before, though more have come; else the last one.
-function toldOf(strip) {
-  const at = placeOf(strip) === told.place ? runsOf(strip).findIndex((run) => run.began === told.began) : -1;
-  return at < 0 ? BARS : at;
-}
-
-function pointAt(event) {
-  const strip = event.target.closest?.(STRIP);
-  if (strip) {
-    const box = strip.getBoundingClientRect();
-    const bar = Math.floor(((event.clientX - box.left) / box.width) * BARS);
-    showTip(strip, bar - (BARS - runsOf(strip).length));
-  } else if (!document.activeElement.matches(STRIP)) hideTip();
-}
-
-document.addEventListener("pointermove", pointAt);
-document.addEventListener("pointerdown", pointAt);
-document.addEventListener("scroll", hideTip, { passive: true });
-document.addEventListener("focusin", ({ target }) => target.matches(STRIP) && showTip(target, toldOf(target)));
-document.addEventListener("focusout", hideTip);
-
-const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -BARS, End: BARS };
-
-document.addEventListener("keydown", (event) => {
-  if (!event.target.matches?.(STRIP)) return;
-  if (event.key === "Escape") hideTip();
-  if (!(event.key in STEPS)) return;
-  event.preventDefault();
-  showTip(event.target, Math.min(toldOf(event.target), runsOf(event.target).length - 1) + STEPS[event.key]);
-});
 
 // Search: the page of the filter, as it is written; its address is that of the filter.
 
