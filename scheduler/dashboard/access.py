@@ -17,7 +17,7 @@ from scheduler.spelling import no_such
 
 ACTIONS = (
     *("pause", "resume", "trigger", "send", "remove", "start", "schedule"),
-    *("replay", "edit", "purge", "acknowledge", "examine", "stack", "cancel"),
+    *("replay", "edit", "purge", "acknowledge", "stack", "cancel"),
 )
 """All actions of the dashboard."""
 SEE = "arguments"

@@ -564,22 +564,14 @@ def _unacknowledge(site: Site, form: Form) -> RequestedAction:
 # The broker and its processors
 
 
-def _examine(site: Site, _: Form) -> RequestedAction:
-    async def work(operation: Operation) -> None:
-        found = operation.findings = await site.program.doctor.examine()
-        wrong = sum(finding.verdict != "ok" for finding in found)
-        operation.add_line(f"{len(found)} checks, {wrong} need attention")
-
-    return RequestedAction("examine the broker", work)
-
-
 def _read_stack(site: Site, form: Form) -> RequestedAction:
     run = _run_named_by(form)
 
     async def work(operation: Operation) -> None:
         running = await site.watch.ask({}, stack_of=run)
-        operation.stacks = {run.id: run.stack for run in running.runs if run.stack is not None}
-        operation.add_line("its stack is shown with it")
+        for each in running.runs:
+            if each.stack is not None:
+                operation.add_line(each.stack)
 
     return RequestedAction(f"read the stack of {run}", work)
 
@@ -617,7 +609,6 @@ ACTS: Mapping[str, Callable[[Site, Form], RequestedAction]] = {
     "restore": _restore,
     "acknowledge": _acknowledge,
     "unacknowledge": _unacknowledge,
-    "examine": _examine,
     "stack": _read_stack,
     "cancel": _cancel,
 }

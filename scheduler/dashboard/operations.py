@@ -6,7 +6,7 @@ them, and stop them, wherever a request arrives.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,7 +15,6 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from scheduler.control.doctor import Finding
 from scheduler.control.reports import acting_as
 from scheduler.errors import BrokerError, SchedulerError
 from scheduler.protocol.messages import Message
@@ -49,8 +48,6 @@ class OperationRecord:
         count: how many of them are done, failures included.
         lines: the results of the first of them, failures first.
         undo: the action that reverts it, and its fields; None: there is none.
-        stacks: those that were read, by run.
-        findings: those of the doctor.
     """
 
     id: str
@@ -67,8 +64,6 @@ class OperationRecord:
     error: str = ""
     undo: tuple[str, Mapping[str, str]] | None = None
     is_stopped: bool = False
-    stacks: Mapping[str, str] = field(default_factory=dict[str, str])
-    findings: Sequence[Finding] = ()
 
     @property
     def title(self) -> str:
@@ -173,18 +168,6 @@ class DashboardOperations:
         if self._is_recent(name):
             await self._until(lambda: name in self._known, HEARD_WITHIN_S)
         return self.get(name)
-
-    @property
-    def stacks(self) -> Mapping[str, str]:
-        """Return the last stack that was read of each run, in any process."""
-        operations = sorted(self._known.values(), key=_moment)
-        return {run: stack for each in operations for run, stack in each.stacks.items()}
-
-    @property
-    def examination(self) -> OperationRecord | None:
-        """Return the last operation that has examined the broker, in any process."""
-        examined = (each for each in self._known.values() if each.findings)
-        return max(examined, key=_moment, default=None)
 
     def hear(self, record: Message) -> None:
         """Note the record of an operation in another process, or stop one of this process."""

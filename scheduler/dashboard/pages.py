@@ -490,7 +490,6 @@ def running(site: Site, _: Query) -> Context:
     return {
         "running": answered,
         "refusal": site.watch.refusal,
-        "stacks": site.operations.stacks,
         "runs": runs,
         "ended": len(reported) - len(runs),
         "due": len(due),
@@ -601,10 +600,10 @@ def _found_messages(site: Site, words: str) -> Iterator[ParkedMessage]:
 
 def doctor(site: Site, _: Query) -> Context:
     worst_first = ("problem", "warning", "ok")
-    if (found := site.operations.examination) is None:
+    if site.watch.findings is None:
         return {"findings": None}
-    findings = sorted(found.findings, key=lambda each: worst_first.index(each.verdict))
-    return {"findings": (found.begun_at, findings)}
+    at, findings = site.watch.findings
+    return {"findings": (at, sorted(findings, key=lambda each: worst_first.index(each.verdict)))}
 
 
 PAGES = (

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from scheduler.control.doctor import Finding
 from scheduler.dashboard.picture import Picture
 from scheduler.errors import AccessRefused, NotAllSeen, Rejected, SchedulerError, Unroutable
 from scheduler.program import Program
@@ -24,13 +25,14 @@ from scheduler.tasks.loops import App
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import Clock
 
-FAILED, RUNNING, PROCESSORS = "/failed", "/running", "/processors"
+FAILED, RUNNING, PROCESSORS, DOCTOR = "/failed", "/running", "/processors", "/doctor"
 BEAT = SECOND
 ASK_EVERY, ASK_SELDOM = 5 * SECOND, 15 * SECOND  # each opens a connection, to see alarms
 LOOK_EVERY, LOOK_SELDOM = 5 * SECOND, timedelta(minutes=1)
 MANY = 1_000  # parked messages, from which reading all of them is slow
 MOST_OF_A_GROUP, MOST_KEPT, MOST_LOOKED_AT = 200, 1_000, 10_000  # of them
 LEFTOVERS_EVERY = 10 * SECOND
+EXAMINE_EVERY = timedelta(minutes=1)
 MOST_KNOWN = 500
 KNOWN_FOR = timedelta(days=7)
 TOGETHER = timedelta(minutes=10)
@@ -172,6 +174,7 @@ class Watch:
         running: the last known runs, and when processors were asked.
         roll: the processors, as of the last roll call.
         seen: all processors that have answered.
+        findings: those of the last examination by the doctor, and when it began.
         alarm: why the broker blocks publishers; empty: it does not, as far as known.
         refusal: why processors cannot be asked; empty: they can.
 
@@ -190,6 +193,7 @@ class Watch:
         self.running: tuple[datetime, Running] | None = None
         self.roll: Roll | None = None
         self.seen: dict[str, SeenProcessor] = {}
+        self.findings: tuple[datetime, Sequence[Finding]] | None = None
         self.alarm = ""
         self.refusal = ""
         self._looking = asyncio.Lock()
@@ -241,6 +245,7 @@ class Watch:
                 ("leftovers", self._find_leftovers),
                 ("processors", self._ask_in_turn),
                 ("parked messages", self._look_in_turn),
+                ("doctor", self._examine),
             ):
                 group.create_task(self._again_and_again(renew), name=name)
 
@@ -255,6 +260,16 @@ class Watch:
     async def _find_leftovers(self) -> timedelta:
         self._picture.leave(await self._program.installation.leftovers())
         return LEFTOVERS_EVERY
+
+    async def _examine(self) -> timedelta:
+        now = self._clock.now()
+        if not self._is_viewed(DOCTOR) or (
+            self.findings is not None and now - self.findings[0] < EXAMINE_EVERY
+        ):
+            return BEAT
+        self.findings = now, await self._program.doctor.examine()
+        self._picture.version += 1
+        return BEAT
 
     # Processors
 

@@ -910,8 +910,6 @@ async def test_what_one_process_has_done_is_shown_by_another(shop: Stage) -> Non
         assert told.json()["operation"]["lines"] == ["report: paused"]
         fields = dict(re.findall(r'name="(loops|sure)" value="([^"]*)"', page))
         assert "report: resumed" in await other.press("resume", **fields)  # by its button Undo
-        assert "checks, " in await browser.press("examine", back="/doctor")
-        assert "broker version" in await other.see("/doctor")
     async with browsing(shop) as later:
         assert "report: paused" in await later.see(answer.headers["location"])
 
@@ -925,6 +923,7 @@ async def test_who_may_only_look_sees_processors_runs_and_parked_messages_anew(
             await browser.await_on("/processors", "1 processor is running.")
             await browser.await_on("/running", "No runs.")
             await browser.await_on("/failed", "None were found.")
+            await browser.await_on("/doctor", "broker version")
             await shop.app.outbox.send("send_sms", {"phone": "+491"}, Posting())
             await browser.await_on("/failed", "1 × send_sms")
         await browser.await_on("/processors", "Gone")
@@ -946,14 +945,13 @@ async def test_what_runs_is_told_with_its_stack_and_ended(shop: Stage) -> None:
             ended.set()
 
     await shop.seeding.seed()
-    async with browsing(shop) as browser, browsing(shop) as other, shop.supervised():
+    async with browsing(shop) as browser, shop.supervised():
         run = await export.send()
         await asyncio.sleep(1)
         page = await browser.await_on("/running", "a quarter")
         assert "25 %" in page
         page = await browser.press("stack", back="/running", run=run)
         assert "await asyncio.sleep(3600)" in page
-        assert "await asyncio.sleep(3600)" in await other.await_on("/running", "Its stack")
         assert "'nothing'" in await browser.press("stack", 409, run="nothing")
         assert "Cancel this run?" in await browser.press("cancel", back="/running", run=run)
         assert not ended.is_set()
