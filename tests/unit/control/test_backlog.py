@@ -43,7 +43,7 @@ async def send(stage: Stage, *names: str) -> None:
         await stage.app.outbox.send("mail", arguments, Posting())
 
 
-async def test_messages_wait_are_taken_and_are_parked(stage: Stage) -> None:
+async def test_backlogs_count_ready_and_parked_messages_and_processors(stage: Stage) -> None:
     unseeded = program_of(app := shop(), stage.broker, stage.clock).survey
     assert await unseeded.backlogs() == [Backlog("mail", ready=None, processors=0, parked=0)]
     await stage.seed(app)
@@ -54,7 +54,7 @@ async def test_messages_wait_are_taken_and_are_parked(stage: Stage) -> None:
         assert await stage.survey.backlogs() == [Backlog("mail", ready=0, processors=1, parked=1)]
 
 
-async def test_what_is_parked_or_delayed_is_counted_and_loops_that_the_code_does_not_have(
+async def test_parked_and_delayed_messages_and_unknown_loops_are_counted(
     stage: Stage,
 ) -> None:
     assert await counts(stage, shop()) == Counts()  # nothing was seeded
@@ -78,7 +78,7 @@ async def test_what_is_parked_or_delayed_is_counted_and_loops_that_the_code_does
 async def nothing() -> None: ...
 
 
-async def test_what_is_left_of_a_task_that_was_renamed_is_told_parked_and_sent_on(
+async def test_messages_of_a_task_without_code_are_reported_parked_and_replayed_to_another(
     stage: Stage,
 ) -> None:
     await stage.seed(shop())
@@ -120,7 +120,9 @@ async def test_what_is_left_of_a_task_that_was_renamed_is_told_parked_and_sent_o
     assert await program.installation.leftovers() == []
 
 
-async def test_the_pause_of_a_task_that_is_gone_is_told_and_ended_by_prune(stage: Stage) -> None:
+async def test_the_pause_of_a_task_without_code_is_reported_and_removed_by_prune(
+    stage: Stage,
+) -> None:
     await stage.seed(shop())
     await stage.verbs.pause(await stage.loops.find("mail", or_whole=True), "stocktaking")
     await stage.seed(new_app())

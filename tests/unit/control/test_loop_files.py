@@ -36,6 +36,15 @@ DIGEST_43 = Cron("0 9 * * MON-FRI", tz="Europe/Berlin", jitter="5s", catch_up="s
 NORTH = Every("5m", mode="fixed_rate", offset="1m")
 
 
+def write(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "loops.toml"
+
+
 def coded() -> Scheduler:
     app = new_app()
 
@@ -51,21 +60,12 @@ def coded() -> Scheduler:
     return app
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "loops.toml"
-
-
-def write(file: Path, text: str) -> None:
-    file.write_text(text)
-
-
 async def keyed(app: Scheduler, task: str) -> dict[str, Any]:
     of_task = Keyed(app.tasks[task], app.operations)
     return {loop.key: (loop.schedule, loop.args) for loop in await of_task.list()}
 
 
-async def test_loops_become_those_of_a_file(stage: Stage, file: Path) -> None:
+async def test_a_sync_makes_the_loops_those_of_the_file(stage: Stage, file: Path) -> None:
     await stage.seed(app := coded())
     await Keyed(app.tasks["other"], app.operations).start("a", every="1h")
     write(file, FILE)
@@ -95,7 +95,7 @@ async def synced(stage: Stage, file: Path) -> Mapping[str, Synced]:
     return planned
 
 
-async def test_a_file_may_be_json_and_a_task_without_loops_has_its_own_stopped(
+async def test_a_file_may_be_json_and_stops_the_loops_of_a_task_without_any(
     stage: Stage, tmp_path: Path
 ) -> None:
     await stage.seed(app := coded())
@@ -114,10 +114,8 @@ async def test_a_file_may_be_json_and_a_task_without_loops_has_its_own_stopped(
     [
         ('[digset.a]\nevery="1h"', ", [digset]: There is no task 'digset'; did you mean 'digest'?"),
         ('[digest.a]\nevry="1h"', ", [digest.a]: There is no option 'evry'; did you mean 'every'?"),
-        ("digest = 1", ", [digest]: expected tables of keyed loops, got: 1."),
         ('[digest]\nevery="1h"', ", [digest.every]: expected a table of a loop, such as [digest."),
         ("[digest.a]\nargs=5", ", [digest.a.args]: expected a table of arguments by name, got: 5."),
-        ("[digest.a]\nevery=5", ", [digest.a]: every: expected a number and a unit"),
         ("[digest.a]", ", [digest.a]: expected one of every=, cron= and schedule=, got: none."),
         (
             '[digest.a]\nevery="1h"\nargs={user="one"}',
@@ -128,13 +126,13 @@ async def test_a_file_may_be_json_and_a_task_without_loops_has_its_own_stopped(
         ("", ": it names no task, so there is nothing to do."),
     ],
 )
-async def test_what_cannot_be_used_is_told_with_its_place_and_nothing_is_done(
+async def test_a_wrong_entry_is_refused_with_its_place_and_nothing_is_done(
     stage: Stage, file: Path, text: str, told: str
 ) -> None:
     await stage.seed(app := coded())
     before = await stage.listing()
     good = '[report.north]\nevery = "5m"\n' if text else ""
-    write(file, text if text.startswith("digest =") else good + text)
+    write(file, good + text)
     with pytest.raises(UsageError) as error:
         await app.sync_file(file)
     assert str(error.value).startswith(str(file))
@@ -147,13 +145,12 @@ async def test_what_cannot_be_used_is_told_with_its_place_and_nothing_is_done(
     ("name", "content", "told"),
     [
         ("loops.json", b"[1]", "expected an object of tasks, got: [1]."),
-        ("loops.json", b"{", "it cannot be read: Expecting property name"),
         ("loops.toml", b"\xff", "it cannot be read: 'utf-8' codec"),
         ("loops.json", b"[" * 100_000, "it cannot be read: maximum recursion depth exceeded"),
         ("loops.toml", None, "it cannot be read: No such file or directory."),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told(
+def test_a_loop_file_that_cannot_be_read_is_refused(
     tmp_path: Path, name: str, content: bytes | None, told: str
 ) -> None:
     if content is not None:
@@ -163,7 +160,9 @@ def test_a_file_that_cannot_be_read_is_told(
     assert told in str(error.value)
 
 
-async def test_where_the_broker_fails_it_is_told_how_far_it_came(stage: Stage, file: Path) -> None:
+async def test_an_error_of_the_broker_says_which_tasks_were_completed(
+    stage: Stage, file: Path
+) -> None:
     await stage.seed(app := coded())
     write(file, FILE)
     async with FaultyBroker(stage.server) as broker:

@@ -1,6 +1,7 @@
 """Named one-offs: one run of each name, from wherever and however often it is asked for."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,7 +23,7 @@ from scheduler.protocol.tokens import LoopId, claims_of
 from scheduler.queues.entries import ENTRY_TYPE
 from scheduler.queues.roster import REMEMBERED
 from scheduler.sending import CallTask
-from tests.faulty import Call, FaultyBroker
+from tests.faulty import Call, FaultyBroker, Operation
 from tests.stage import START, Stage
 
 SEVEN = LoopId("remind", "order-7")
@@ -62,7 +63,7 @@ async def is_over(stage: Stage) -> bool:
     return (listed.is_gone, listed.reason) == (True, "done")
 
 
-async def test_it_runs_at_its_moment_and_nothing_is_left_of_it(stage: Stage, shop: Shop) -> None:
+async def test_a_one_off_runs_at_its_moment_and_is_removed(stage: Stage, shop: Shop) -> None:
     async with stage.supervised():
         at = START + 90 * SECOND
         assert await shop.remind.once("order-7", at=at, args={"order": 7}) is Effect.CREATED
@@ -100,7 +101,7 @@ async def test_asked_for_again_it_is_the_same_also_when_it_has_run(
         ({"after": "20s", "args": {"order": 9}}, [9], [30]),
     ],
 )
-async def test_what_waits_is_moved(
+async def test_a_waiting_one_off_is_moved(
     stage: Stage, shop: Shop, change: dict[str, Any], runs: list[int], began: list[float]
 ) -> None:
     async with stage.supervised():
@@ -110,19 +111,6 @@ async def test_what_waits_is_moved(
         await asyncio.sleep(200)
     assert [run[1] for run in shop.runs] == runs
     assert stage.starts("remind.order-7") == pytest.approx(began, abs=0.5)
-
-
-async def test_it_is_taken_back(stage: Stage, shop: Shop) -> None:
-    async with stage.supervised():
-        at = START + MINUTE
-        await shop.remind.once("order-7", at=at)
-        assert await shop.remind.stop("order-7")
-        assert await shop.remind.scheduled() == []
-        assert await shop.remind.once("order-7", at=at) is Effect.CREATED
-        assert await shop.remind.stop("order-7")
-        assert not await shop.remind.stop("order-7")
-        await asyncio.sleep(200)
-    assert shop.runs == []
 
 
 @pytest.mark.parametrize(
@@ -153,7 +141,7 @@ def says_gone(call: Call) -> bool:
     return call.message.type == ENTRY_TYPE and b'"gone"' in call.message.body
 
 
-async def test_nothing_can_be_done_to_what_has_run(stage: Stage, shop: Shop) -> None:
+async def test_verbs_on_a_one_off_that_has_run_are_refused(stage: Stage, shop: Shop) -> None:
     async with stage.supervised():
         await shop.remind.once("order-7", after="1s")
         loop = await stage.loops.find("remind.order-7")
@@ -254,18 +242,18 @@ async def test_a_seed_leaves_them_alone(stage: Stage, shop: Shop) -> None:
     assert [run[0] for run in shop.runs] == ["done"]
 
 
-async def test_keyed_loops_and_one_offs_are_told_apart(shop: Shop) -> None:
+async def test_keyed_loops_and_one_offs_are_listed_and_stopped_apart(shop: Shop) -> None:
     await shop.remind.start("daily", every="1d")
     await shop.remind.once("order-7", after="1h")
     assert [loop.key for loop in await shop.remind.list()] == ["daily"]
-    assert [each.name for each in await shop.remind.scheduled()] == ["order-7"]
     assert (await shop.remind.sync({})).stopped == ["daily"]
     assert [each.name for each in await shop.remind.scheduled()] == ["order-7"]
+    assert [await shop.remind.stop("order-7") for _ in range(2)] == [True, False]
+    assert await shop.remind.scheduled() == []
+    assert await shop.remind.once("order-7", after="1h") is Effect.CREATED
 
 
-async def test_a_name_that_is_taken_is_left_alone_by_who_wants_it_unique(
-    stage: Stage, shop: Shop
-) -> None:
+async def test_a_unique_one_off_does_not_replace_one_of_its_name(stage: Stage, shop: Shop) -> None:
     shop.takes = 5
     async with stage.supervised():
         for pause, did, order in (
@@ -283,7 +271,7 @@ async def test_a_name_that_is_taken_is_left_alone_by_who_wants_it_unique(
     assert [run[1] for run in shop.runs] == [1, 5]
 
 
-async def test_a_call_that_is_sent_uniquely_is_not_repeated(stage: Stage, shop: Shop) -> None:
+async def test_a_unique_call_is_not_repeated(stage: Stage, shop: Shop) -> None:
     unique = shop.remind.options(unique="1m")
     async with stage.supervised():
         names = [await unique.send(order) for order in (1, 1, 2)]
@@ -300,12 +288,8 @@ async def test_a_call_that_is_sent_uniquely_is_not_repeated(stage: Stage, shop: 
     assert [run[1] for run in shop.runs] == [1, 2, 1]
 
 
-async def test_what_travels_with_a_message_does_not_go_with_unique(shop: Shop) -> None:
-    travelling: dict[str, Any] = {
-        **{"priority": 1, "headers": {"a": 1}, "expires": "1h", "message_id": "m"},
-        **{"correlation_id": "c", "deadline": "1s"},
-    }
-    for name, value in travelling.items():
+async def test_unique_is_refused_with_options_of_a_message(shop: Shop) -> None:
+    for name, value in ("priority", 1), ("headers", {"a": 1}), ("message_id", "m"):
         options: Any = {name: value}
         with pytest.raises(UsageError, match=f"combined with {name}="):
             shop.remind.options(unique="1m", **options)
@@ -331,7 +315,7 @@ async def test_what_travels_with_a_message_does_not_go_with_unique(shop: Shop) -
         ("order-7", {"args": {"oder": 7}}, UsageError, "oder"),
     ],
 )
-async def test_what_cannot_be_used_is_refused(
+async def test_a_wrong_name_moment_or_argument_is_refused(
     shop: Shop, name: str, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -339,47 +323,36 @@ async def test_what_cannot_be_used_is_refused(
     assert await shop.remind.scheduled() == []
 
 
-async def test_what_the_broker_does_not_confirm_is_given_up(stage: Stage, shop: Shop) -> None:
-    async with FaultyBroker(stage.server) as silent:
-        silent.on("publish").hangs()
-        began = stage.clock.now()
-        with (
-            shop.app.lending(silent, stage.clock),
-            pytest.raises(NotSent, match=r"remind\.order-7 was not confirmed within 30 s"),
-        ):
-            await shop.remind.once("order-7")
-        assert stage.clock.now() - began <= 30 * SECOND
-
-
-async def test_what_a_broker_that_an_alarm_blocks_does_not_answer_is_given_up(
+async def test_an_operation_that_is_not_confirmed_or_answered_is_given_up_after_30_s(
     stage: Stage, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FaultyBroker, "is_blocked", True)
-    for ask in shop.remind.scheduled, partial(shop.app.pause, "remind", "a test"):
-        async with FaultyBroker(stage.server) as blocked:
-            blocked.on("read").first(lambda call: asyncio.sleep(3600))
+    not_confirmed = r"remind\.order-7 was not confirmed within 30 s"
+    alarm = "for 30 s: a memory or disk alarm blocks"
+    operations: list[tuple[Operation, Callable[[], Awaitable[object]], type[Exception], str]] = [
+        ("publish", partial(shop.remind.once, "order-7"), NotSent, not_confirmed),
+        ("read", shop.remind.scheduled, BrokerUnavailable, alarm),
+        ("read", partial(shop.app.pause, "remind", "a test"), BrokerUnavailable, alarm),
+    ]
+    for hangs, operation, error, told in operations:
+        monkeypatch.setattr(FaultyBroker, "is_blocked", hangs == "read")
+        async with FaultyBroker(stage.server) as broker:
+            broker.on(hangs).first(lambda call: asyncio.sleep(3600))
             began = stage.clock.now()
-            with (
-                shop.app.lending(blocked, stage.clock),
-                pytest.raises(BrokerUnavailable, match="for 30 s: a memory or disk alarm blocks"),
-            ):
-                await ask()
+            with shop.app.lending(broker, stage.clock), pytest.raises(error, match=told):
+                await operation()
             assert stage.clock.now() - began <= 33 * SECOND
 
 
-async def test_a_long_roster_is_read_before_the_time_of_a_start_begins(
+async def test_reading_a_long_roster_does_not_count_for_the_time_of_a_start(
     stage: Stage, shop: Shop
 ) -> None:
-    await shop.remind.once("order-6", after="1h")
-    many, once = shop.remind.once_many({"order-7": "1h"}), shop.remind.once("order-8", after="1h")
-    for start, did in (many, Started(created=1)), (once, Effect.CREATED):
-        async with FaultyBroker(stage.server) as slow:
-            slow.on("read", ".roster", times=1).first(lambda call: asyncio.sleep(60))
-            with shop.app.lending(slow, stage.clock):
-                assert await start == did
+    async with FaultyBroker(stage.server) as slow:
+        slow.on("read", ".roster", times=1).first(lambda call: asyncio.sleep(60))
+        with shop.app.lending(slow, stage.clock):
+            assert await shop.remind.once_many({"order-7": "1h"}) == Started(created=1)
 
 
-async def test_many_one_offs_are_started_at_once_and_called_again_change_nothing(
+async def test_many_one_offs_are_started_together_and_again_without_a_change(
     stage: Stage, shop: Shop
 ) -> None:
     many = {f"order-{n}": (START + timedelta(seconds=60 + n % 3), {"order": n}) for n in range(30)}

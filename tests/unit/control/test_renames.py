@@ -1,7 +1,8 @@
 """A task that was renamed: with `aliases=`, it takes over what its old names left."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -22,7 +23,7 @@ from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.loops import Loop, aliases_of
 from scheduler.timing.schedules import Once
-from tests.faulty import Act, Call, FaultyBroker
+from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, new_app, of, program_of
 
 MINUTE = timedelta(minutes=1)
@@ -85,6 +86,14 @@ def new_shop(**options: Any) -> Shop:
     return Shop(renamed=True, **options)
 
 
+async def counted(stage: Stage, **options: Any) -> Shop:
+    """The shop before, after two ticks."""
+    await stage.seed((old := old_shop(**options)).app)
+    async with stage.supervised():
+        await asyncio.sleep(150)
+    return old
+
+
 async def renamed(stage: Stage, shop: Shop) -> dict[str, Effect]:
     return {str(report.loop): report.did for report in await stage.seed(shop.app)}
 
@@ -94,7 +103,9 @@ async def test_a_renamed_task_takes_over_what_its_old_name_left(stage: Stage) ->
     await stage.seed(old.app)
     async with stage.supervised():
         await old.send(-1, -2, -3)
-        await asyncio.sleep(21.5 * 60)
+        await asyncio.sleep(20.5 * 60)
+        old.fails = True
+        await asyncio.sleep(60)
     assert old.ticks[-1] == (20, 20)
     await old.send(*range(10))
     await old.send(*range(10, 15), after="2m")
@@ -103,16 +114,18 @@ async def test_a_renamed_task_takes_over_what_its_old_name_left(stage: Stage) ->
     assert await stage.program.installation.leftovers() == []
     (backlog,) = await stage.survey.backlogs()
     assert (backlog.task, backlog.ready, backlog.parked) == ("render", 10, 3)
-    assert {(each.task, each.loop) for each in await stage.parked()} == {("render", "render")}
+    parked = {(each.task, each.loop) for each in await stage.parked()}
+    assert parked == {("render", "render"), ("counter", "counter")}
     ran = len(old.calls)
     async with stage.supervised():
         await asyncio.sleep(150)
         await old.send(15)
         await asyncio.sleep(1)
-        assert (new.ticks[:2], len(old.ticks)) == ([(21, 21), (22, 22)], 21)
+        assert (new.ticks[:2], len(old.ticks)) == ([(21, 20), (22, 21)], 21)
         assert (sorted(new.calls), len(old.calls)) == ([*range(16)], ran)
-        assert await stage.failed.replay(new.app.tasks, EVERYTHING) == 3
+        assert await stage.failed.replay(new.app.tasks, EVERYTHING) == 4
         await asyncio.sleep(1)
+    assert new.ticks[-1] == (20, 20)
     assert sorted(new.calls)[:3] == [-3, -2, -1]
     queues = {each.queue for each in await stage.parked()}
     assert queues == {stage.app.names.failed_queue("render")}
@@ -137,10 +150,8 @@ async def test_recent_failures_of_the_old_name_count_for_the_new_one(stage: Stag
     assert task == "render"
 
 
-async def test_seeding_again_finds_it_renamed(stage: Stage) -> None:
-    await stage.seed(old_shop().app)
-    async with stage.supervised():
-        await asyncio.sleep(150)
+async def test_of_two_seeds_one_renames_a_loop(stage: Stage) -> None:
+    await counted(stage)
     new = new_shop()
     planned = {str(each.loop): each.did for each in await program(stage, new.app).seeding.plan()}
     assert planned == {"counter": Effect.RENAMED}
@@ -156,42 +167,31 @@ def program(stage: Stage, app: Scheduler) -> Any:
     return program_of(app, stage.broker, stage.clock)
 
 
-async def test_a_seed_that_dies_on_its_way_is_repeated(stage: Stage) -> None:
-    await stage.seed(old_shop().app)
-    async with stage.supervised():
-        await asyncio.sleep(150)
-    new, tried = new_shop(), 0
+async def test_a_rename_whose_seed_was_killed_is_completed_by_the_next_seed(stage: Stage) -> None:
+    await counted(stage)
+    new, publish = new_shop(), 0
     for publish in count(1):
+        numbers = count(1)
+
+        def is_last(_: Call, numbers: Iterator[int] = numbers, publish: int = publish) -> bool:
+            return next(numbers) == publish
+
         async with FaultyBroker(stage.server) as broker:
-            broker.on("publish", times=publish).then(dying(publish))
-            try:
+            killing = broker.on("publish", where=is_last).fails(Unconfirmed("killed"))
+            with suppress(BrokerError):
                 await program_of(new.app, broker, stage.clock).seeding.seed()
-            except BrokerError:
-                tried += 1
-            else:
-                break
-    assert tried > 1
+        if not killing.met:
+            break
+    assert publish > 2
     await renamed(stage, new)
     async with stage.supervised():
         await asyncio.sleep(90)
     assert new.ticks[0] == (2, 2)
 
 
-def dying(at: int) -> Act:
-    numbers = count(1)
-
-    async def die(_: Call) -> None:
-        if next(numbers) == at:
-            raise Unconfirmed("killed")
-
-    return die
-
-
 async def test_a_paused_loop_is_resumed_under_its_new_name(stage: Stage) -> None:
-    await stage.seed(old_shop().app)
-    async with stage.supervised():
-        await asyncio.sleep(150)
-        await stage.verbs.pause(stage.app.loop("count"), "stocktaking")
+    await counted(stage)
+    await stage.verbs.pause(stage.app.loop("count"), "stocktaking")
     new = new_shop()
     assert await renamed(stage, new) == {"counter": Effect.RENAMED}
     (status,) = await stage.survey.status()
@@ -205,7 +205,7 @@ async def test_a_paused_loop_is_resumed_under_its_new_name(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("verb", ["stop", "pause"])
-async def test_what_runs_while_it_is_renamed_and_stopped_or_paused_is_over(
+async def test_a_loop_that_is_stopped_or_paused_in_a_run_during_its_rename_stays_so(
     stage: Stage, verb: str
 ) -> None:
     old, new = old_shop(takes=40), new_shop()
@@ -245,11 +245,7 @@ async def test_keyed_loops_and_one_offs_are_renamed_as_well(stage: Stage) -> Non
     async with stage.supervised():
         await asyncio.sleep(15 * 60)
     did = await renamed(stage, new)
-    assert did == {
-        "counter": Effect.RENAMED,
-        "render.a": Effect.RENAMED,
-        "render.b": Effect.RENAMED,
-    }
+    assert did == dict.fromkeys(("counter", "render.a", "render.b"), Effect.RENAMED)
     (task,) = stage.app.select(["render"])
     again = await stage.seeding.start(Loop(LoopId("render", "c"), task, done, {"page": 3}))
     assert again.did is Effect.UNCHANGED
@@ -258,7 +254,7 @@ async def test_keyed_loops_and_one_offs_are_renamed_as_well(stage: Stage) -> Non
     assert new.calls == [1, 1, 1, 1, 2, 1] or new.calls == [1, 1, 1, 1, 1, 2]
 
 
-async def test_what_old_code_has_started_again_is_removed_and_no_progress_of_the_new_name(
+async def test_a_loop_that_old_code_started_again_is_removed_by_the_next_seed(
     stage: Stage,
 ) -> None:
     old, new = old_shop(), new_shop()
@@ -278,10 +274,8 @@ async def test_what_old_code_has_started_again_is_removed_and_no_progress_of_the
 
 async def test_code_that_goes_back_to_the_old_name_goes_on_from_the_new_one(stage: Stage) -> None:
     """Also where the first token comes to a processor whose code has the new name."""
-    old, new, back = old_shop(), new_shop(takes=40), old_shop(back=["counter"])
-    await stage.seed(old.app)
-    async with stage.supervised():
-        await asyncio.sleep(150)
+    new, back = new_shop(takes=40), old_shop(back=["counter"])
+    await counted(stage)
     await renamed(stage, new)
     async with stage.supervised(grace=60):
         await asyncio.sleep(50)
@@ -293,7 +287,7 @@ async def test_code_that_goes_back_to_the_old_name_goes_on_from_the_new_one(stag
     assert new.ticks[1:] == [(3, 3)]
 
 
-async def test_operators_with_old_code_leave_the_run_of_an_old_name_to_end(stage: Stage) -> None:
+async def test_a_trigger_by_old_code_lets_the_run_under_the_old_name_end(stage: Stage) -> None:
     old, new = old_shop(takes=40), new_shop()
     await stage.seed(old.app)
     async with stage.supervised(grace=60):
@@ -309,7 +303,7 @@ async def test_operators_with_old_code_leave_the_run_of_an_old_name_to_end(stage
     assert (len(old.ticks), new.ticks[0]) == (2, (2, 2))
 
 
-async def test_a_pause_is_told_to_processors_by_the_old_name_as_well(stage: Stage) -> None:
+async def test_processors_learn_of_a_pause_by_both_names(stage: Stage) -> None:
     await stage.seed(old_shop().app)
     await renamed(stage, new_shop())
     behind = LoopTurns(Listing())  # of a processor that has not read on in the roster
@@ -362,7 +356,7 @@ async def test_the_queues_of_all_names_share_the_limits_of_the_task(stage: Stage
     assert (sorted(new.calls), new.most) == ([*range(8)], 2)
 
 
-async def test_messages_of_others_come_once(stage: Stage) -> None:
+async def test_a_renamed_subscriber_gets_each_message_once(stage: Stage) -> None:
     def app(name: str, aliases: Sequence[str] = ()) -> Scheduler:
         app = new_app()
 
@@ -379,19 +373,3 @@ async def test_messages_of_others_come_once(stage: Stage) -> None:
     async with stage.supervised():
         await asyncio.sleep(1)
     assert came == [b"7"]
-
-
-async def test_parked_ticks_are_replayed_under_the_new_name(stage: Stage) -> None:
-    old, new = old_shop(), new_shop()
-    old.fails = True
-    await stage.seed(old.app)
-    async with stage.supervised():
-        await asyncio.sleep(61)
-    await renamed(stage, new)
-    (parked,) = await stage.parked()
-    assert (parked.task, parked.loop) == ("counter", "counter")
-    async with stage.supervised():
-        assert await stage.failed.replay(new.app.tasks, EVERYTHING) == 1
-        await asyncio.sleep(1)
-    assert new.ticks == [(0, 0)]
-    assert await stage.parked() == []

@@ -19,7 +19,6 @@ from scheduler.events import (
     LoopReported,
     MessageParked,
     PlaceLost,
-    ProcessorStarted,
     QueuesMissing,
     RunFinished,
     RunStarted,
@@ -30,7 +29,6 @@ from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import Timer, timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.roll_call import QUESTION, Holdings, Question
 from scheduler.tasks.loops import SUPERVISION_TIMEOUT, loop_of
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording
@@ -615,27 +613,6 @@ async def test_a_loop_that_is_due_without_a_processor_is_reported_each_time(
         await asyncio.sleep(200)
     assert reported(stage.events) == [("task", "unattended")] * 2
     assert stage.repairs() == []
-
-
-async def test_a_processor_that_is_still_preparing_answers_to_no_roll_call(stage: Stage) -> None:
-    await counting(stage)
-    await stage.broker.delete(stage.app.names.processor_queue("task"))
-    broker, may_go_on = FaultyBroker(stage.server), asyncio.Event()
-
-    async def hold(_: Call) -> None:
-        await may_go_on.wait()
-
-    broker.on("declare").first(hold)
-    async with stage.program.roll_call as asking, stage.supervised(over=broker):
-        await asyncio.sleep(10)
-        assert of(ProcessorStarted, stage.events) == []
-        with asking.asking(Question[Holdings]()) as question:
-            await asking.say(QUESTION, question.id, {"loops": [(*TASK, 1)]})
-            await asyncio.sleep(2)
-            assert question.said == {}
-        may_go_on.set()
-        await asyncio.sleep(5)
-        assert len((await asking.ask_all({TASK: 1})).said) == 1
 
 
 async def test_a_loop_of_which_another_epoch_began_meanwhile_is_not_repaired(stage: Stage) -> None:

@@ -1,6 +1,7 @@
 """The operator's verbs: what each does to a loop, and that the journal tells of it."""
 
 import asyncio
+import getpass
 from collections import Counter
 from datetime import timedelta
 
@@ -8,7 +9,7 @@ import pytest
 
 from scheduler import Context, Cron, Every
 from scheduler.control.loops import Where
-from scheduler.control.reports import Effect
+from scheduler.control.reports import Effect, operator_here, user_here
 from scheduler.errors import (
     InvalidArguments,
     Overtaken,
@@ -382,3 +383,16 @@ async def test_a_first_start_is_no_repair_unless_the_roster_was_lost(stage: Stag
     await stage.broker.delete(app.names.roster)
     await program_of(app, stage.broker, stage.clock).seeding.adopt()
     assert stage.repairs() == [("_supervision", "adopted"), ("task", "adopted")]
+
+
+@pytest.mark.parametrize("error", [ImportError, KeyError, OSError])
+def test_an_operator_without_a_user_name_is_known_by_number(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def nobody() -> str:
+        raise error
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    monkeypatch.setattr("os.getuid", lambda: 1234, raising=False)
+    assert user_here() == "1234"
+    assert operator_here().startswith("1234@")

@@ -57,7 +57,6 @@ def place(
         (Where.LOST, {"token": None, "held": False}),
         (Where.WAITING, {"after": -SECOND}),
         (Where.WAITING, {"after": -SECOND, "held": False, "depth": FULL}),
-        (Where.RUNNING, {"held": True}),
         (Where.RUNNING, {"held": True, "depth": FULL}),
         (Where.RUNNING, {"held": False, "after": TOLERANCE}),
         (Where.LOST, {"held": False}),
@@ -72,7 +71,6 @@ def place(
         (Where.LOST, {"depth": FULL, "held": False, "served_until": START + SECOND}),
         (Where.READY, {"depth": FULL, "held": False, "served_until": START}),
         # Of an older epoch, it tells nothing of this one.
-        (Where.LOST, {"token": replace(TOKEN, epoch=1, state=State.PAUSED), "held": False}),
         (Where.LOST, {"token": replace(TOKEN, epoch=1, state=State.DONE), "held": False}),
     ],
 )
@@ -80,13 +78,10 @@ def test_where_a_loop_is(expected: Where, given: dict[str, Any]) -> None:
     assert place(**given) is expected
 
 
-def test_a_first_token_is_due_when_it_is_put() -> None:
+def test_a_first_token_is_due_when_it_is_put_and_an_epoch_without_a_put_at_its_first_tick() -> None:
     act = Act(Verb.RESUME, START)
     first = replace(TOKEN, first=True, act=act, due_at=START + timedelta(hours=1))
     assert due_at_of(listed(ACTIVE), put_of(first)) == START
     assert due_at_of(listed(PAUSED), put_of(TOKEN)) is None
-
-
-def test_a_loop_of_whose_epoch_nothing_was_heard_is_due_at_its_first_tick() -> None:
     before = put_of(replace(TOKEN, epoch=1, due_at=START + timedelta(hours=1)))
     assert due_at_of(listed(ACTIVE), before) == due_at_of(listed(ACTIVE), None) == START

@@ -179,29 +179,25 @@ def heard_of(*tokens: Token) -> LoopRecord:
 
 
 @pytest.mark.parametrize(
-    ("noted", "furthest"),
+    ("noted", "furthest", "has_line"),
     [
-        ([token(seq=3), token(seq=3, attempt=1)], {5: token(seq=3, attempt=1)}),
-        ([token(first=True), token()], {5: token()}),
-        ([token(6), token(seq=9)], {5: token(seq=9), 6: token(6)}),
+        ([token(seq=3), token(seq=3, attempt=1)], [token(seq=3, attempt=1)], True),
+        ([token(first=True), token()], [token()], True),
+        ([token(6), token(seq=9)], [token(seq=9), token(6)], True),
+        (
+            [token(first=True), token(6, first=True)],
+            [token(first=True), token(6, first=True)],
+            False,
+        ),
+        ([token(2, seq=9)], [token(2, seq=9)], False),  # of the life before
     ],
 )
 def test_of_each_epoch_the_furthest_token_is_remembered(
-    noted: list[Token], furthest: dict[int, Token]
+    noted: list[Token], furthest: list[Token], has_line: bool
 ) -> None:
-    assert heard_of(*noted).furthest == furthest
-
-
-@pytest.mark.parametrize(
-    ("noted", "has_line"),
-    [
-        ([token(first=True), token(6, first=True)], False),
-        ([token(2, seq=9)], False),
-        ([token(seq=9), token(6, first=True)], True),
-    ],
-)
-def test_first_tokens_alone_are_no_line(noted: list[Token], has_line: bool) -> None:
-    assert heard_of(*noted).has_line(life=3) is has_line
+    record = heard_of(*noted)
+    assert record.furthest == {each.epoch: each for each in furthest}
+    assert record.has_line(life=3) is has_line  # creators alone make none
 
 
 def message_of(token: Token, **members: Any) -> Message:

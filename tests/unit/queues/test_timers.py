@@ -1,4 +1,4 @@
-"""How a token is put into the shared timers: which of them, and how long it is held after them."""
+"""Putting tokens into the shared timers, with a lead as long as the way takes."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -20,6 +20,7 @@ from tests.stage import START
 
 NAMES = Names("test")
 LOOP = LoopId("report", "berlin")
+LONGEST_LEAD = timedelta(milliseconds=100)
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ async def broker(clock: LoopClock) -> AsyncIterator[MemoryBroker]:
 
 @pytest.fixture
 def timers(broker: MemoryBroker, clock: LoopClock) -> Timers:
-    return Timers(broker, NAMES, clock, Lead(timedelta(milliseconds=100)))  # 50 ms, to begin with
+    return Timers(broker, NAMES, clock, Lead(LONGEST_LEAD))  # 50 ms, to begin with
 
 
 def token(due_in: timedelta) -> Token:
@@ -86,3 +87,47 @@ async def test_a_one_off_that_is_moved_often_waits_in_short_legs(
     found = await broker.get(NAMES.timer(first))
     assert found is not None
     assert LEAD not in found.message.headers  # it comes too early, and is put again
+
+
+def ms(count: float) -> timedelta:
+    return timedelta(milliseconds=count)
+
+
+def learned(*trips: timedelta) -> Lead:
+    """One after the other, a second apart."""
+    lead = Lead(LONGEST_LEAD)
+    for seconds, trip in enumerate(trips):
+        lead.learn(trip, START + timedelta(seconds=seconds))
+    return lead
+
+
+@pytest.mark.parametrize(
+    ("trips", "length"),
+    [
+        ([], ms(50)),
+        ([ms(60)], ms(90)),  # longer than the way took lately
+        ([ms(100)], LONGEST_LEAD),
+        ([ms(3)] * 1000, ms(20)),  # the shortest
+    ],
+)
+def test_a_lead_is_longer_than_the_last_trips_took_within_limits(
+    trips: list[timedelta], length: timedelta
+) -> None:
+    assert learned(*trips).length == length
+
+
+def test_a_long_trip_is_forgotten_by_time_and_not_by_the_number_of_short_ones() -> None:
+    lead = learned(ms(60))
+    lengths = list[timedelta]()
+    for each in range(301):
+        lead.learn(ms(1), START + timedelta(seconds=each / 10))
+        lengths.append(lead.length)
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] == ms(90)
+    assert ms(44) <= lengths[-1] <= ms(45)  # half a minute later
+
+
+def test_a_lead_stays_if_the_clock_is_set_back() -> None:
+    lead = learned(ms(60))
+    lead.learn(ms(1), START - timedelta(hours=1))
+    assert lead.length == ms(90)
