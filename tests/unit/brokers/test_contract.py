@@ -38,7 +38,7 @@ async def fail() -> None:
 
 
 @pytest.mark.parametrize("work", [recover, clean_up, fail])
-async def test_a_task_is_cancelled_to_its_end_and_its_error_is_of_no_interest(
+async def test_cancelling_waits_for_a_task_and_ignores_its_error(
     work: Callable[[], Any],
 ) -> None:
     loop, logged = asyncio.get_running_loop(), list[dict[str, Any]]()

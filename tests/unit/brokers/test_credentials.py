@@ -83,7 +83,7 @@ def test_an_option_of_the_url_that_would_do_nothing_is_refused_and_never_shown(
 
 
 @pytest.mark.parametrize("comma", [",", " ,\n  "])
-def test_the_nodes_of_a_cluster_are_named_with_commas_between_them(comma: str):
+def test_commas_separate_the_nodes_of_a_cluster(comma: str):
     one, two = parse_urls(f"amqp://a:p,w@one/v{comma}amqp://a:p,w@two:5673/v\n")
     assert (one.host, one.port, two.host, two.port) == ("one", None, "two", 5673)
     assert {(url.user, url.password, url.path) for url in (one, two)} == {("a", "p,w", "/v")}
@@ -104,7 +104,7 @@ def test_the_nodes_of_a_cluster_are_named_with_commas_between_them(comma: str):
         ("amqp://a:open-sesame@one:5672,two:5672/", "cannot be read"),
     ],
 )
-def test_what_names_no_nodes_of_one_cluster_is_refused_and_never_shown(text: str, told: str):
+def test_urls_of_different_clusters_are_refused_and_never_shown(text: str, told: str):
     with pytest.raises(SettingsError, match=told) as refused:
         broker_urls(settings(broker_url=text))
     assert "sesame" not in everything_about(refused.value)
@@ -120,7 +120,7 @@ def test_what_names_no_nodes_of_one_cluster_is_refused_and_never_shown(text: str
         ("amqps://a@host/?auth=external", ""),
     ],
 )
-def test_whom_the_broker_takes_us_for(text: str, user: str):
+def test_the_user_is_read_from_the_url(text: str, user: str):
     assert user_of(parse_url(text)) == user
 
 
@@ -142,7 +142,7 @@ def test_a_user_and_a_password_are_percent_encoded_for_the_user():
     assert parse_url(str(url)) == url
 
 
-def test_all_of_it_may_be_in_files_which_are_read_again(
+def test_credentials_may_be_in_files_that_are_read_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     password = write(tmp_path / "password", f" {ODD} \n\n")
@@ -161,7 +161,7 @@ def test_all_of_it_may_be_in_files_which_are_read_again(
 
 
 @pytest.mark.parametrize("name", ["broker_url", "broker_user", "broker_password"])
-def test_a_file_that_cannot_be_used_is_told_with_its_variable(name: str, tmp_path: Path):
+def test_an_unusable_file_is_refused_with_its_variable(name: str, tmp_path: Path):
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     (tmp_path / "binary").write_bytes(b"\xffopen-sesame")

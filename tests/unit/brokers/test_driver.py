@@ -44,7 +44,7 @@ assert seen() == before
 """
 
 
-def test_others_find_the_driver_as_it_was() -> None:
+def test_the_driver_is_unchanged_for_other_users() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SEEN_BY_OTHERS], capture_output=True, text=True, check=False
     )
@@ -52,7 +52,7 @@ def test_others_find_the_driver_as_it_was() -> None:
         pytest.fail(done.stderr)
 
 
-def test_a_driver_that_lacks_what_is_overridden_is_refused_with_its_name() -> None:
+def test_a_driver_without_an_overridden_name_is_refused() -> None:
     class Connection:
         def __init__(self) -> None: ...
 

@@ -28,7 +28,7 @@ DEFAULT = Settings.model_fields["broker_url"].default.get_secret_value()
         ("amqp://localhost:5673/", False),
     ],
 )
-async def test_where_nothing_is_at_the_default_address_it_is_told_what_to_do(
+async def test_no_broker_at_the_default_address_gives_advice(
     monkeypatch: pytest.MonkeyPatch, url: str, advised: bool
 ) -> None:
     async def refuse(*_: object) -> None:
@@ -44,7 +44,7 @@ async def test_where_nothing_is_at_the_default_address_it_is_told_what_to_do(
         assert (words in told) is advised
 
 
-async def test_who_has_hung_up_before_anything_was_read_is_not_connected_to(
+async def test_a_server_that_hangs_up_early_is_not_connected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -114,7 +114,7 @@ def refusing() -> Exception:
     return ConnectionRefusedError(111, "Connect call failed")
 
 
-async def test_nodes_are_tried_in_random_order_and_the_one_that_was_lost_last(
+async def test_nodes_are_tried_in_random_order_and_the_lost_one_last(
     cluster: Cluster, endpoint: Endpoint
 ) -> None:
     for _ in range(100):
@@ -125,14 +125,14 @@ async def test_nodes_are_tried_in_random_order_and_the_one_that_was_lost_last(
     assert {str(each) for each in first} == {"one", "two", "three"}
 
 
-async def test_a_node_that_is_away_is_passed_over(cluster: Cluster, endpoint: Endpoint) -> None:
+async def test_an_unreachable_node_is_skipped(cluster: Cluster, endpoint: Endpoint) -> None:
     cluster.away = {"one": refusing(), "two": refusing()}
     connected: Any = await endpoint.connect()
     assert connected == "three"
     assert endpoint.address == "amqp://shop@three/"
 
 
-async def test_nodes_that_are_silent_share_the_time_that_one_has(
+async def test_silent_nodes_share_one_timeout(
     clock: object, cluster: Cluster, endpoint: Endpoint
 ) -> None:
     cluster.away = {"one": None, "two": None}
@@ -142,7 +142,9 @@ async def test_nodes_that_are_silent_share_the_time_that_one_has(
     assert asyncio.get_running_loop().time() - began < CONNECT_TIMEOUT.total_seconds()
 
 
-async def test_each_says_why_when_there_is_none(cluster: Cluster, endpoint: Endpoint) -> None:
+async def test_every_node_gives_its_reason_if_none_is_reachable(
+    cluster: Cluster, endpoint: Endpoint
+) -> None:
     cluster.away = {"one": refusing(), "two": OSError("no route"), "three": refusing()}
     with pytest.raises(BrokerUnavailable) as refused:
         await endpoint.connect()
@@ -155,7 +157,7 @@ async def test_each_says_why_when_there_is_none(cluster: Cluster, endpoint: Endp
     assert endpoint.address == "amqp://shop@one/ or amqp://shop@three/ or amqp://shop@two/"
 
 
-async def test_who_is_refused_by_one_is_refused(cluster: Cluster, endpoint: Endpoint) -> None:
+async def test_a_refusal_by_one_node_is_final(cluster: Cluster, endpoint: Endpoint) -> None:
     cluster.away = {
         "one": refusing(),
         "two": ProbableAuthenticationError("ACCESS_REFUSED"),
@@ -167,7 +169,7 @@ async def test_who_is_refused_by_one_is_refused(cluster: Cluster, endpoint: Endp
 
 
 @pytest.mark.parametrize("error", [KeyError("product"), StopAsyncIteration()])
-async def test_whatever_the_driver_raises_the_broker_cannot_be_reached(
+async def test_any_error_of_the_driver_means_unreachable(
     cluster: Cluster, error: Exception
 ) -> None:
     cluster.away = dict.fromkeys(("one", "two", "three"), error)

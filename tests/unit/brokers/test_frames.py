@@ -46,7 +46,7 @@ async def left(taker: Everything, *sent: bytes) -> list[Any]:
     return found
 
 
-async def test_frames_of_a_channel_are_taken_on_their_way() -> None:
+async def test_frames_of_a_channel_bypass_the_driver() -> None:
     taker = Everything(but=struct.pack(">I", Basic.QosOk.index))
     sent = [Basic.Ack(3, True), Basic.QosOk(), Basic.Ack(4), Basic.QosOk()]
     strange = struct.pack(">BHI", 2, 8, 3) + b"\xff\xff\xff" + b"\xce"  # of a channel that is gone
@@ -58,7 +58,7 @@ async def test_frames_of_a_channel_are_taken_on_their_way() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 11, 1000])
-async def test_they_may_come_in_pieces_of_any_size(size: int) -> None:
+async def test_frames_may_arrive_in_pieces(size: int) -> None:
     taker = Everything()
     sent = b"".join(
         frame.marshal(each, 7 * bool(tag % 5))
@@ -72,7 +72,7 @@ async def test_they_may_come_in_pieces_of_any_size(size: int) -> None:
     ]
 
 
-async def test_a_frame_that_does_not_end_where_it_says_ends_the_connection() -> None:
+async def test_a_frame_with_a_wrong_length_ends_the_connection() -> None:
     taker, heard = Everything(), asyncio.Event()
     incoming = Incoming(taker.of, heard.set)
     incoming.feed_data(frame.marshal(Basic.Ack(1), 7)[:-1] + b"\0")
@@ -83,7 +83,7 @@ async def test_a_frame_that_does_not_end_where_it_says_ends_the_connection() -> 
     assert not taker.taken
 
 
-async def test_what_a_stranger_says_is_the_drivers_to_be_refused() -> None:
+async def test_the_driver_refuses_other_protocols() -> None:
     incoming = Incoming(Everything().of, lambda: None)
     incoming.feed_data(b"AMQP\0\0\x09\1")
     incoming.feed_eof()
@@ -100,7 +100,7 @@ class Slow(Everything):
 
 
 @pytest.mark.parametrize("end", ["none", "lost", "closed"])
-async def test_others_have_their_turn_while_many_frames_are_taken(end: str) -> None:
+async def test_other_tasks_run_while_many_frames_arrive(end: str) -> None:
     taker, turns, frames = Slow(), 0, [frame.marshal(Basic.Ack(tag), 7) for tag in range(20)]
     incoming = Incoming(taker.of, lambda: None)
     incoming.feed_data(b"".join(frames[:15]))

@@ -32,7 +32,7 @@ async def test_publishing_does_not_call_a_handler(wire: MemoryWire) -> None:
     assert len(seen) == 1
 
 
-async def test_what_is_cancelled_before_its_handler_was_called_goes_back(wire: MemoryWire) -> None:
+async def test_a_delivery_cancelled_before_its_handler_is_requeued(wire: MemoryWire) -> None:
     queue, seen = await wire.declare_queue(), list[Delivery]()
     await send(wire.broker, queue, b"x")
     consumer = await wire.broker.consume(queue, seen.append, prefetch=1)
@@ -42,7 +42,7 @@ async def test_what_is_cancelled_before_its_handler_was_called_goes_back(wire: M
     assert await take_all(wire.broker, queue, 1) == [b"x"]
 
 
-async def test_what_is_lost_before_its_handler_was_called_comes_once(wire: MemoryWire) -> None:
+async def test_a_delivery_lost_before_its_handler_comes_once(wire: MemoryWire) -> None:
     queue, seen = await wire.declare_queue(), list[Delivery]()
     await send(wire.broker, queue, b"x")
     await wire.broker.consume(queue, seen.append, prefetch=5)
@@ -64,7 +64,7 @@ async def test_a_cut_takes_a_message_from_its_holder_once(wire: MemoryWire) -> N
     assert [delivery.message.body for delivery in seen] == [b"x", b"x"]
 
 
-async def test_exchanges_that_are_bound_in_a_circle_route_once(wire: MemoryWire) -> None:
+async def test_exchanges_bound_in_a_circle_route_once(wire: MemoryWire) -> None:
     queue = await wire.declare_queue()
     await wire.declare_all(
         Topology(
@@ -80,7 +80,7 @@ async def test_exchanges_that_are_bound_in_a_circle_route_once(wire: MemoryWire)
     assert await take_all(wire.broker, queue, 1) == [b"x"]
 
 
-async def test_a_deleted_queue_forgets_what_was_in_hand(wire: MemoryWire) -> None:
+async def test_a_deleted_queue_drops_its_unacked_messages(wire: MemoryWire) -> None:
     queue = wire.queue()
     await wire.broker.declare(Topology(queues=(queue,)))
     await send(wire.broker, queue.name, b"a", b"b")

@@ -52,7 +52,7 @@ async def test_ages_have_the_units_of_rabbitmq(age: str, seconds: float) -> None
         assert await broker.depth("s") == Depth(1, 0)
 
 
-async def test_what_is_too_much_goes_but_for_the_newest() -> None:
+async def test_a_stream_over_its_limit_keeps_the_newest_entry() -> None:
     async with opened({"x-max-length-bytes": 6}) as broker:
         await append(broker, b"aa", b"bb", b"cc", b"dd")
         assert await held(broker) == [b"bb", b"cc", b"dd"]
@@ -60,7 +60,7 @@ async def test_what_is_too_much_goes_but_for_the_newest() -> None:
         assert await held(broker) == [b"too much"]
 
 
-async def test_a_reader_goes_on_with_what_is_left() -> None:
+async def test_a_reader_continues_with_the_remaining_entries() -> None:
     async with opened({"x-max-length-bytes": 3}) as broker:
         await append(broker, b"a", b"b", b"c")
         reading = broker.read("s")

@@ -43,7 +43,7 @@ def test_other_drivers_read_what_is_written() -> None:
     assert (read.delivery_mode, read.priority, read.expiration) == (2, 3, "1000")
 
 
-def test_what_other_drivers_write_is_read() -> None:
+def test_properties_of_other_drivers_are_read() -> None:
     written = of_another_driver(
         content_type="text/plain",
         content_encoding="gzip",
@@ -61,7 +61,7 @@ def test_what_other_drivers_write_is_read() -> None:
     assert decoded(written, b"body") == FULL
 
 
-def test_what_is_not_ours_to_give_is_kept_in_headers() -> None:
+def test_reserved_properties_are_kept_in_headers() -> None:
     message = decoded(of_another_driver(user_id="guest", headers={"a": 1, USER_ID: "claimed"}))
     kept = unclaimed(message)
     assert kept.headers == {"a": 1, "scheduler-user-id": "guest"}
@@ -70,7 +70,7 @@ def test_what_is_not_ours_to_give_is_kept_in_headers() -> None:
 
 
 @pytest.mark.parametrize("seconds", [253_402_300_800, 2**64 - 1])
-def test_a_moment_that_no_calendar_has_is_kept_as_it_is(seconds: int) -> None:
+def test_a_timestamp_outside_the_calendar_is_kept(seconds: int) -> None:
     late = of_another_driver(timestamp=SENT).replace(
         struct.pack(">Q", int(SENT.timestamp())), struct.pack(">Q", seconds)
     )
@@ -81,12 +81,12 @@ def test_a_moment_that_no_calendar_has_is_kept_as_it_is(seconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "", "9" * 200])
-def test_an_expiration_that_tells_no_time_is_none(text: str) -> None:
+def test_an_unreadable_expiration_is_ignored(text: str) -> None:
     flag, data = 0x0100, text.encode()
     assert decoded(flag.to_bytes(2) + bytes([len(data)]) + data) == Message()
 
 
-def test_texts_that_are_not_utf_8_come_back_byte_by_byte() -> None:
+def test_texts_that_are_not_utf_8_are_kept_byte_by_byte() -> None:
     flag = 0x0080
     came = flag.to_bytes(2) + b"\4caf\xe9"
     message = decoded(came)
@@ -95,7 +95,7 @@ def test_texts_that_are_not_utf_8_come_back_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize("came", [b"\xff\xff", b"\x20\0\0\0\0\5", b"\x80\0\xffabc"], ids=repr)
-def test_what_cannot_be_read_at_all_is_kept_whole(came: bytes) -> None:
+def test_unreadable_properties_are_kept_whole(came: bytes) -> None:
     message = decoded(came, b"body")
     assert message == Message(b"body", {UNREADABLE: came})
 
@@ -110,12 +110,12 @@ def test_what_cannot_be_read_at_all_is_kept_whole(came: bytes) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_travel_is_told(changes: dict[str, Any], why: str) -> None:
+def test_values_that_cannot_travel_are_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(Unencodable, match=why):
         encoded(replace(FULL, **changes))
 
 
-def test_what_fills_a_frame_to_its_last_byte_fits() -> None:
+def test_properties_may_fill_a_frame_to_the_last_byte() -> None:
     properties = encoded(Message(headers={"a": "x" * 1000}))
     size = len(ContentHeader().marshal()) - 2 + len(properties) + 8
     check_size(properties, size, "here")

@@ -46,7 +46,7 @@ def there_and_back(value: Any) -> Any:
     ],
     ids=repr,
 )
-def test_it_comes_back_as_what_travels(value: object, back: object) -> None:
+def test_values_survive_a_round_trip(value: object, back: object) -> None:
     came = there_and_back(value)
     assert came == back
     assert type(came) is type(back)
@@ -70,7 +70,7 @@ def test_it_comes_back_as_what_travels(value: object, back: object) -> None:
     ],
     ids=repr,
 )
-def test_what_cannot_travel_is_told_with_where_it_stands(value: Any, why: str) -> None:
+def test_values_that_cannot_travel_are_refused_with_their_path(value: Any, why: str) -> None:
     with pytest.raises(Unencodable) as refused:
         table_of({"a": {"b": [0, value]}})
     assert "'a.b.1'" in str(refused.value)
@@ -93,7 +93,7 @@ def nested(depth: int) -> Any:
     return value
 
 
-def test_what_is_nested_too_deep_is_not_sent() -> None:
+def test_deeply_nested_values_are_refused() -> None:
     assert there_and_back(nested(MOST_DEEP)) == nested(MOST_DEEP)
     with pytest.raises(Unencodable, match="nested more than 50 deep"):
         table_of({"a": nested(MOST_DEEP + 1)})
@@ -107,7 +107,7 @@ def sized(data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + data
 
 
-def test_what_others_have_nested_too_deep_is_kept_as_it_is() -> None:
+def test_deeply_nested_foreign_values_are_kept() -> None:
     data = b"V"
     for _ in range(1500):
         data = b"F" + sized(b"\1a" + data)
@@ -134,5 +134,5 @@ def test_what_others_have_nested_too_deep_is_kept_as_it_is() -> None:
     ],
     ids=repr,
 )
-def test_kinds_that_only_others_write_are_read(data: bytes, value: Any) -> None:
+def test_kinds_written_by_other_clients_are_read(data: bytes, value: Any) -> None:
     assert read_table(sized(b"\1a" + data))[0] == {"a": value}

@@ -76,7 +76,7 @@ async def test_a_certificate_of_an_unknown_authority_is_not_trusted(
         (HOST, {"not_before": FUTURE}, HOST, r"not valid yet\. Check the clock"),
     ],
 )
-async def test_a_certificate_that_does_not_hold_is_not_trusted(
+async def test_an_invalid_certificate_is_not_trusted(
     authority: Authority, issued_to: str, valid: dict[str, Any], connected_to: str, told: str
 ):
     async with serving(authority.issue("server", issued_to, **valid)) as port:
@@ -85,7 +85,7 @@ async def test_a_certificate_that_does_not_hold_is_not_trusted(
     assert re.search(told, str(error))
 
 
-async def test_unverified_any_certificate_will_do_and_that_is_told_once(
+async def test_without_verification_any_certificate_is_accepted_with_one_warning(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ):
     pair = authority.issue("server", "other.example", not_after=PAST)
@@ -116,7 +116,7 @@ SHOWN = Tls(cert_file=Path("me.pem"))
         ("TLSV1_ALERT_PROTOCOL_VERSION", SHOWN, BrokerUnavailable, "failed: protocol version."),
     ],
 )
-def test_what_a_failed_handshake_means(reason: str, tls: Tls, kind: type[Exception], told: str):
+def test_a_failed_handshake_is_explained(reason: str, tls: Tls, kind: type[Exception], told: str):
     failure = ssl.SSLError(1, "[SSL] some words")
     failure.reason = reason
     error = refusal(failure, "amqps://host/", tls)
@@ -157,7 +157,7 @@ def test_a_certificate_and_its_key_may_be_in_one_file(tmp_path: Path, pair: Pair
     assert Tls(cert_file=both).context(SECURE)
 
 
-def test_a_file_that_cannot_be_read_is_told_with_its_variable(tmp_path: Path, pair: Pair):
+def test_an_unreadable_file_is_refused_with_its_variable(tmp_path: Path, pair: Pair):
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     text = tmp_path / "text"
@@ -178,7 +178,9 @@ def test_a_file_that_cannot_be_read_is_told_with_its_variable(tmp_path: Path, pa
             assert str(error.value) == f"{setting}: the file {str(path)!r} {told}."
 
 
-def test_what_is_pem_but_no_certificate_is_told(tmp_path: Path, authority: Authority, pair: Pair):
+def test_a_pem_file_without_a_certificate_is_refused(
+    tmp_path: Path, authority: Authority, pair: Pair
+):
     other = authority.issue("other", "other@example.org")
     garbled = tmp_path / "garbled.pem"
     garbled.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
@@ -197,7 +199,7 @@ def test_what_is_pem_but_no_certificate_is_told(tmp_path: Path, authority: Autho
         assert told in str(error.value)
 
 
-def test_a_key_with_a_passphrase_is_refused_rather_than_asked_for(pair: Pair):
+def test_a_key_with_a_passphrase_is_refused(pair: Pair):
     key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
     pair.key.write_bytes(
         key.private_bytes(

@@ -44,7 +44,7 @@ async def totals(stage: Stage) -> dict[str, CallTotals]:
     return totals_of([each for each in await told(stage) if isinstance(each, Summary)])
 
 
-async def test_a_summary_tells_what_became_of_the_calls_of_a_task(stage: Stage) -> None:
+async def test_a_summary_counts_the_outcomes_of_a_tasks_calls(stage: Stage) -> None:
     app = shop()
     await stage.seed(app)
     mail = app.senders["mail"]
@@ -63,7 +63,7 @@ async def test_a_summary_tells_what_became_of_the_calls_of_a_task(stage: Stage) 
     assert summary.errors[1].id == "odd"
 
 
-async def test_an_attempt_is_told_if_it_failed_or_its_task_asks_for_all(stage: Stage) -> None:
+async def test_an_attempt_is_reported_if_it_failed_or_its_task_keeps_history(stage: Stage) -> None:
     app = shop()
     await stage.seed(app)
     async with stage.processor():
@@ -81,14 +81,14 @@ async def test_an_attempt_is_told_if_it_failed_or_its_task_asks_for_all(stage: S
     assert await told(stage, containing=billed) == attempts[2:]
 
 
-async def test_a_loop_alone_is_no_call_and_costs_nothing(stage: Stage) -> None:
+async def test_a_loop_alone_reports_no_calls(stage: Stage) -> None:
     await stage.seed(shop())
     async with stage.processor():
         await asyncio.sleep(30)
     assert await told(stage) == []
 
 
-async def test_what_cannot_be_reported_waits_for_the_broker(stage: Stage) -> None:
+async def test_reports_wait_for_the_broker(stage: Stage) -> None:
     app = shop()
     await stage.seed(app)
     names = app.names
@@ -105,7 +105,7 @@ async def test_what_cannot_be_reported_waits_for_the_broker(stage: Stage) -> Non
     assert len(attempts) == 2 * (MOST_TOLD + 1)
 
 
-async def test_a_task_whose_calls_wait_for_long_is_behind_until_it_is_paused_or_empty(
+async def test_a_task_with_old_waiting_calls_is_behind_until_paused_or_empty(
     stage: Stage,
 ) -> None:
     app = shop()
@@ -138,7 +138,7 @@ async def test_a_task_whose_calls_wait_for_long_is_behind_until_it_is_paused_or_
         assert await shown() == (None, True, "", [])
 
 
-async def test_a_task_whose_calls_fail_is_told_by_the_backlog_and_the_doctor(stage: Stage) -> None:
+async def test_backlog_and_doctor_report_a_task_whose_calls_fail(stage: Stage) -> None:
     app = shop()
     await stage.seed(app)
     program = program_of(app, stage.broker, stage.clock)
@@ -167,7 +167,7 @@ async def test_a_task_whose_calls_fail_is_told_by_the_backlog_and_the_doctor(sta
     "body",
     [b"?", b"[]", b'{"summaries": 1}', b'{"summaries": [{"task": 1}], "attempts": [{}, "x"]}'],
 )
-async def test_what_is_no_report_is_left_out(stage: Stage, body: bytes) -> None:
+async def test_other_messages_are_not_read_as_reports(stage: Stage, body: bytes) -> None:
     app = shop()
     await stage.seed(app)
     await stage.publish(Message(body), app.names.history, app.names.control)

@@ -91,7 +91,7 @@ async def test_a_message_runs_after_its_delay_or_at_its_moment_or_now_if_that_ha
 
 
 @pytest.mark.parametrize("fast", [timedelta(hours=1), timedelta(0), timedelta(hours=-1)])
-async def test_a_moment_is_that_of_the_processors_clock_and_a_delay_that_of_the_broker(
+async def test_the_processors_clock_times_moments_and_the_broker_times_delays(
     stage: Stage, fast: timedelta
 ) -> None:
     @stage.app.task(expires="1m")
@@ -126,7 +126,7 @@ async def test_a_moment_is_that_of_the_processors_clock_and_a_delay_that_of_the_
         (START - datetime(9999, 12, 31, 23, tzinfo=UTC), True),
     ],
 )
-async def test_a_message_of_somebody_else_expires_by_its_timestamp(
+async def test_a_foreign_message_expires_by_its_timestamp(
     stage: Stage, sent_ago: timedelta | None, runs: bool
 ) -> None:
     seen: list[bytes] = []
@@ -159,7 +159,7 @@ async def test_a_message_of_somebody_else_expires_by_its_timestamp(
     ],
     ids=["later", "at once", "reject", "stop", "given up", "cancel"],
 )
-async def test_a_task_ends_its_run_by_its_own_word(
+async def test_a_task_rejects_or_retries_its_own_run(
     stage: Stage,
     raised: BaseException,
     endings: list[Ending],
@@ -182,7 +182,7 @@ async def test_a_task_ends_its_run_by_its_own_word(
     assert await stage.waiting() == (1 if reason else 0)
 
 
-async def test_a_retry_can_wait_for_longer_than_the_timers_can(stage: Stage) -> None:
+async def test_a_retry_can_wait_longer_than_the_longest_timer(stage: Stage) -> None:
     @stage.app.task(retry=Retry(2))
     async def task(ctx: Context) -> None:
         if ctx.attempt == 1:
@@ -216,7 +216,7 @@ FOREIGN = Message(
 )
 
 
-async def test_everything_of_a_message_survives_its_retries(
+async def test_retries_keep_all_properties_of_a_message(
     stage: Stage, queue_type: QueueType
 ) -> None:
     app = new_app(queue_type)
@@ -245,7 +245,7 @@ async def test_everything_of_a_message_survives_its_retries(
 
 
 @pytest.mark.parametrize("message_id", ["m", None])  # somebody else need not give it one
-async def test_an_ordered_task_and_another_one_count_the_same_message_apart(
+async def test_two_tasks_count_the_deliveries_of_one_message_separately(
     stage: Stage,
     message_id: str | None,
 ) -> None:
@@ -302,7 +302,7 @@ LONG_ENOUGH = 1 + UNROUTED_CALL_FOR.total_seconds()
 
 
 @pytest.mark.parametrize(("delay", "after"), [(60, 60), (0, UNROUTED_CALL_FOR.total_seconds())])
-async def test_what_found_no_queue_waits_for_the_rest_of_its_delay(
+async def test_an_unroutable_call_waits_for_the_rest_of_its_delay(
     stage: Stage, delay: float, after: float
 ) -> None:
     @stage.app.task()
@@ -318,7 +318,7 @@ async def test_what_found_no_queue_waits_for_the_rest_of_its_delay(
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
-async def test_what_cannot_be_run_is_parked_with_the_reason(stage: Stage, bad: Any) -> None:
+async def test_an_unrunnable_message_is_parked_with_the_reason(stage: Stage, bad: Any) -> None:
     ran: list[tuple[str, Any]] = []
     tasks_of(stage.app, "orders", ran)
     await stage.seed()
@@ -340,7 +340,7 @@ async def test_what_cannot_be_run_is_parked_with_the_reason(stage: Stage, bad: A
     assert await stage.waiting() + len(ran) == 1
 
 
-async def test_what_is_only_strange_is_run(stage: Stage) -> None:
+async def test_an_unusual_but_valid_message_runs(stage: Stage) -> None:
     ran: list[tuple[str, Any]] = []
     tasks_of(stage.app, "orders", ran)
     await stage.seed()
@@ -388,7 +388,7 @@ async def test_a_message_that_is_too_old_is_parked_or_dropped_and_counted(
         assert len(of(RunStarted, stage.events)) == 3
 
 
-async def test_a_retry_that_comes_too_late_is_parked_with_the_attempts_that_were_made(
+async def test_an_expired_retry_is_parked_with_its_attempts(
     stage: Stage,
 ) -> None:
     @stage.app.task(expires="30s", retry=Retry(5, delays=["20s"], jitter=0))
@@ -407,7 +407,7 @@ async def test_a_retry_that_comes_too_late_is_parked_with_the_attempts_that_were
 # One after the other
 
 
-async def test_what_an_ordered_task_tries_again_is_not_counted_as_given_back_by_stopping(
+async def test_an_ordered_retry_is_not_counted_as_a_requeue_by_shutdown(
     stage: Stage,
 ) -> None:
     @stage.app.task(ordered=True, retry=Retry(5, delays=["1s"], jitter=0))
@@ -427,7 +427,7 @@ async def test_what_an_ordered_task_tries_again_is_not_counted_as_given_back_by_
 
 
 @pytest.mark.parametrize(("of_task", "of_processor", "at_once"), [(3, 10, 3), (10, 4, 4)])
-async def test_no_more_runs_go_on_at_once_than_a_task_and_its_processor_allow(
+async def test_concurrent_runs_stay_within_the_limits_of_task_and_processor(
     stage: Stage, of_task: int, of_processor: int, at_once: int
 ) -> None:
     going: list[int] = []
@@ -463,7 +463,7 @@ async def killed(stage: Stage, queue: str, times: int) -> None:
             assert await doomed.get(queue)
 
 
-async def test_a_message_that_kills_its_processors_is_parked_and_not_run(stage: Stage) -> None:
+async def test_a_message_that_kills_processors_is_parked(stage: Stage) -> None:
     app = new_app()
 
     @app.task()
@@ -485,7 +485,7 @@ async def test_a_message_that_kills_its_processors_is_parked_and_not_run(stage: 
     assert [run.message_id for run in of(RunStarted, stage.events)] == [name]
 
 
-async def test_one_that_was_delivered_less_often_is_run_and_one_more_often_parked_by_the_broker(
+async def test_the_delivery_limit_separates_runs_from_parking_by_the_broker(
     stage: Stage,
 ) -> None:
     @stage.app.task()
@@ -507,7 +507,7 @@ async def test_one_that_was_delivered_less_often_is_run_and_one_more_often_parke
     )
 
 
-async def test_retries_of_an_ordered_task_are_no_deaths_of_its_processors(stage: Stage) -> None:
+async def test_ordered_retries_do_not_count_as_processor_deaths(stage: Stage) -> None:
     app = new_app(delivery_limit=1)
     attempts: list[int] = []
 
@@ -524,7 +524,7 @@ async def test_retries_of_an_ordered_task_are_no_deaths_of_its_processors(stage:
     assert (parked.reason, attempts) == ("exhausted", [1, 2, 3, 4, 5])
 
 
-async def test_escalation_hooks_are_told_and_what_they_raise_does_no_harm(
+async def test_escalation_hooks_are_called_and_their_errors_do_no_harm(
     stage: Stage,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -563,7 +563,7 @@ async def test_escalation_hooks_are_told_and_what_they_raise_does_no_harm(
     assert {record.levelno for record in failed} == {logging.ERROR}
 
 
-async def test_hooks_are_told_of_all_that_is_parked_with_the_reason(stage: Stage) -> None:
+async def test_hooks_get_every_parked_message_with_the_reason(stage: Stage) -> None:
     told: list[Any] = []
 
     @stage.app.task(retry=ONCE, expires="1m")
@@ -592,7 +592,7 @@ async def test_hooks_are_told_of_all_that_is_parked_with_the_reason(stage: Stage
     assert len(of(Escalated, stage.events)) == 1
 
 
-async def test_what_a_hook_logs_names_the_run_that_it_is_about(stage: Stage) -> None:
+async def test_log_lines_of_a_hook_name_its_run(stage: Stage) -> None:
     named: list[Any] = []
 
     @stage.app.task(retry=ONCE)

@@ -80,7 +80,7 @@ def endings(stage: Stage) -> list[Ending]:
 # Loops
 
 
-async def test_a_cancelled_run_is_not_tried_again_and_its_loop_goes_on(
+async def test_a_cancelled_run_is_not_retried_and_its_loop_continues(
     stage: Stage, doer: Doer
 ) -> None:
     app = app_of(doer)
@@ -102,7 +102,7 @@ async def test_a_cancelled_run_is_not_tried_again_and_its_loop_goes_on(
 @pytest.mark.parametrize(
     ("after_failure", "where"), [("continue", Where.WAITING), ("pause", Where.PAUSED)]
 )
-async def test_a_run_that_is_escalated_is_parked_and_told(
+async def test_an_escalated_run_is_parked_and_reported(
     stage: Stage, doer: Doer, after_failure: Any, where: Where
 ) -> None:
     app = app_of(doer, after_failure=after_failure)
@@ -123,7 +123,7 @@ async def test_a_run_that_is_escalated_is_parked_and_told(
 
 
 @pytest.mark.parametrize("escalate", [False, True])
-async def test_a_cancelled_call_is_done_with_or_parked(
+async def test_a_cancelled_call_is_acked_or_parked(
     stage: Stage, doer: Doer, escalate: bool
 ) -> None:
     app = app_of(doer)
@@ -166,7 +166,7 @@ def raising(error: Exception) -> Callable[[Context], Any]:
         (raising(RetryLater("1m")), "retried"),
     ],
 )
-async def test_what_a_run_chooses_itself_when_it_is_cancelled_holds(
+async def test_a_cancelled_run_may_choose_its_own_outcome(
     stage: Stage, function: Any, ending: str
 ) -> None:
     stage.app.periodic(every="1h", name="report")(function)
@@ -178,7 +178,7 @@ async def test_what_a_run_chooses_itself_when_it_is_cancelled_holds(
     assert (report.ending, report.as_asked) == (ending, ending == "cancelled")
 
 
-async def test_one_that_does_not_end_is_waited_for_some_seconds(stage: Stage) -> None:
+async def test_cancelling_waits_some_seconds_for_a_run_to_end(stage: Stage) -> None:
     app, free = new_app(), asyncio.Event()
 
     @app.periodic(every="1h")
@@ -199,7 +199,7 @@ async def test_one_that_does_not_end_is_waited_for_some_seconds(stage: Stage) ->
         free.set()
 
 
-async def test_the_time_of_a_run_that_is_cancelled_may_be_over_meanwhile(stage: Stage) -> None:
+async def test_a_run_may_time_out_while_it_is_cancelled(stage: Stage) -> None:
     """It is cancelled then, not timed out: it is not tried again."""
 
     @stage.app.periodic(every="1h", timeout="10s")
@@ -238,7 +238,7 @@ async def test_a_run_is_named_by_id_or_loop_and_a_call_by_how_its_id_begins(
         assert [run.id for run in (await app.running()).runs] == ["aaaa-2"]
 
 
-async def test_where_nobody_runs_it_and_one_has_not_answered_that_is_told(
+async def test_cancelling_reports_silent_processors_if_no_other_has_the_run(
     stage: Stage, doer: Doer
 ) -> None:
     app = app_of(doer)

@@ -118,7 +118,7 @@ async def test_a_call_that_claims_to_be_a_token_pauses_nothing(stage: Stage) -> 
         await goes_on(stage)
 
 
-async def test_a_token_of_one_loop_does_not_come_by_the_key_of_another(stage: Stage) -> None:
+async def test_a_token_under_the_key_of_another_loop_is_parked(stage: Stage) -> None:
     await stage.seed(beating())
     async with stage.processor():
         await stage.publish(await forged(stage), f"{KEY}.other")
@@ -129,7 +129,7 @@ async def test_a_token_of_one_loop_does_not_come_by_the_key_of_another(stage: St
         await goes_on(stage)
 
 
-async def test_a_token_does_not_come_to_another_task(stage: Stage) -> None:
+async def test_a_token_in_the_queue_of_another_task_is_parked(stage: Stage) -> None:
     await stage.seed(beating())
     names = stage.app.names
     astray = Binding(names.processor, names.processor_queue("work"), KEY)
@@ -142,7 +142,7 @@ async def test_a_token_does_not_come_to_another_task(stage: Stage) -> None:
         await goes_on(stage)
 
 
-async def test_a_token_of_an_epoch_to_come_does_not_make_true_ones_void(stage: Stage) -> None:
+async def test_a_token_of_a_future_epoch_does_not_void_valid_ones(stage: Stage) -> None:
     await stage.seed(beating())
     async with stage.processor():
         epoch = milliseconds_since_epoch(stage.clock.now() + timedelta(hours=1))
@@ -156,7 +156,7 @@ async def test_a_token_of_an_epoch_to_come_does_not_make_true_ones_void(stage: S
 @pytest.mark.parametrize(
     ("exchange", "key"), [("calls", "retry.paid"), ("later", "task.paid"), ("orders", "retry.paid")]
 )
-async def test_nobody_else_tells_what_only_processors_know(
+async def test_foreign_headers_cannot_claim_facts_of_processors(
     stage: Stage, exchange: str, key: str
 ) -> None:
     await stage.seed(beating())
@@ -184,9 +184,7 @@ async def test_nobody_else_tells_what_only_processors_know(
         ("later", f"{NO_WAIT.key}.{KEY}"),
     ],
 )
-async def test_where_senders_write_to_nothing_leads_to_a_loop(
-    stage: Stage, exchange: str, key: str
-) -> None:
+async def test_exchanges_of_senders_lead_to_no_loop(stage: Stage, exchange: str, key: str) -> None:
     await stage.seed(beating())
     message = await forged(stage)
     with pytest.raises(Unroutable):
@@ -213,7 +211,7 @@ async def test_calls_that_come_due_while_their_queue_is_deleted_run_once_it_is_b
     assert await stage.parked() == []
 
 
-async def test_what_waits_for_a_task_that_is_gone_by_then_is_parked(stage: Stage) -> None:
+async def test_calls_that_outlive_their_task_are_parked(stage: Stage) -> None:
     await stage.seed(beating())
     await stage.app.senders["work"].send_later("1s", 1)
     await stage.broker.delete(stage.app.names.processor_queue("work"))

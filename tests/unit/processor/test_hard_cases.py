@@ -103,7 +103,9 @@ def app_that_raises(place: str, error: type[BaseException]) -> Scheduler:
     "place",
     ["task", "middleware", "listener", "hook", "coroutine hook", "hook that cancels itself"],
 )
-def test_whatever_user_code_raises_its_loop_goes_on(place: str, error: type[BaseException]) -> None:
+def test_a_loop_continues_after_any_exception_of_user_code(
+    place: str, error: type[BaseException]
+) -> None:
     app = app_that_raises(place, error)
     events = simulate(app, "45s")
     seqs = [event.seq for event in events if isinstance(event, RunStarted)]
@@ -111,7 +113,7 @@ def test_whatever_user_code_raises_its_loop_goes_on(place: str, error: type[Base
 
 
 @pytest.mark.parametrize("added", [{"x": object()}, {5: "x"}, {"x": None}, {"x": "\udcff"}])
-def test_whatever_a_listener_adds_to_a_trace_its_run_is_settled(app: Scheduler, added: Any) -> None:
+def test_a_run_is_settled_despite_any_trace_of_a_listener(app: Scheduler, added: Any) -> None:
     app.periodic(every="10s")(sleep)
 
     @app.listen
@@ -124,7 +126,7 @@ def test_whatever_a_listener_adds_to_a_trace_its_run_is_settled(app: Scheduler, 
 
 
 @pytest.mark.parametrize("error", RAISED)
-def test_whatever_reading_an_argument_raises_its_message_is_parked(
+def test_a_message_is_parked_if_reading_its_arguments_raises(
     error: type[BaseException],
 ) -> None:
     app, read = new_app(), list[int]()
@@ -144,7 +146,7 @@ def test_whatever_reading_an_argument_raises_its_message_is_parked(
 
 @pytest.mark.parametrize("error", [each for each in RAISED if each is not GeneratorExit])
 @pytest.mark.parametrize("while_it", ["opens", "closes"])
-def test_whatever_a_lifespan_raises_is_told_as_its_error(
+def test_any_exception_of_a_lifespan_becomes_a_lifespan_error(
     caplog: pytest.LogCaptureFixture, while_it: str, error: type[BaseException]
 ) -> None:
     @asynccontextmanager
@@ -167,7 +169,7 @@ def test_whatever_a_lifespan_raises_is_told_as_its_error(
 async def sleep() -> None: ...
 
 
-async def test_a_task_that_swallows_its_cancellation_does_not_hold_up_the_shutdown(
+async def test_a_task_that_swallows_its_cancellation_does_not_block_shutdown(
     stage: Stage,
 ) -> None:
     @stage.app.periodic(every="1s")

@@ -69,7 +69,7 @@ async def case(clock: LoopClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         yield case
 
 
-async def test_the_broker_is_asked_now_and_then_and_never_by_a_probe(case: Case) -> None:
+async def test_probes_read_a_periodic_check_of_the_broker(case: Case) -> None:
     for _ in range(1000):
         case.health.why_not_ready()
     assert case.broker.asked == QUEUES
@@ -77,7 +77,7 @@ async def test_the_broker_is_asked_now_and_then_and_never_by_a_probe(case: Case)
     assert len(case.broker.asked) == 13 * len(QUEUES)
 
 
-async def test_asking_that_takes_long_is_done_less_often(case: Case) -> None:
+async def test_slow_checks_run_less_often(case: Case) -> None:
     case.broker.answers.clear()
     await asyncio.sleep(6)  # it is asking
     case.broker.answers.set()
@@ -88,7 +88,7 @@ async def test_asking_that_takes_long_is_done_less_often(case: Case) -> None:
     assert len(case.broker.asked) > asked + 1
 
 
-async def test_a_processor_that_has_lost_its_connection_lives_and_is_not_ready(case: Case) -> None:
+async def test_a_disconnected_processor_is_alive_and_not_ready(case: Case) -> None:
     case.broker.connected = False
     await asyncio.sleep(600)
     assert case.health.why_not_live() == []
@@ -101,9 +101,7 @@ async def test_a_processor_that_has_lost_its_connection_lives_and_is_not_ready(c
 
 
 @pytest.mark.parametrize("gone", [True, False])
-async def test_a_consumer_that_the_broker_does_not_know_is_told_soon(
-    case: Case, gone: bool
-) -> None:
+async def test_a_consumer_unknown_to_the_broker_is_reported_soon(case: Case, gone: bool) -> None:
     case.broker.consumers = {QUEUES[0]: 1} if gone else {QUEUES[0]: 1, QUEUES[1]: 0}
     await asyncio.sleep(5)
     assert case.health.why_not_ready() == [f"no deliveries from {QUEUES[1]}"]
@@ -112,7 +110,7 @@ async def test_a_consumer_that_the_broker_does_not_know_is_told_soon(
     assert case.health.why_not_ready() == []
 
 
-async def test_a_broker_that_does_not_answer_is_told(case: Case) -> None:
+async def test_an_unresponsive_broker_is_reported(case: Case) -> None:
     case.broker.answers.clear()
     await asyncio.sleep(5 + NO_ANSWER_S - 1)
     assert case.health.why_not_ready() == []
@@ -125,13 +123,13 @@ async def test_a_broker_that_does_not_answer_is_told(case: Case) -> None:
     assert case.health.why_not_ready() == []
 
 
-async def test_a_processor_that_drains_lives_and_is_not_ready(case: Case) -> None:
+async def test_a_draining_processor_is_alive_and_not_ready(case: Case) -> None:
     case.worker.stopping = True
     assert case.health.why_not_live() == []
     assert "draining" in case.health.why_not_ready()[0]
 
 
-async def test_a_processor_whose_event_loop_is_blocked_is_neither(case: Case) -> None:
+async def test_a_processor_with_a_blocked_event_loop_is_neither_alive_nor_ready(case: Case) -> None:
     case.watchdog.block = Block("run report #7", "jobs.py:12 (report)", 0)
     await asyncio.sleep(BLOCKED_AFTER_S - 1)
     assert case.health.why_not_live() == []
@@ -159,7 +157,7 @@ async def test_a_page_is_json_with_the_reason() -> None:
     assert ready.json == {"ready": False, "why": [f"no deliveries from {QUEUES[0]}"]}
 
 
-def test_what_is_not_there_says_what_is() -> None:
+def test_an_unknown_path_lists_the_known_ones() -> None:
     (port,) = free_ports(1)
     with serving(port, {"/livez": lambda: Response(b"")}):
         answer = ask(port, "/health")
@@ -167,7 +165,7 @@ def test_what_is_not_there_says_what_is() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_it_answers_at_addresses_of_both_kinds(host: str) -> None:
+def test_the_server_listens_on_ipv4_and_ipv6(host: str) -> None:
     (port,) = free_ports(1)
     try:
         socket.create_server((host, 0), family=family_of(host)).close()
@@ -193,12 +191,12 @@ def test_a_port_is_free_again_afterwards() -> None:
 # Asking one's own processor
 
 
-def test_whoever_asks_a_port_where_nobody_answers_is_told() -> None:
+def test_a_probe_of_a_closed_port_explains_the_failure() -> None:
     (port,) = free_ports(1)
     assert health.ask(port) == (False, f"no response at port {port}: Connection refused")
 
 
-def test_whoever_asks_somebody_else_is_told() -> None:
+def test_a_probe_of_another_server_explains_the_failure() -> None:
     (port,) = free_ports(1)
     with serving(port, {"/metrics": lambda: Response(b"")}):
         lives, why = health.ask(port)
@@ -206,7 +204,7 @@ def test_whoever_asks_somebody_else_is_told() -> None:
 
 
 @pytest.mark.parametrize("why", [[], ["it is blocked"]])
-def test_the_answer_is_what_is_wrong(why: list[str]) -> None:
+def test_a_probe_prints_the_reasons_of_a_failure(why: list[str]) -> None:
     (port,) = free_ports(1)
 
     body = json.dumps({"live": not why, "why": why}).encode()
@@ -214,14 +212,14 @@ def test_the_answer_is_what_is_wrong(why: list[str]) -> None:
         assert health.ask(port) == (not why, "".join(why))
 
 
-async def test_a_queue_that_nothing_shall_come_from_now_needs_no_consumer(case: Case) -> None:
+async def test_a_paused_queue_needs_no_consumer(case: Case) -> None:
     case.worker.listening = QUEUES[:1]
     case.broker.consumers[QUEUES[1]] = 0
     await asyncio.sleep(60)
     assert case.health.why_not_ready() == []
 
 
-async def test_who_goes_to_rest_while_the_broker_is_asked_is_not_missed(case: Case) -> None:
+async def test_a_consumer_that_pauses_during_a_check_is_not_missed(case: Case) -> None:
     case.broker.answers.clear()
     await asyncio.sleep(8)
     case.worker.listening = []

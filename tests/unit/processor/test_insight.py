@@ -29,7 +29,7 @@ from tests.unit.tasks.test_context import context
 SHORT = timedelta(seconds=0.3)
 
 
-async def test_supervision_is_neither_told_of_nor_cancelled(stage: Stage) -> None:
+async def test_supervision_is_neither_listed_nor_cancelled(stage: Stage) -> None:
     app, asked = new_app(), list[Any]()
 
     def ask(event: Event) -> None:
@@ -46,7 +46,7 @@ async def test_supervision_is_neither_told_of_nor_cancelled(stage: Stage) -> Non
     assert refused in asked
 
 
-async def test_of_a_run_is_told_what_it_is_and_how_far(stage: Stage) -> None:
+async def test_a_run_is_described_with_its_progress(stage: Stage) -> None:
     @stage.app.periodic(every="1h", timeout="1m")
     async def report(ctx: Context) -> None:
         ctx.progress(0.4, "page 4\nof 10")
@@ -120,7 +120,7 @@ class Endless:
         return self.free
 
 
-async def test_whatever_a_run_tells_it_can_be_asked_for(stage: Stage) -> None:
+async def test_any_progress_of_a_run_can_be_reported(stage: Stage) -> None:
     app, over = new_app(), asyncio.get_running_loop().create_future()
 
     @app.task
@@ -141,7 +141,7 @@ async def test_whatever_a_run_tells_it_can_be_asked_for(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError, ValueError, SystemExit])
-def test_a_stack_can_be_told_whatever_its_modules_are_loaded_by(error: Any) -> None:
+def test_a_stack_is_shown_with_any_module_loader(error: Any) -> None:
     class Loader:
         def get_source(self, _: str) -> str:
             raise error
@@ -155,7 +155,7 @@ def ask_for_own_stack() -> str:
     return of_thread(threading.get_ident(), {__file__})
 
 
-async def test_a_stack_that_is_deep_is_cut_from_outside(stage: Stage) -> None:
+async def test_a_deep_stack_loses_its_outermost_calls(stage: Stage) -> None:
     app, free = new_app(), asyncio.Event()
 
     async def down(depth: int) -> None:
@@ -181,7 +181,7 @@ async def test_a_stack_that_is_deep_is_cut_from_outside(stage: Stage) -> None:
     assert len(run.stack) < 17_000
 
 
-def test_a_stack_that_is_long_keeps_its_innermost_calls() -> None:
+def test_a_long_stack_keeps_its_innermost_calls() -> None:
     name = "x" * 500
     code = "".join(
         f"def {name}{n}(ask):\n    return {f'{name}{n - 1}(ask)' if n else 'ask()'}\n"
@@ -195,7 +195,7 @@ def test_a_stack_that_is_long_keeps_its_innermost_calls() -> None:
 
 
 @pytest.mark.parametrize("fraction", [40, -0.1, float("nan"), "0.4", None])
-def test_a_progress_that_is_no_fraction_is_refused(fraction: Any) -> None:
+def test_progress_must_be_a_fraction(fraction: Any) -> None:
     run, _ = context()
     with pytest.raises(UsageError, match="a fraction from 0 to 1, such as 0.4, got"):
         run.progress(fraction)
@@ -290,7 +290,7 @@ def write_and_stop(path: str) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-async def test_a_process_tells_how_far_it_is_and_where_and_is_killed(app: Scheduler) -> None:
+async def test_a_process_reports_progress_and_stack_and_can_be_killed(app: Scheduler) -> None:
     app.task(executor="process", retry=Retry(3))(work_alone)
     async with at_show(app) as show:
         run = await show.until(lambda run: "time.sleep(100)" in (run.stack or ""))
@@ -304,7 +304,7 @@ async def test_a_process_tells_how_far_it_is_and_where_and_is_killed(app: Schedu
         assert await show.ending() is Ending.CANCELLED
 
 
-async def test_a_process_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path) -> None:
+async def test_an_unresponsive_process_delays_no_answer(tmp_path: Path) -> None:
     app, path = new_app(), tmp_path / "pid"
     app.task(executor="process")(write_and_stop)
     async with at_show(app, path=str(path)) as show:

@@ -34,7 +34,7 @@ async def in_hand(stage: Stage, task: str, sent: int) -> int:
     return sent - depth.ready
 
 
-async def test_calls_that_wait_for_their_turn_wait_in_the_broker(stage: Stage) -> None:
+async def test_calls_beyond_the_rate_wait_in_the_broker(stage: Stage) -> None:
     send_sms = await paced(stage, "1/m", concurrency=5)
     for n in range(5):
         await send_sms.send(n)
@@ -58,7 +58,7 @@ async def test_after_a_quiet_time_the_rate_is_kept(stage: Stage) -> None:
     assert stage.starts() == [is_about(3600), is_about(3610), is_about(3620)]
 
 
-async def test_of_a_paced_task_no_more_run_at_once_than_it_allows(stage: Stage) -> None:
+async def test_a_task_with_a_rate_keeps_its_concurrency(stage: Stage) -> None:
     @stage.app.task(rate="60/m", concurrency=2)
     async def send_sms(n: int) -> None:
         await asyncio.sleep(10)
@@ -90,7 +90,7 @@ async def test_an_ordered_task_with_a_rate_keeps_both(stage: Stage) -> None:
     assert stage.starts() == [is_about(seconds) for seconds in (0, 10, 20, 30)]
 
 
-async def test_an_ordered_retry_waits_in_the_broker_with_all_behind_it(
+async def test_an_ordered_retry_waits_in_the_broker_with_all_later_messages(
     stage: Stage, queue_type: QueueType
 ) -> None:
     app = new_app(queue_type)
@@ -112,7 +112,7 @@ async def test_an_ordered_retry_waits_in_the_broker_with_all_behind_it(
 
 
 @pytest.mark.parametrize("kill", [False, True])
-async def test_the_next_processor_goes_on_where_an_ordered_retry_was(
+async def test_the_next_processor_continues_an_ordered_retry(
     stage: Stage, queue_type: QueueType, kill: bool
 ) -> None:
     app = new_app(queue_type)
@@ -164,7 +164,7 @@ async def test_an_ordered_message_that_kills_its_processors_is_parked(
     assert parked.reason == "delivery-limit"
 
 
-async def test_what_is_lost_as_soon_as_it_came_is_taken_again(stage: Stage) -> None:
+async def test_a_delivery_lost_on_arrival_is_taken_again(stage: Stage) -> None:
     send_sms = await paced(stage, "60/m")
     async with stage.processor():
         await asyncio.sleep(10)
@@ -174,7 +174,7 @@ async def test_what_is_lost_as_soon_as_it_came_is_taken_again(stage: Stage) -> N
     assert len(of(RunSettled, stage.events)) == 1
 
 
-async def test_who_rests_is_known_to_be_there_though_no_consumer_is(stage: Stage) -> None:
+async def test_a_resting_processor_counts_as_present(stage: Stage) -> None:
     @stage.app.task(ordered=True, retry=Retry(3, delays=["1h"], jitter=0))
     async def book() -> None:
         raise ValueError("boom")

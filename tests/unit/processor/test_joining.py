@@ -70,23 +70,21 @@ def made_by(verb: Verb, **fields: Any) -> Token:
     return replace(FIRST, act=Act(verb, START + MINUTE), **fields)
 
 
-def test_it_goes_on_from_the_last_token_in_its_own_epoch_with_its_own_arguments() -> None:
+def test_a_first_token_continues_the_last_token_with_its_own_epoch_and_arguments() -> None:
     expected = replace(LAST, epoch=9, args={"city": "Rome"})
     assert joined_to(replace(LAST, attempt=0), LAST, replace(LAST, epoch=8, seq=2)) == expected
 
 
-def test_without_a_history_it_goes_on_from_itself_and_may_run() -> None:
+def test_a_first_token_without_history_may_run() -> None:
     assert joined_to() == replace(FIRST, first=False, act=None)
 
 
-def test_what_was_before_its_life_is_of_no_account() -> None:
+def test_a_first_token_ignores_progress_of_an_earlier_life() -> None:
     assert joined_to(replace(LAST, epoch=2)).seq == 0
 
 
 @pytest.mark.parametrize(("due_after", "kept"), [(timedelta(0), True), (5 * MINUTE, False)])
-def test_a_tick_that_was_due_before_its_loop_was_rescheduled_is_not_left_out(
-    due_after: timedelta, kept: bool
-) -> None:
+def test_a_tick_due_before_a_reschedule_still_runs(due_after: timedelta, kept: bool) -> None:
     first = made_by(Verb.RESCHEDULE, schedule=DAILY, due_at=START + 24 * HOUR)
     token = joined_to(replace(LAST, due_at=START + due_after), first=first)
     assert (token.schedule, token.seq) == (DAILY, 12)
@@ -97,7 +95,7 @@ def test_a_tick_that_was_due_before_its_loop_was_rescheduled_is_not_left_out(
 @pytest.mark.parametrize(
     ("verb", "tick"), [(Verb.TRIGGER, LAST.scheduled_at), (Verb.RESUME, FIRST.scheduled_at)]
 )
-def test_who_says_when_it_runs_is_obeyed(verb: Verb, tick: datetime) -> None:
+def test_an_explicit_next_run_is_kept(verb: Verb, tick: datetime) -> None:
     token = joined_to(LAST, first=made_by(verb))
     assert (token.seq, token.scheduled_at, token.due_at) == (12, tick, FIRST.due_at)
 
@@ -105,16 +103,14 @@ def test_who_says_when_it_runs_is_obeyed(verb: Verb, tick: datetime) -> None:
 @pytest.mark.parametrize(
     ("verb", "state"), [(Verb.REPAIR, State.PAUSED), (Verb.RESUME, State.ARMED)]
 )
-def test_a_loop_that_its_own_run_has_paused_stays_so_until_it_is_resumed(
-    verb: Verb, state: State
-) -> None:
+def test_a_loop_paused_by_its_run_stays_paused_until_resumed(verb: Verb, state: State) -> None:
     stopped = replace(LAST, state=State.PAUSED, reason="sold out")
     token = joined_to(stopped, first=made_by(verb))
     reason = "sold out" if state is State.PAUSED else None
     assert (token.state, token.reason) == (state, reason)
 
 
-def test_a_first_token_that_does_not_say_who_made_it_goes_on_as_it_says():
+def test_a_first_token_without_a_creator_is_taken_as_it_is():
     nobodys = replace(FIRST, act=None)
     assert joined_to(LAST, first=nobodys) == joined_to(LAST, first=made_by(Verb.RESUME))
 
@@ -125,7 +121,7 @@ ON_DEMAND = [Verb.REPAIR, Verb.RESCHEDULE, Verb.RESUME, Verb.TRIGGER]
 
 @pytest.mark.parametrize("verb", ON_DEMAND)
 @pytest.mark.parametrize("moved", [False, True])
-def test_what_is_done_stays_so_whatever_was_asked_of_it(verb: Verb, moved: bool) -> None:
+def test_a_finished_one_off_stays_finished_after_any_verb(verb: Verb, moved: bool) -> None:
     first = made_by(verb, schedule=DONE.schedule, args=DONE.args)
     # It was given another time in the meantime, and its own again.
     others = [replace(DONE, epoch=8, schedule=HOURLY, state=State.ARMED)] if moved else []
@@ -138,7 +134,7 @@ def test_what_is_done_stays_so_whatever_was_asked_of_it(verb: Verb, moved: bool)
     ("schedule", "args"),
     [(Once(START + HOUR), DONE.args), (DONE.schedule, {"city": "Rome"}), (DAILY, DONE.args)],
 )
-def test_what_is_done_does_not_end_what_is_another_thing_to_do(
+def test_a_finished_one_off_does_not_end_a_different_request(
     verb: Verb, schedule: Once | Every, args: dict[str, Any]
 ) -> None:
     at = START + HOUR
@@ -148,13 +144,13 @@ def test_what_is_done_does_not_end_what_is_another_thing_to_do(
     assert (token.args, token.scheduled_at, token.due_at) == (args, at, at)
 
 
-def test_what_was_done_in_an_earlier_life_is_to_be_done_again() -> None:
+def test_a_one_off_finished_in_an_earlier_life_runs_again() -> None:
     first = made_by(Verb.REPAIR, schedule=DONE.schedule, args=DONE.args)
     assert joined_to(replace(DONE, epoch=2), first=first).state is State.ARMED
 
 
 @pytest.mark.parametrize("before", [HOURLY, Once(START)])
-def test_one_run_that_is_given_another_moment_is_not_early_though_it_was_due(
+def test_a_moved_one_off_does_not_run_at_its_old_time(
     before: Every | Once,
 ) -> None:
     later = Once(START + HOUR)

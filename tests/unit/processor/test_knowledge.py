@@ -82,7 +82,7 @@ async def knowing(stage: Stage) -> AsyncGenerator[Knowing]:
             yield Knowing(knowledge, roster.listing, broker, events)
 
 
-async def test_a_broker_that_confirms_no_end_does_not_keep_a_processor(
+async def test_a_processor_stops_without_confirmation_of_its_end(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await due_at_ten(stage)
@@ -109,7 +109,7 @@ async def due_at_ten(stage: Stage) -> None:
     await stage.seed()
 
 
-async def test_a_processor_tells_how_far_it_is_behind_the_roster(stage: Stage) -> None:
+async def test_a_processor_reports_its_lag_behind_the_roster(stage: Stage) -> None:
     await due_at_ten(stage)
     slow_clock = LoopClock(START - timedelta(seconds=3))
     async with knowing(stage) as its:
@@ -196,7 +196,7 @@ async def test_after_a_cut_a_call_waits_a_while_for_the_roster_which_may_pause_i
 @pytest.mark.parametrize(
     "queue", [NAMES.roster, NAMES.roll_call, NAMES.presence, NAMES.processor_queue("task")]
 )
-async def test_who_does_not_hear_what_epochs_begin_is_not_current(stage: Stage, queue: str) -> None:
+async def test_a_processor_without_the_roster_is_not_current(stage: Stage, queue: str) -> None:
     await due_at_ten(stage)
     matters = queue != NAMES.processor_queue("task")
     lost, back = interrupted(queue)
@@ -208,7 +208,7 @@ async def test_who_does_not_hear_what_epochs_begin_is_not_current(stage: Stage, 
         assert await known.is_current()
 
 
-async def test_it_does_not_read_before_it_hears_roll_calls_and_roster_again(stage: Stage) -> None:
+async def test_reading_starts_after_roll_calls_and_roster_are_followed(stage: Stage) -> None:
     await due_at_ten(stage)
     async with knowing(stage) as known:
         (connection,) = [each for each in stage.server.connections if each.subscriptions]
@@ -223,7 +223,7 @@ async def test_it_does_not_read_before_it_hears_roll_calls_and_roster_again(stag
         assert await known.is_current()
 
 
-async def test_a_roster_that_cannot_be_read_is_read_again_until_it_can(stage: Stage) -> None:
+async def test_an_unreadable_roster_is_read_again_until_it_works(stage: Stage) -> None:
     await due_at_ten(stage)
     async with knowing(stage) as known:
         failing = known.broker.on("read", ".roster").fails(BrokerUnavailable("not yet"))
@@ -237,7 +237,7 @@ async def test_a_roster_that_cannot_be_read_is_read_again_until_it_can(stage: St
         assert await known.is_current()
 
 
-async def test_a_cut_during_the_reading_has_it_begin_anew(stage: Stage) -> None:
+async def test_a_cut_during_the_reading_restarts_it(stage: Stage) -> None:
     await due_at_ten(stage)
     lost, back = LOST
     async with knowing(stage) as known:
@@ -270,7 +270,7 @@ def first_of(epoch: int) -> Token:
     return Token(LOOP, Every("1h"), START, START, epoch=epoch, life=1, first=True)
 
 
-async def test_what_was_noted_is_known_though_its_entry_comes_after_its_token(
+async def test_a_noted_epoch_is_known_before_its_entry_arrives(
     stage: Stage,
 ) -> None:
     await stage.seed()
@@ -290,7 +290,7 @@ async def test_what_was_noted_is_known_though_its_entry_comes_after_its_token(
     [noted_in(6), noted_in(8), replace(noted_in(7), checkpoint=Checkpoint({}, "garbage", START))],
     ids=["an earlier epoch", "a later one", "what cannot be read"],
 )
-async def test_of_another_epoch_and_what_cannot_be_read_nothing_was_noted(
+async def test_notes_of_other_epochs_and_unreadable_ones_are_ignored(
     stage: Stage, entered: RosterEntry
 ) -> None:
     await stage.seed()

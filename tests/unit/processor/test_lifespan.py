@@ -62,7 +62,7 @@ async def raise_refused() -> None:
     raise ConnectionRefusedError("no database")
 
 
-async def test_it_is_opened_before_the_first_run_and_closed_after_the_last_is_settled(
+async def test_a_lifespan_opens_before_the_first_run_and_closes_after_the_last(
     stage: Stage,
 ) -> None:
     pool = Pool()
@@ -76,7 +76,7 @@ async def test_it_is_opened_before_the_first_run_and_closed_after_the_last_is_se
     assert pool.said == ["opening", ("open", 1), *run, *run, ("closed", 1)]
 
 
-async def test_nothing_is_consumed_until_it_is_open(stage: Stage) -> None:
+async def test_consuming_starts_after_the_lifespan_opened(stage: Stage) -> None:
     pool = Pool(opening=lambda: asyncio.sleep(60))
     await stage.seed(pool.app())
     await send(stage)
@@ -92,7 +92,7 @@ async def test_nothing_is_consumed_until_it_is_open(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "error", [ConnectionRefusedError("no database"), TimeoutError("no answer")]
 )
-async def test_where_it_cannot_be_opened_nothing_is_consumed(
+async def test_nothing_is_consumed_if_the_lifespan_cannot_open(
     stage: Stage, error: Exception
 ) -> None:
     async def refuse() -> None:
@@ -110,7 +110,7 @@ async def test_where_it_cannot_be_opened_nothing_is_consumed(
     assert await stage.waiting() == 1
 
 
-async def test_who_is_told_to_stop_meanwhile_does_not_wait_for_it(stage: Stage) -> None:
+async def test_stopping_does_not_wait_for_a_lifespan_that_opens(stage: Stage) -> None:
     pool = Pool(opening=lambda: asyncio.sleep(3600))
     await stage.seed(pool.app())
     await send(stage)
@@ -124,7 +124,7 @@ async def test_who_is_told_to_stop_meanwhile_does_not_wait_for_it(stage: Stage) 
     await left.requeue()
 
 
-async def test_who_was_told_to_stop_before_opens_nothing(stage: Stage) -> None:
+async def test_a_stopped_processor_opens_no_lifespan(stage: Stage) -> None:
     pool = Pool()
     await stage.seed(pool.app())
     async with stage.processor() as worker:
@@ -148,7 +148,7 @@ async def test_an_error_while_it_closes_is_logged_and_hides_no_other(
     assert isinstance(record.exc_info[1], ConnectionRefusedError)
 
 
-async def test_a_task_of_its_own_that_fails_ends_the_processor_after_the_run_in_hand(
+async def test_a_failing_task_of_a_lifespan_ends_the_processor_after_its_run(
     stage: Stage,
 ) -> None:
     async def fail() -> None:
@@ -175,9 +175,7 @@ async def test_a_task_of_its_own_that_fails_ends_the_processor_after_the_run_in_
     assert len(of(RunSettled, stage.events)) == 1
 
 
-async def test_closing_that_does_not_end_is_given_up(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_closing_a_lifespan_times_out(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     pool = Pool(closing=lambda: asyncio.sleep(3600))
     await stage.seed(pool.app())
     async with stage.processor():
@@ -186,7 +184,7 @@ async def test_closing_that_does_not_end_is_given_up(
     assert "The lifespan Pool.open could not be closed" in caplog.text
 
 
-async def test_it_may_send_while_it_opens_and_closes(stage: Stage) -> None:
+async def test_a_lifespan_may_send_while_it_opens_and_closes(stage: Stage) -> None:
     @asynccontextmanager
     async def greeting(app: Scheduler) -> AsyncGenerator[None]:
         await hear.send("opening")

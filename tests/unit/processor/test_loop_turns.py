@@ -32,7 +32,7 @@ async def taken(turns: LoopTurns, token: Token) -> AsyncGenerator[None]:
         end()
 
 
-async def test_a_token_in_hand_is_told_from_when_it_came_until_it_is_settled() -> None:
+async def test_a_token_is_held_from_delivery_to_settlement() -> None:
     turns = LoopTurns(Listing())
     assert turns.in_hand(LOOP) == []
     async with taken(turns, TOKEN):
@@ -42,7 +42,7 @@ async def test_a_token_in_hand_is_told_from_when_it_came_until_it_is_settled() -
     assert turns.in_hand(LOOP) == []
 
 
-async def test_of_several_tokens_of_a_loop_one_has_its_turn_and_all_are_told() -> None:
+async def test_one_token_of_a_loop_runs_at_a_time_and_all_are_reported() -> None:
     turns, first, had_it = LoopTurns(Listing()), replace(TOKEN, epoch=5, first=True), list[int]()
 
     async def take(token: Token) -> None:
@@ -60,14 +60,14 @@ async def test_of_several_tokens_of_a_loop_one_has_its_turn_and_all_are_told() -
     assert had_it == [5]
 
 
-async def test_a_replay_runs_beside_its_loop_and_is_not_told() -> None:
+async def test_a_replay_runs_next_to_its_loop_and_is_not_reported() -> None:
     turns = LoopTurns(Listing())
     async with taken(turns, REPLAY):
         turns.begin(REPLAY)
         assert turns.in_hand(LOOP) == []
 
 
-def test_a_token_is_void_once_a_later_epoch_is_known_of_whoever_told_it() -> None:
+def test_a_token_is_void_once_a_later_epoch_is_known() -> None:
     by_roster, by_roll_call = Listing(), LoopTurns(Listing())
     by_roster.enter(RosterEntry(LOOP, Every("1h"), {}, Entry(5, LoopState.ACTIVE, 1)))
     by_roll_call.learn(LOOP, 5)
@@ -79,7 +79,7 @@ def test_a_token_is_void_once_a_later_epoch_is_known_of_whoever_told_it() -> Non
         assert not turns.is_void(REPLAY)
 
 
-def test_a_token_is_behind_where_it_or_one_ahead_of_it_was_settled_in_its_epoch() -> None:
+def test_a_token_is_behind_if_it_or_a_later_one_was_settled_in_its_epoch() -> None:
     turns = LoopTurns(Listing())
     assert not turns.is_behind(TOKEN)
     turns.settle(TOKEN)
@@ -96,7 +96,7 @@ def test_a_token_is_behind_where_it_or_one_ahead_of_it_was_settled_in_its_epoch(
     assert turns.is_behind(later)
 
 
-def test_the_loops_that_were_settled_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loops_settled_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, others = LoopTurns(Listing()), [replace(TOKEN, loop=LoopId("task", k)) for k in "ab"]
     monkeypatch.setattr(recognition, "MOST_REMEMBERED", 2)
     for token in TOKEN, others[0], TOKEN, others[1]:

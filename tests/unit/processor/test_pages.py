@@ -39,7 +39,7 @@ def is_sent_away(visitor: socket.socket) -> bool:
         return True
 
 
-def test_hundreds_who_ask_slowly_hold_up_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hundreds_of_slow_clients_delay_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "LONGEST_VISIT_S", 10 * PATIENCE)  # not for that they are sent away
     (port,) = free_ports(1)
     threads = threading.active_count()
@@ -51,7 +51,7 @@ def test_hundreds_who_ask_slowly_hold_up_no_probe(monkeypatch: pytest.MonkeyPatc
         assert slow[-1].recv(100).startswith(b"HTTP/1.0 200 OK")
 
 
-def test_who_sends_a_byte_now_and_then_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_slowly_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "LONGEST_VISIT_S", 0.2)
     (port,) = free_ports(1)
     with serving(port, LIVEZ), visitors(port) as (slow,):
@@ -64,7 +64,7 @@ def test_who_sends_a_byte_now_and_then_is_sent_away(monkeypatch: pytest.MonkeyPa
     pytest.fail("it was never sent away")
 
 
-def test_who_does_not_read_the_answer_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "LONGEST_VISIT_S", 1)
     (port,) = free_ports(1)
     large = Response(bytes(50_000_000))
@@ -78,7 +78,7 @@ def test_who_does_not_read_the_answer_is_sent_away(monkeypatch: pytest.MonkeyPat
     assert 0 < read < 50_000_000
 
 
-def test_a_page_that_takes_long_holds_up_no_other() -> None:
+def test_a_slow_page_delays_no_other() -> None:
     (port,) = free_ports(1)
     asked, enough = threading.Event(), threading.Event()
 
@@ -95,7 +95,7 @@ def test_a_page_that_takes_long_holds_up_no_other() -> None:
         assert long.result() == Answer(200, "all")
 
 
-def test_nobody_waits_for_those_who_are_there_at_the_end() -> None:
+def test_closing_does_not_wait_for_clients() -> None:
     (port,) = free_ports(1)
     with ExitStack() as stack:
         with serving(port, LIVEZ):

@@ -181,7 +181,7 @@ async def run(stage: Stage, app: Scheduler, task: str, seconds: float = 1, **arg
         await asyncio.sleep(seconds)
 
 
-async def test_it_runs_in_another_process(stage: Stage, tmp_path: Path) -> None:
+async def test_a_run_has_its_own_process(stage: Stage, tmp_path: Path) -> None:
     app, path = new_app(), tmp_path / "pid"
     app.task(executor="process")(write_pid)
     await run(stage, app, "write_pid", path=str(path), order={"number": 5})
@@ -190,7 +190,7 @@ async def test_it_runs_in_another_process(stage: Stage, tmp_path: Path) -> None:
     assert [each.ending for each in of(RunFinished, stage.events)] == [Ending.SUCCEEDED]
 
 
-async def test_its_context_is_of_use(stage: Stage) -> None:
+async def test_a_context_works_in_a_process(stage: Stage) -> None:
     stage.app.periodic(every="1s", executor="process")(count)
     await stage.seed()
     async with stage.processor():
@@ -209,7 +209,9 @@ async def test_its_context_is_of_use(stage: Stage) -> None:
         ("system exit", "the task raised SystemExit: 4"),
     ],
 )
-async def test_how_it_ends_is_its_outcome(stage: Stage, way: str, words: str) -> None:
+async def test_the_outcome_of_a_process_is_that_of_its_run(
+    stage: Stage, way: str, words: str
+) -> None:
     app = new_app()
     app.task(executor="process", retry=ONCE)(fail)
     await run(stage, app, "fail", way=way)
@@ -241,7 +243,7 @@ NO_NEXT = "A one-off run has no next run to carry to: only loops carry."
         ("thread", "progress", NO_NEXT),
     ],
 )
-async def test_what_it_hands_over_does_no_harm(
+async def test_results_of_a_process_do_no_harm(
     stage: Stage, executor: Any, way: str, words: str | None
 ) -> None:
     app = new_app()
@@ -252,7 +254,9 @@ async def test_what_it_hands_over_does_no_harm(
     assert told == words
 
 
-async def test_it_logs_here(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_process_logs_through_the_processor(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     app = new_app()
     app.task(executor="process")(log)
     caplog.set_level(logging.INFO)
@@ -261,13 +265,13 @@ async def test_it_logs_here(stage: Stage, caplog: pytest.LogCaptureFixture) -> N
     assert told == [("shop", "7 sold")]
 
 
-def test_named_outcomes_travel() -> None:
+def test_outcomes_travel_between_processes() -> None:
     for outcome in Reject("bad"), Reject(), StopLoop("over"), RetryLater("10s", "later"):
         same = pickle.loads(pickle.dumps(outcome))
         assert (type(same), vars(same), str(same)) == (type(outcome), vars(outcome), str(outcome))
 
 
-def test_the_executor_is_one_that_there_is(app: Scheduler) -> None:
+def test_an_unknown_executor_is_refused(app: Scheduler) -> None:
     def local() -> None: ...
 
     async def coroutine() -> None: ...
@@ -329,7 +333,7 @@ def is_there(pid: int) -> bool:
         return False
 
 
-async def test_all_who_ask_a_process_at_once_get_one_answer(app: Scheduler) -> None:
+async def test_concurrent_questions_to_a_process_share_an_answer(app: Scheduler) -> None:
     app.task(executor="process")(sleep)
     child = child_of(app, "sleep", seconds=100)
     assert child.ask().result() == (None, "")
@@ -346,7 +350,7 @@ async def test_all_who_ask_a_process_at_once_get_one_answer(app: Scheduler) -> N
 
 
 @pytest.mark.parametrize("moment", ["before", "started", "begun"])
-async def test_it_can_be_killed_at_any_time(app: Scheduler, moment: str) -> None:
+async def test_a_process_can_be_killed_at_any_time(app: Scheduler, moment: str) -> None:
     app.task(executor="process")(sleep)
     child = child_of(app, "sleep", seconds=100)
     if moment == "before":
@@ -364,7 +368,7 @@ async def test_it_can_be_killed_at_any_time(app: Scheduler, moment: str) -> None
         run.result()
 
 
-async def test_what_it_forks_ends_with_it_and_does_not_keep_it_alive(tmp_path: Path) -> None:
+async def test_child_processes_end_with_their_run(tmp_path: Path) -> None:
     path = tmp_path / "pids"
     child = started(fork, path=str(path), seconds=100)
     async with running(child) as run:
@@ -386,7 +390,7 @@ async def test_what_it_forks_ends_with_it_and_does_not_keep_it_alive(tmp_path: P
     os.kill(escaped, signal.SIGKILL)
 
 
-async def test_what_has_finished_is_not_lost_when_it_is_killed(tmp_path: Path) -> None:
+async def test_a_finished_run_is_kept_if_its_process_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "over"
     child = started(linger, path=str(path))
     async with running(child) as run:
@@ -396,7 +400,7 @@ async def test_what_has_finished_is_not_lost_when_it_is_killed(tmp_path: Path) -
         assert await run == "done"
 
 
-async def test_what_it_breaks_off_in_the_middle_holds_up_nothing(tmp_path: Path) -> None:
+async def test_a_partial_message_of_a_killed_process_blocks_nothing(tmp_path: Path) -> None:
     path = tmp_path / "pid"
     child = started(break_off, path=str(path))
     async with running(child) as run:

@@ -81,7 +81,7 @@ async def hang() -> None:
     await asyncio.sleep(3600)
 
 
-async def test_it_is_tried_after_twice_as_long_each_time_until_it_is_confirmed(desk: Desk) -> None:
+async def test_publishing_is_retried_with_doubled_waits_until_confirmed(desk: Desk) -> None:
     async def fail_nine_times() -> None:
         if len(desk.tries) <= 9:
             await fail()
@@ -92,7 +92,7 @@ async def test_it_is_tried_after_twice_as_long_each_time_until_it_is_confirmed(d
     assert desk.tries == pytest.approx([sum(pauses[:number]) for number in range(10)], abs=1e-3)
 
 
-async def test_what_is_not_confirmed_is_not_sent_twice_but_told(desk: Desk) -> None:
+async def test_an_unconfirmed_publish_is_reported_and_not_repeated(desk: Desk) -> None:
     async def answer_late() -> None:
         await asyncio.sleep(2.5 * REPORT_AFTER.total_seconds())
 
@@ -104,7 +104,7 @@ async def test_what_is_not_confirmed_is_not_sent_twice_but_told(desk: Desk) -> N
 
 
 @pytest.mark.parametrize("publish", [fail, hang])
-async def test_it_is_given_up_when_the_delivery_is_lost(desk: Desk, publish: Publish) -> None:
+async def test_publishing_ends_with_the_delivery(desk: Desk, publish: Publish) -> None:
     insisting = asyncio.create_task(desk.insist(publish))
     await asyncio.sleep(0.06)
     desk.server.disconnect_all()
@@ -113,7 +113,7 @@ async def test_it_is_given_up_when_the_delivery_is_lost(desk: Desk, publish: Pub
     assert asyncio.get_running_loop().time() < 0.1
 
 
-async def test_of_a_delivery_that_went_with_the_connection_no_failure_is_told(desk: Desk) -> None:
+async def test_no_failure_is_reported_for_a_lost_delivery(desk: Desk) -> None:
     async def go() -> None:
         desk.server.disconnect_all()
         await asyncio.sleep(0)
@@ -125,7 +125,7 @@ async def test_of_a_delivery_that_went_with_the_connection_no_failure_is_told(de
 
 
 @pytest.mark.parametrize(("publish", "error"), [(fail, BrokerUnavailable), (hang, DeliveryLost)])
-async def test_it_is_given_up_when_runs_are_not_waited_for_any_more(
+async def test_publishing_ends_with_the_grace_of_a_shutdown(
     desk: Desk, publish: Publish, error: type[Exception]
 ) -> None:
     insisting = asyncio.create_task(desk.insist(publish))
@@ -139,7 +139,7 @@ async def test_it_is_given_up_when_runs_are_not_waited_for_any_more(
     assert asyncio.get_running_loop().time() <= 25
 
 
-async def test_of_what_is_confirmed_nothing_is_left_where_it_came_from(desk: Desk) -> None:
+async def test_a_confirmed_message_leaves_its_queue(desk: Desk) -> None:
     await desk.insist(confirm)
     gc.collect()
     kind = cast("type[object]", partial)  # exactly: Celery has proxies
@@ -147,7 +147,7 @@ async def test_of_what_is_confirmed_nothing_is_left_where_it_came_from(desk: Des
     assert expire not in left
 
 
-async def test_nothing_is_published_for_a_delivery_that_was_lost_meanwhile(desk: Desk) -> None:
+async def test_nothing_is_published_for_a_lost_delivery(desk: Desk) -> None:
     async def go_with_the_delivery() -> None:
         asyncio.get_running_loop().call_later(0.02, desk.lose)  # in the pause before the next try
         await fail()
@@ -158,7 +158,7 @@ async def test_nothing_is_published_for_a_delivery_that_was_lost_meanwhile(desk:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-async def test_what_the_broker_took_without_confirming_it_is_not_published_again(
+async def test_a_message_taken_without_confirmation_is_not_published_again(
     desk: Desk, taken: bool
 ) -> None:
     asked = list[int]()

@@ -31,7 +31,7 @@ def looping(every: str = "1m") -> Scheduler:
     return app
 
 
-async def test_what_waits_in_hand_is_given_back_by_who_stops(stage: Stage) -> None:
+async def test_a_stopping_processor_requeues_held_tokens(stage: Stage) -> None:
     await stage.seed(looping())
     async with stage.processor():
         await asyncio.sleep(IN_HAND)
@@ -43,7 +43,7 @@ async def test_what_waits_in_hand_is_given_back_by_who_stops(stage: Stage) -> No
     assert stage.starts() == [pytest.approx(60, abs=0.2)]
 
 
-async def test_an_epoch_that_begins_while_it_waits_in_hand_makes_it_void(stage: Stage) -> None:
+async def test_a_new_epoch_voids_a_held_token(stage: Stage) -> None:
     await stage.seed(looping())
     async with stage.processor():
         await asyncio.sleep(IN_HAND)
@@ -53,7 +53,7 @@ async def test_an_epoch_that_begins_while_it_waits_in_hand_makes_it_void(stage: 
     assert [void.reason for void in of(TokenSuperseded, stage.events)] == [VOID]
 
 
-async def test_by_a_clock_that_is_behind_it_waits_for_its_time_and_not_in_hand(
+async def test_a_token_far_too_early_returns_to_the_timers(
     stage: Stage,
 ) -> None:
     await stage.seed(app := looping())
@@ -66,7 +66,7 @@ async def test_by_a_clock_that_is_behind_it_waits_for_its_time_and_not_in_hand(
     assert run.started_at == START + timedelta(seconds=60)
 
 
-async def test_a_lead_of_none_has_it_leave_when_its_timers_end(stage: Stage) -> None:
+async def test_without_a_lead_tokens_leave_their_timers_when_due(stage: Stage) -> None:
     app = new_app(longest_lead=timedelta(0))
 
     @app.periodic(every="1200ms", mode="fixed_rate")
@@ -80,7 +80,7 @@ async def test_a_lead_of_none_has_it_leave_when_its_timers_end(stage: Stage) -> 
     assert {run.late for run in runs} == {timedelta(0)}
 
 
-async def test_runs_start_on_the_dot_and_how_early_they_leave_is_learned(stage: Stage) -> None:
+async def test_runs_start_on_time_and_the_lead_is_learned(stage: Stage) -> None:
     await stage.seed(looping(every="1270ms"))
     async with stage.processor():
         await asyncio.sleep(200)
@@ -93,9 +93,7 @@ async def test_runs_start_on_the_dot_and_how_early_they_leave_is_learned(stage: 
 
 
 @pytest.mark.parametrize("came_by", ["rerouted", "processor"])
-async def test_a_token_that_comes_too_early_waits_on_until_it_is_due(
-    stage: Stage, came_by: str
-) -> None:
+async def test_a_token_that_arrives_early_waits_until_due(stage: Stage, came_by: str) -> None:
     await stage.seed(app := looping(every="1h"))
     (loop,) = [each for each in app.loops if each.task == "task"]
     token = await stage.token(loop)
@@ -111,7 +109,7 @@ async def test_a_token_that_comes_too_early_waits_on_until_it_is_due(
 
 
 @pytest.mark.parametrize("came_after", [timedelta(seconds=30), timedelta(seconds=599)])
-async def test_a_call_that_comes_too_early_waits_on_until_it_is_due(
+async def test_a_call_that_arrives_early_waits_until_due(
     stage: Stage, came_after: timedelta
 ) -> None:
     @stage.app.task()
@@ -137,7 +135,7 @@ async def test_a_call_that_comes_too_early_waits_on_until_it_is_due(
     assert early == [("early", "")] * (came_after < timedelta(seconds=598))
 
 
-async def test_what_leaves_its_timers_at_once_goes_round_once_a_second(stage: Stage) -> None:
+async def test_tokens_that_expire_at_once_circulate_once_a_second(stage: Stage) -> None:
     """As with a policy of message-ttl or max-length for all queues."""
     await stage.seed(app := looping(every="1m"))
     names = [app.names.timer(timer) for timer in timers()]

@@ -120,7 +120,7 @@ def is_answer(call: Call) -> bool:
 # R1: void
 
 
-async def test_a_token_that_is_void_when_it_comes_waits_for_no_room(stage: Stage) -> None:
+async def test_a_void_token_waits_for_no_free_slot(stage: Stage) -> None:
     app = app_with()
 
     @app.periodic(every="5s")
@@ -138,7 +138,7 @@ async def test_a_token_that_is_void_when_it_comes_waits_for_no_room(stage: Stage
         assert superseded(stage) == ["void"]
 
 
-async def test_a_token_tells_of_its_epoch_where_nobody_else_does(stage: Stage) -> None:
+async def test_a_token_announces_an_unknown_epoch(stage: Stage) -> None:
     await stage.seed(app_with(takes=5))
     await asyncio.sleep(11)
     taken = await taken_from_queue(stage)
@@ -153,7 +153,7 @@ async def test_a_token_tells_of_its_epoch_where_nobody_else_does(stage: Stage) -
     assert superseded(stage) == ["void"]
 
 
-async def test_a_token_that_becomes_void_while_it_waits_for_its_turn_is_not_run(
+async def test_a_token_voided_while_it_waits_does_not_run(
     stage: Stage,
 ) -> None:
     app = app_with()
@@ -171,7 +171,7 @@ async def test_a_token_that_becomes_void_while_it_waits_for_its_turn_is_not_run(
     assert runs(stage) == []
 
 
-async def test_what_a_void_run_puts_only_the_journal_hears(stage: Stage) -> None:
+async def test_the_successor_of_a_void_run_goes_to_the_journal_only(stage: Stage) -> None:
     await stage.seed(app_with(takes=5))
     broker = FaultyBroker(stage.server)
     async with stage.processor(over=broker):
@@ -191,7 +191,7 @@ async def test_what_a_void_run_puts_only_the_journal_hears(stage: Stage) -> None
 # R3: redelivered
 
 
-async def test_a_token_whose_successor_waits_is_not_run_again(stage: Stage) -> None:
+async def test_a_token_with_a_waiting_successor_does_not_run_again(stage: Stage) -> None:
     await stage.seed(app_with())
     token = await as_sent(stage)
     async with stage.processor():
@@ -218,7 +218,7 @@ async def fit_no_more(number: int) -> None: ...
     ("function", "ran", "reason", "seq"),
     [(stop, 1, "sold out", 1), (fit_no_more, 0, "number: Field required", 0)],
 )
-async def test_a_pause_that_its_processor_did_not_live_to_enter_is_entered_by_the_next_one(
+async def test_a_pause_missed_by_a_killed_processor_is_entered_by_the_next(
     stage: Stage, function: Any, ran: int, reason: str, seq: int
 ) -> None:
     old, new = new_app(), new_app()
@@ -255,7 +255,7 @@ async def test_a_pause_that_its_processor_did_not_live_to_enter_is_entered_by_th
     assert await stage.all_tokens() == [await stage.token(SUPERVISION)]
 
 
-async def test_a_redelivered_token_is_run_though_an_earlier_attempt_was_settled(
+async def test_a_redelivered_token_runs_after_an_earlier_attempt_was_settled(
     stage: Stage,
 ) -> None:
     @stage.app.periodic(every="10s", retry=Retry(1, delays=["1s"], jitter=0))
@@ -275,7 +275,7 @@ async def test_a_redelivered_token_is_run_though_an_earlier_attempt_was_settled(
     assert superseded(stage) == []
 
 
-async def test_of_a_token_and_its_successor_that_come_back_together_the_successor_runs(
+async def test_only_the_successor_runs_if_both_are_redelivered(
     stage: Stage,
 ) -> None:
     await stage.seed(app_with(takes=20))
@@ -293,7 +293,7 @@ async def test_of_a_token_and_its_successor_that_come_back_together_the_successo
     assert superseded(stage) == ["settled"]
 
 
-async def test_what_was_settled_in_another_life_is_not_settled_in_this_one(stage: Stage) -> None:
+async def test_settlements_of_another_life_do_not_count(stage: Stage) -> None:
     @stage.app.task()
     async def task() -> None:
         await asyncio.sleep(5)
@@ -312,7 +312,7 @@ async def test_what_was_settled_in_another_life_is_not_settled_in_this_one(stage
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("is_taken", [True, False])
-async def test_what_is_put_without_a_confirmation_is_put_again_unless_the_broker_has_it(
+async def test_an_unconfirmed_put_is_repeated_unless_the_broker_has_it(
     stage: Stage, is_taken: bool, is_first: bool
 ) -> None:
     await stage.seed(app_with(takes=5))
@@ -347,9 +347,7 @@ async def test_a_redelivered_token_waits_for_the_journal_to_be_read_to_its_end(
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_a_token_that_came_back_waits_for_a_run_of_which_it_was_not_told(
-    stage: Stage, lost: bool
-) -> None:
+async def test_a_redelivered_token_waits_for_an_unreported_run(stage: Stage, lost: bool) -> None:
     await stage.seed(app_with(takes=20))
     async with stage.supervised() as first:
         await asyncio.sleep(5)
@@ -368,7 +366,7 @@ async def test_a_token_that_came_back_waits_for_a_run_of_which_it_was_not_told(
 
 
 @pytest.mark.parametrize("is_first", [False, True], ids=["the same", "the first of an epoch"])
-async def test_an_older_run_is_waited_for_whatever_its_processor_does(
+async def test_a_token_waits_for_an_older_run_on_any_processor(
     stage: Stage, is_first: bool
 ) -> None:
     @stage.app.periodic(every="10s", timeout="12s", concurrency=1)
@@ -401,7 +399,7 @@ async def test_an_older_run_is_waited_for_whatever_its_processor_does(
 # R4: the first of an epoch
 
 
-async def test_a_first_token_waits_for_an_older_run_that_another_processor_is_in(
+async def test_a_first_token_waits_for_an_older_run_elsewhere(
     stage: Stage,
 ) -> None:
     await stage.seed(app_with(takes=20))
@@ -422,7 +420,7 @@ def ready(stage: Stage) -> int:
     return stage.server.queue(stage.app.names.processor_queue("task")).depth().ready
 
 
-async def test_a_run_that_began_before_a_wrong_repair_goes_on_and_is_not_doubled(
+async def test_a_run_begun_before_a_wrong_repair_continues_undoubled(
     stage: Stage,
 ) -> None:
     await stage.seed(app_with(takes=20))
@@ -434,7 +432,7 @@ async def test_a_run_that_began_before_a_wrong_repair_goes_on_and_is_not_doubled
     assert [run.seq for run in of(RunSettled, stage.events) if run.loop == TASK] == [0, 1]
 
 
-async def test_a_first_token_waits_for_a_processor_that_is_silent_and_tells_of_it(
+async def test_a_first_token_waits_for_a_silent_processor_and_reports_it(
     stage: Stage,
 ) -> None:
     await stage.seed(app_with())
@@ -467,7 +465,7 @@ async def test_a_first_token_is_void_if_a_processor_knows_of_a_later_epoch(stage
     stage.expects_none(TASK)  # that epoch's token was never put
 
 
-async def test_the_journal_is_read_no_further_back_than_to_where_a_loop_is_heard_of(
+async def test_the_journal_is_read_back_only_to_the_last_record_of_a_loop(
     stage: Stage,
 ) -> None:
     await stage.seed(app_with(takes=5))
@@ -484,7 +482,7 @@ async def test_the_journal_is_read_no_further_back_than_to_where_a_loop_is_heard
     assert read.count(0) == 1
 
 
-async def test_the_journal_is_not_read_for_a_loop_that_was_started_anew(stage: Stage) -> None:
+async def test_the_journal_is_not_read_for_a_restarted_loop(stage: Stage) -> None:
     @stage.app.task()
     async def task(ctx: Context) -> None:
         ctx.carry("of this life")
@@ -503,7 +501,7 @@ async def test_the_journal_is_not_read_for_a_loop_that_was_started_anew(stage: S
     assert not [call for call in broker.calls if call.target == stage.app.names.journal]
 
 
-async def test_a_first_token_that_comes_back_after_it_was_exchanged_is_acked(stage: Stage) -> None:
+async def test_a_redelivered_first_token_is_acked_after_its_exchange(stage: Stage) -> None:
     await stage.seed(app_with(takes=5))
     broker = FaultyBroker(stage.server)
     async with stage.processor(over=broker):
@@ -521,7 +519,7 @@ async def test_a_first_token_that_comes_back_after_it_was_exchanged_is_acked(sta
     assert [seq for _, seq in runs(stage)] == [0, 1]
 
 
-async def test_a_processor_that_stops_gives_a_first_token_back_that_still_waits(
+async def test_a_stopping_processor_requeues_a_waiting_first_token(
     stage: Stage,
 ) -> None:
     await stage.seed(app_with(takes=30))
@@ -540,7 +538,7 @@ async def test_a_processor_that_stops_gives_a_first_token_back_that_still_waits(
     assert runs(stage) == [(10.0, 0), (50.0, 1)]
 
 
-async def test_a_processor_that_stops_gives_back_what_waits_to_know_all_epochs(
+async def test_a_stopping_processor_requeues_tokens_that_wait_for_epochs(
     stage: Stage,
 ) -> None:
     await stage.seed(app_with())
@@ -555,7 +553,7 @@ async def test_a_processor_that_stops_gives_back_what_waits_to_know_all_epochs(
     assert runs(stage) == []
 
 
-async def test_a_journal_that_falls_silent_is_read_again_before_an_old_loop_goes_on(
+async def test_a_silent_journal_is_read_again_before_an_old_loop_continues(
     stage: Stage,
 ) -> None:
     await stage.seed(app_with())

@@ -140,7 +140,7 @@ def gone_on(ending: Ending, error: str | None = None, carry: str = "before") -> 
         (TOKEN, Broken.LEFT_BEHIND, NOTHING),
     ],
 )
-def test_a_token_of_a_loop_settles_so(token: Token, outcome: Outcome, expected: Settlement):
+def test_settlements_of_tokens(token: Token, outcome: Outcome, expected: Settlement):
     assert settled(outcome, token) == expected
 
 
@@ -171,7 +171,7 @@ def test_a_replay_has_no_successor(outcome: Outcome, expected: Settlement, after
     assert settled(outcome, REPLAY, policy) == expected
 
 
-def test_an_exhausted_loop_is_paused_where_that_is_wanted():
+def test_an_exhausted_loop_is_paused_if_its_task_says_so():
     policy = replace(POLICY, after_failure="pause")
     settlement = settled(Raised(FAILURE), LAST_ATTEMPT, policy)
     reason = "paused after a failure: ValueError: no"
@@ -181,7 +181,7 @@ def test_an_exhausted_loop_is_paused_where_that_is_wanted():
 
 
 @pytest.mark.parametrize("outcome", [Returned(None), Raised(FAILURE), Skipped("late")])
-def test_a_loop_is_not_paused_for_less_than_its_last_failure(outcome: Outcome):
+def test_only_the_last_failure_pauses_a_loop(outcome: Outcome):
     policy = replace(POLICY, after_failure="pause")
     assert put(settled(outcome, TOKEN, policy)).state is State.ARMED
 
@@ -206,13 +206,13 @@ def test_retries_stay_at_their_tick_until_one_succeeds():
     assert (token.seq, token.attempt, token.scheduled_at) == (8, 0, NINE + HOUR)
 
 
-def test_a_retry_stands_for_the_tick_that_was_run_and_not_for_the_one_it_was_made_for():
+def test_a_retry_belongs_to_the_tick_that_ran():
     token = put(settled(Raised(FAILURE), tick=NINE + HOUR, ended_at=NINE + HOUR + MINUTE))
     assert token.scheduled_at == NINE + HOUR
 
 
 @pytest.mark.parametrize("outcome", [Returned(None), Raised(REJECT), Skipped("late")])
-def test_what_a_pause_left_behind_is_gone_after_the_next_run(outcome: Outcome):
+def test_the_reason_of_a_pause_is_cleared_by_the_next_run(outcome: Outcome):
     resumed = replace(TOKEN, reason="paused by an operator")
     assert put(settled(outcome, resumed)).reason is None
 
@@ -316,7 +316,7 @@ def given_up(error: Exception, reason: Reason = Reason.EXHAUSTED) -> Settlement:
         (0, Broken.LEFT_BEHIND, NOTHING),
     ],
 )
-def test_a_call_settles_so(attempt: int, outcome: Outcome, expected: Settlement):
+def test_settlements_of_calls(attempt: int, outcome: Outcome, expected: Settlement):
     assert settle_call(attempt, outcome, POLICY, chance=lambda: CHANCE) == expected
 
 
@@ -332,7 +332,7 @@ ONE_OFF = replace(TOKEN, schedule=Once(NINE), seq=0)
     ],
 )
 @pytest.mark.parametrize("after_failure", ["continue", "pause"])
-def test_a_named_one_off_is_done_however_its_run_ended(
+def test_a_named_one_off_is_finished_after_any_outcome(
     outcome: Outcome,
     ending: Ending,
     parked: bool,
@@ -346,7 +346,7 @@ def test_a_named_one_off_is_done_however_its_run_ended(
     assert (settlement.park is not None, settlement.missed) == (parked, 0)
 
 
-def test_a_named_one_off_that_failed_is_tried_again() -> None:
+def test_a_failed_named_one_off_is_retried() -> None:
     settlement = settled(Raised(FAILURE), ONE_OFF)
     assert settlement.put is not None
     assert (settlement.put.state, settlement.put.seq) == (State.ARMED, 0)

@@ -30,7 +30,7 @@ async def ran(stage: Stage, app: Scheduler, seconds: float = 1) -> list[RunFinis
     return [each for each in of(RunFinished, stage.events) if each.loop.task in app.tasks]
 
 
-async def test_a_function_that_blocks_runs_in_a_thread(stage: Stage) -> None:
+async def test_a_blocking_function_runs_in_a_thread(stage: Stage) -> None:
     app, found = new_app(), list[Any]()
 
     @app.task
@@ -45,7 +45,7 @@ async def test_a_function_that_blocks_runs_in_a_thread(stage: Stage) -> None:
     assert thread is not threading.main_thread()
 
 
-async def test_its_traceback_begins_in_the_function(stage: Stage) -> None:
+async def test_a_traceback_begins_in_the_function(stage: Stage) -> None:
     app = new_app()
 
     @app.task
@@ -57,7 +57,7 @@ async def test_its_traceback_begins_in_the_function(stage: Stage) -> None:
     assert [frame.name for frame in traceback.extract_tb(failed.error.__traceback__)] == ["work"]
 
 
-async def test_a_function_that_returns_a_coroutine_has_failed(stage: Stage) -> None:
+async def test_a_function_that_returns_a_coroutine_fails(stage: Stage) -> None:
     app = new_app()
 
     async def coroutine() -> None: ...
@@ -70,7 +70,7 @@ async def test_a_function_that_returns_a_coroutine_has_failed(stage: Stage) -> N
     assert "write `async def`" in str(finished.error)
 
 
-async def test_it_may_send_and_extend(stage: Stage) -> None:
+async def test_a_thread_may_send_and_extend(stage: Stage) -> None:
     app, received = new_app(), list[int]()
 
     @app.task
@@ -89,7 +89,7 @@ async def test_it_may_send_and_extend(stage: Stage) -> None:
     assert received == [7], [repr(each.error) for each in of(RunFinished, stage.events)]
 
 
-async def test_there_are_no_more_at_once_than_threads(stage: Stage) -> None:
+async def test_concurrent_runs_are_limited_by_the_threads(stage: Stage) -> None:
     app, at_once, lock = new_app(threads=2), list[int](), threading.Lock()
     going, full = 0, threading.Barrier(2, timeout=20)
 
@@ -113,7 +113,7 @@ async def test_there_are_no_more_at_once_than_threads(stage: Stage) -> None:
     assert max(at_once) == 2
 
 
-async def test_who_waits_for_a_thread_keeps_no_others_waiting(stage: Stage) -> None:
+async def test_a_run_that_waits_for_a_thread_delays_no_other(stage: Stage) -> None:
     app, free = new_app(threads=1), threading.Event()
 
     @app.task
@@ -154,7 +154,7 @@ class Work:
         return self._result()
 
 
-async def test_who_is_cancelled_waits_for_the_thread(
+async def test_a_cancelled_run_waits_for_its_thread(
     threads: Threads, caplog: pytest.LogCaptureFixture
 ) -> None:
     work = Work()
@@ -171,7 +171,7 @@ async def test_who_is_cancelled_waits_for_the_thread(
     assert threads.going == 0
 
 
-async def test_what_a_thread_raises_too_late_is_told_to_nobody(threads: Threads) -> None:
+async def test_a_late_exception_of_a_thread_is_ignored(threads: Threads) -> None:
     def fail() -> None:
         raise ValueError("late")
 
@@ -187,7 +187,7 @@ async def test_what_a_thread_raises_too_late_is_told_to_nobody(threads: Threads)
     assert not getattr(thread, "_log_traceback")  # noqa: B009 - what asyncio complains by
 
 
-async def test_who_aborts_waits_for_no_thread() -> None:
+async def test_aborting_waits_for_no_thread() -> None:
     threads, work = Threads(1, shutdown := Shutdown()), Work()
     waiting = asyncio.ensure_future(threads.result_of(threads.begin(work)))
     await asyncio.to_thread(work.begun.wait)

@@ -54,7 +54,7 @@ async def block_until_told(ear: Ear, watched: Watchdog) -> None:
     assert watched.block is not None
 
 
-async def test_a_task_that_blocks_is_named_once_with_its_line_while_it_does(ear: Ear) -> None:
+async def test_a_blocking_task_is_reported_once_with_its_line(ear: Ear) -> None:
     told: asyncio.Queue[Event] = asyncio.Queue()
     with Watchdog(told.put_nowait, after=AT_ONCE) as watched:
         await asyncio.create_task(block_until_told(ear, watched), name="run report #7")
@@ -69,7 +69,7 @@ async def test_a_task_that_blocks_is_named_once_with_its_line_while_it_does(ear:
     assert ear.lines[0].startswith(f"the event loop is blocked by run report #7, at {place}")
 
 
-async def test_a_callback_that_blocks_is_told_as_one(ear: Ear) -> None:
+async def test_a_blocking_callback_is_reported(ear: Ear) -> None:
     told: asyncio.Queue[Event] = asyncio.Queue()
     with Watchdog(told.put_nowait, after=AT_ONCE):
         asyncio.get_running_loop().call_soon(ear.heard.wait, PATIENCE_S)
@@ -78,7 +78,9 @@ async def test_a_callback_that_blocks_is_told_as_one(ear: Ear) -> None:
     assert event.by == "a callback"
 
 
-async def test_a_loop_at_rest_is_left_alone(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_event_loop_is_not_reported(
+    ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where nobody blocks it, it was the machine that stood still: here, the answer is late."""
     loop, looked = asyncio.get_running_loop(), asyncio.Event()
     tell, look = loop.call_soon_threadsafe, Watchdog.look
@@ -101,7 +103,7 @@ async def test_a_loop_at_rest_is_left_alone(ear: Ear, monkeypatch: pytest.Monkey
     assert not ear.lines
 
 
-async def test_a_call_that_stops_all_threads_is_told_where_it_was(
+async def test_a_call_that_stops_all_threads_is_reported_with_its_line(
     ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a regular expression that goes astray: the watchdog stands still as well."""

@@ -29,7 +29,7 @@ from scheduler.testing import simulate
 from tests.stage import START, Stage, an_app, at_work, new_app, of, processor_of
 
 
-def test_a_run_that_takes_too_long_is_cancelled_and_counts_as_failed(app: Scheduler) -> None:
+def test_a_run_that_times_out_fails(app: Scheduler) -> None:
     cleaned_up: list[bool] = []
 
     @app.periodic(every="1m", timeout="5s", retry=Retry(0))
@@ -56,7 +56,7 @@ def test_a_run_that_takes_too_long_is_cancelled_and_counts_as_failed(app: Schedu
         (Every("10s"), [10], []),  # the next one is counted from the end of the late run
     ],
 )
-async def test_ticks_that_no_processor_was_there_for(
+async def test_ticks_missed_without_a_processor(
     stage: Stage, schedule: Every | Cron, ticks: list[int], skipped: list[tuple[str, int]]
 ) -> None:
     @stage.app.periodic(schedule=schedule)
@@ -73,7 +73,7 @@ async def test_ticks_that_no_processor_was_there_for(
     assert await stage.tokens() == 1
 
 
-def test_ticks_that_a_long_run_runs_over_are_skipped_and_told(app: Scheduler) -> None:
+def test_ticks_during_a_long_run_are_skipped_and_reported(app: Scheduler) -> None:
     @app.periodic(every="10s", mode="fixed_rate")
     async def long() -> None:
         await asyncio.sleep(25)
@@ -87,7 +87,7 @@ def test_ticks_that_a_long_run_runs_over_are_skipped_and_told(app: Scheduler) ->
 @pytest.mark.parametrize(
     ("body", "headers"), [(b"not json", {}), (b"\xff\xfe", {"scheduler-version": "1"})]
 )
-async def test_what_is_not_a_token_is_parked_with_the_reason(
+async def test_a_message_that_is_no_token_is_parked_with_the_reason(
     stage: Stage, body: bytes, headers: dict[str, Any]
 ) -> None:
     await stage.seed(app := an_app("test", ["task"]))
@@ -121,7 +121,7 @@ async def test_each_version_of_the_code_runs_a_loop_with_arguments_that_fit_it(
     assert await stage.parked() == []
 
 
-async def test_a_keyed_loop_whose_arguments_fit_no_more_is_parked_and_paused(stage: Stage) -> None:
+async def test_a_keyed_loop_with_outdated_arguments_is_parked_and_paused(stage: Stage) -> None:
     old, new = new_app(), new_app()
 
     @old.task(name="digest")
@@ -145,7 +145,7 @@ async def test_a_keyed_loop_whose_arguments_fit_no_more_is_parked_and_paused(sta
     assert "account" in (status.reason or "")
 
 
-async def test_a_replayed_tick_runs_once_more_beside_its_loop(stage: Stage) -> None:
+async def test_a_replayed_tick_runs_once_more_next_to_its_loop(stage: Stage) -> None:
     well = asyncio.Event()
 
     @stage.app.periodic(every="1h", retry=Retry(0))
@@ -183,7 +183,7 @@ async def test_a_stopping_processor_lets_its_runs_finish(stage: Stage) -> None:
     assert await stage.tokens() == 1
 
 
-async def test_after_its_grace_or_at_once_a_processor_gives_its_runs_back_uncounted(
+async def test_a_processor_requeues_its_runs_uncounted_after_its_grace(
     stage: Stage,
 ) -> None:
     @stage.app.periodic(every="10s")
@@ -206,7 +206,7 @@ async def test_after_its_grace_or_at_once_a_processor_gives_its_runs_back_uncoun
     assert await stage.tokens() == 1
 
 
-async def test_a_processor_tells_what_it_works_on_once_it_takes_messages(stage: Stage) -> None:
+async def test_a_processor_reports_its_tasks_once_it_consumes(stage: Stage) -> None:
     await stage.seed(an_app("test", ["task", "other"]))
     async with stage.supervised():
         queue = await stage.broker.depth(stage.app.names.processor_queue("task"))
@@ -240,7 +240,7 @@ async def two_slow_loops(stage: Stage) -> Scheduler:
     return stage.app
 
 
-async def test_a_processor_that_is_cancelled_stops_as_one_that_is_told_to(stage: Stage) -> None:
+async def test_a_cancelled_processor_shuts_down_in_order(stage: Stage) -> None:
     app = await two_slow_loops(stage)
     async with MemoryBroker(stage.server) as broker:
         process = processor_of(app, broker, stage.clock, concurrency=1, grace=60, supervises=False)
@@ -263,7 +263,7 @@ def slowly(end: Callable[[MemoryConsumer], Awaitable[None]]) -> Any:
     return end_slowly
 
 
-async def test_what_a_stopping_processor_gives_back_does_not_come_to_it_again(
+async def test_a_stopping_processor_does_not_get_its_requeued_messages(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryConsumer, "cancel", slowly(MemoryConsumer.cancel))
@@ -279,7 +279,7 @@ async def test_what_a_stopping_processor_gives_back_does_not_come_to_it_again(
     assert [event.returned for event in of(ProcessorStopped, stage.events)] == [1]
 
 
-async def test_a_processor_has_stopped_when_it_has_left_its_ordered_tasks(
+async def test_a_stopped_processor_has_left_its_ordered_tasks(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryConsumer, "leave", slowly(MemoryConsumer.leave))
@@ -296,7 +296,7 @@ async def test_a_processor_has_stopped_when_it_has_left_its_ordered_tasks(
         assert queue.consumers == 0
 
 
-async def test_a_queue_that_is_gone_is_silent(stage: Stage) -> None:
+async def test_a_deleted_queue_raises_no_error(stage: Stage) -> None:
     @stage.app.task()
     async def work() -> None: ...
 
@@ -308,7 +308,7 @@ async def test_a_queue_that_is_gone_is_silent(stage: Stage) -> None:
         assert worker.silent == worker.queues
 
 
-async def test_what_waits_for_its_turn_when_its_connection_goes_is_not_run(stage: Stage) -> None:
+async def test_deliveries_lost_with_the_connection_do_not_run(stage: Stage) -> None:
     await two_slow_loops(stage)
     async with stage.processor(concurrency=1):
         await asyncio.sleep(15)

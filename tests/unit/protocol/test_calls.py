@@ -100,7 +100,7 @@ def test_a_call_comes_back_as_it_was_sent():
 
 
 @pytest.mark.parametrize("message", [CALL, FOREIGN], ids=["ours", "foreign"])
-def test_a_retried_message_is_as_it_was_but_for_the_headers_that_count(message: Message):
+def test_a_retried_message_changes_only_its_counting_headers(message: Message):
     failed_at = SENT + 5 * SECOND
     counting = {
         "scheduler-attempt": 1,
@@ -164,7 +164,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("headers", "told"), BROKEN)
-def test_headers_that_are_not_ours_are_named(headers: dict[str, Any], told: str):
+def test_invalid_headers_are_named(headers: dict[str, Any], told: str):
     with pytest.raises(Undecodable, match=told):
         read(call_with(CALL, **headers))
 
@@ -185,7 +185,7 @@ def test_headers_that_are_not_ours_are_named(headers: dict[str, Any], told: str)
     ],
     ids=range(6),
 )
-def test_a_body_that_is_not_ours_is_told(body: bytes, told: str):
+def test_a_foreign_body_is_refused(body: bytes, told: str):
     with pytest.raises(Undecodable, match=told) as caught:
         read(replace(CALL, body=body))
     assert len(str(caught.value)) < 1000

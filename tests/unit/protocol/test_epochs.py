@@ -90,7 +90,7 @@ def test_a_loop_may_be_started_paused(latest: Entry | None):
         *((GONE, verb) for verb in Verb if verb not in (Verb.SEED, Verb.REMOVE)),
     ],
 )
-def test_a_creator_that_has_nothing_to_do_begins_no_epoch(state: LoopState, verb: Verb):
+def test_a_creator_without_a_change_begins_no_epoch(state: LoopState, verb: Verb):
     assert begun(verb, entry(state)) is None
 
 
@@ -112,7 +112,7 @@ def test_a_loop_that_was_never_there_is_started():
         (5_000, 1_000, 5_001),  # the clock was set back
     ],
 )
-def test_epochs_are_numbered_by_the_time_but_always_onwards(
+def test_epochs_are_numbered_by_time_and_always_increase(
     latest: int | None, at_ms: int, epoch: int
 ):
     last = None if latest is None else entry(GONE, latest)
@@ -178,7 +178,7 @@ def test_a_token_was_settled_if_its_successor_was_put(
         (Answer(known=4, running=4), False, False),
     ],
 )
-def test_a_first_run_waits_for_who_does_not_know_and_for_older_runs(
+def test_a_first_run_waits_for_uninformed_processors_and_older_runs(
     answer: Answer | None, is_unaware: bool, is_awaited: bool
 ):
     answers = {"a": answer, "b": Answer(known=3)}
@@ -232,16 +232,14 @@ def test_a_loop_is_doubled_if_a_put_of_its_epoch_is_not_ahead(
         (Position(3, 5), Position(4, 6), False),
     ],
 )
-def test_a_token_is_behind_what_its_processor_has_settled_in_its_epoch(
+def test_a_token_is_behind_later_settlements_of_its_epoch(
     token: Position, settled: Position | None, behind: bool
 ):
     assert is_behind(token, settled) is behind
 
 
 @pytest.mark.parametrize(("end", "stays"), [(2, False), (3, True), (4, True)])
-def test_a_loop_that_its_run_ended_stays_so_unless_somebody_asked_for_more_since(
-    end: int, stays: bool
-):
+def test_a_loop_ended_by_its_run_stays_ended_unless_restarted(end: int, stays: bool):
     stop = {"was_only": False, "is_same": True}
     assert stays_ended(Position(end, 5), entry(ACTIVE), **stop) is stays
     assert not stays_ended(Position(end, 5), Entry(4, ACTIVE, 2), **stop)
@@ -251,7 +249,7 @@ def test_a_loop_that_its_run_ended_stays_so_unless_somebody_asked_for_more_since
 @pytest.mark.parametrize(
     ("end", "is_same", "holds"), [(1, True, False), (2, True, True), (4, False, False)]
 )
-def test_what_is_finished_stays_so_in_its_life_unless_it_is_another_thing_to_do(
+def test_a_finished_one_off_stays_finished_unless_the_request_differs(
     latest: Entry, end: int, is_same: bool, holds: bool
 ):
     only = {"was_only": True, "is_same": is_same}

@@ -60,12 +60,12 @@ def test_a_route_names_the_timer_for_each_exchange_on_the_way(delay: str, header
 @pytest.mark.parametrize(
     "delay", [-MICROSECOND, LONGEST + MICROSECOND, timedelta.max, timedelta.min]
 )
-def test_what_the_timers_cannot_hold_is_refused(delay: timedelta):
+def test_delays_beyond_the_timers_are_refused(delay: timedelta):
     with pytest.raises(UsageError, match=r"from 0 to 1343 days, got .*send it from a loop"):
         route(delay)
 
 
-def test_each_timer_has_a_name_and_a_wait_of_its_own():
+def test_each_timer_has_its_own_name_and_wait():
     names = [timer.name for timer in timers()]
     waits = [timer.wait for timer in timers()]
     assert len(names) == len(set(names)) == len(set(waits)) == 68
@@ -81,7 +81,7 @@ PERIODS = """
 
 
 @pytest.mark.parametrize("settling_and_lead_ms", [0, 20, 120, 150])
-def test_a_period_that_people_write_is_one_hop(settling_and_lead_ms: int):
+def test_a_round_period_is_one_hop(settling_and_lead_ms: int):
     shorter_by = settling_and_lead_ms * MILLISECOND
     for period in PERIODS.split():
         assert sum(map(bool, route(parse_duration(period) - shorter_by).digits)) == 1, period
@@ -98,7 +98,7 @@ def test_a_lead_may_be_as_long_as_the_longest_rest_and_the_longest_lead():
     assert milliseconds(longest + longest_lead) <= LONGEST_LEAD_MS
 
 
-def test_messages_of_one_delay_arrive_in_the_order_in_which_they_were_sent(queue_type: QueueType):
+def test_messages_of_one_delay_arrive_in_the_order_of_sending(queue_type: QueueType):
     delays = [timedelta(seconds=1) + n * MICROSECOND for n in range(1, 51)]
     arrived = hatched(delays, queue_type)
     assert [sent for sent, _ in arrived] == delays

@@ -38,7 +38,7 @@ SECOND = datetime(2026, 6, 1, 9, tzinfo=UTC)
         ("\u202e", "\\u202e"),
     ],
 )
-def test_what_a_terminal_would_obey_is_written_as_an_escape(text: str, shown: str):
+def test_control_characters_are_escaped(text: str, shown: str):
     assert printable(text) == shown
 
 
@@ -47,7 +47,7 @@ class Unspeakable(Exception):
         raise RuntimeError("no words")
 
 
-def test_an_exception_that_cannot_be_shown_has_a_summary_all_the_same():
+def test_an_exception_without_a_readable_text_has_a_summary():
     assert summary_of(Unspeakable()) == ("Unspeakable: (its message cannot be shown: RuntimeError)")
     summary = summary_of(ValueError("\udcff \x1b[31m"))
     assert summary.encode()
@@ -68,7 +68,7 @@ HEADERS: dict[str, Any] = {
 }
 
 
-def test_headers_of_brokers_are_not_the_senders():
+def test_headers_of_the_broker_are_removed():
     sent = ["scheduler-sent-at-ms", "scheduler-task", "traceparent", "tracestate", "colour"]
     assert own_headers(HEADERS) == {name: HEADERS[name] for name in sent}
     assert trace_of(HEADERS) == {"traceparent": "00-ab-cd-01"}
@@ -89,7 +89,7 @@ def death(**values: Any) -> dict[str, Any]:
         (None, None),
     ],
 )
-def test_the_last_wait_of_a_message_ended_when_its_broker_says(deaths: Any, moment: Any):
+def test_the_broker_dates_the_end_of_the_last_wait(deaths: Any, moment: Any):
     assert hatched_at(Message(headers={"x-death": deaths})) == moment
 
 
@@ -148,7 +148,7 @@ def test_a_body_that_was_parsed_is_a_text(body: bytes):
 
 
 @pytest.mark.parametrize("lead", [-1, LONGEST_LEAD_MS + 1, 20.0, "20", True, None])
-def test_a_lead_that_cannot_be_kept_is_no_lead_of_none(lead: object):
+def test_an_impossible_lead_is_not_zero(lead: object):
     for fits in (0, 20, LONGEST_LEAD_MS):
         assert lead_of({LEAD: fits}) == timedelta(milliseconds=fits)
     assert lead_of({}) == timedelta(0)

@@ -42,14 +42,14 @@ def changed(*policies: BrokerPolicy) -> set[str]:
         ({"max_length_bytes": 1, "message_ttl": 1}, {TIMER, PARKED}),  # not applied to streams
     ],
 )
-def test_a_policy_harms_where_it_changes_what_we_declared(
+def test_a_policy_is_harmful_if_it_changes_our_declarations(
     settings: dict[str, Any], is_changed: set[str]
 ) -> None:
     assert changed(blanket(**settings)) & LOOKED_AT == is_changed
     assert not changed(blanket("^other", **settings))
 
 
-def test_of_several_that_match_the_highest_priority_applies_and_operators_come_on_top() -> None:
+def test_the_highest_priority_applies_below_operator_policies() -> None:
     ttl, alternate = blanket(message_ttl=1), blanket(alternate_exchange="lost")
     for each in ttl, alternate:
         assert changed(each)
@@ -60,7 +60,7 @@ def test_of_several_that_match_the_highest_priority_applies_and_operators_come_o
     assert "change its pattern" in advice(harm, "shop", "/")
 
 
-def test_the_advice_is_the_shield_above_the_policy_that_harms() -> None:
+def test_the_advice_is_a_shielding_policy_above_the_harmful_one() -> None:
     (harm,) = harms(DECLARED, [BrokerPolicy("all", ".", {"expires": 1}, "queues", 5000)])
     assert harm.detail.startswith("changes shop.v1.")
     words = shlex.split(advice(harm, "shop", "my vhost"))
@@ -75,5 +75,5 @@ def test_the_advice_is_the_shield_above_the_policy_that_harms() -> None:
     assert words[-4:] == ["--apply-to", "all", "--priority", "5001"]
 
 
-def test_an_expression_that_only_perl_knows_is_taken_to_match() -> None:
+def test_an_unsupported_expression_counts_as_a_match() -> None:
     assert harms([Queue("q", {"x-queue-type": "quorum"})], [blanket("(?<a)", expires=1)])

@@ -29,7 +29,7 @@ def allowed(pattern: str, names: Sequence[str]) -> list[str]:
     return [name for name in names if re.search(pattern, name)]
 
 
-def test_who_seeds_needs_the_namespace_and_the_exchanges_of_others():
+def test_seeding_needs_rights_to_the_namespace_and_subscribed_exchanges():
     assert to_seed() == Rights(OURS, OURS, OURS)
     rights = to_seed(
         Subscription("bill", "orders", "order.paid"),
@@ -44,14 +44,14 @@ def test_who_seeds_needs_the_namespace_and_the_exchanges_of_others():
 @pytest.mark.parametrize(
     "name", ["a.b", "a+b", "(a)", "[a]", "{1}", "a|b", "^a", "$a", r"a\b", "é"]
 )
-def test_an_exchange_of_any_name_is_meant_literally(name: str):
+def test_names_of_exchanges_are_escaped_in_rights(name: str):
     read = to_seed(Subscription("bill", name, "#")).read
     assert allowed(read, [name, "shop.v1.x"]) == [name, "shop.v1.x"]
     assert allowed(read, ["axb", "ab", "a", "1", "", f"{name}.x", f"x.{name}"]) == []
 
 
 @pytest.mark.parametrize("kind", ["alternate-exchange", "x-dead-letter-exchange"])
-def test_what_a_declaration_names_is_written_to_and_what_is_declared_is_read(kind: str):
+def test_rights_cover_all_names_of_a_declaration(kind: str):
     arguments: dict[str, Any] = {kind: "theirs"}
     wanted = {
         "alternate-exchange": Topology(exchanges=(Exchange("ours", "topic", arguments),)),
@@ -72,7 +72,7 @@ def test_a_processor_declares_nothing_and_a_client_publishes_where_messages_ente
     assert set(allowed(client.write, objects)) == {NAMES.calls, NAMES.later}
 
 
-def test_one_namespace_is_not_another():
+def test_rights_to_a_namespace_end_at_its_name():
     neighbours = ["shop2.v1.x", "myshop.v1.x", "shopxv1.x", "shop.v2.x", "shop.v1x", "a.shop.v1.x"]
     rights = [
         to_seed(),

@@ -134,13 +134,13 @@ LAST = LastRun(Ending.SUCCEEDED, MONDAY, MONDAY, timedelta(0))
 @pytest.mark.parametrize(
     "member", ["key", "first", "reason", "previous_at_ms", "args", "carry", "act", "last"]
 )
-def test_a_member_that_may_be_missing_is_not_missed(member: str):
+def test_optional_members_may_be_missing(member: str):
     whole = replace(FIRST, reason="why", previous_at=MONDAY, last=LAST)
     missing: dict[str, Any] = {member: DELETED}
     assert decode(on_the_wire(whole, **missing), "shop").seq == whole.seq
 
 
-def test_headers_and_members_of_others_are_ignored():
+def test_foreign_headers_and_members_are_ignored():
     message = on_the_wire(FIRST, tracing="abc", act__mood="good")
     other = replace(message, headers={"x-death": [{"count": 1}], "scheduler-seq": 7})
     assert decode(other, "shop") == FIRST
@@ -193,14 +193,14 @@ def test_a_bad_member_is_named(member: str, value: Any):
         (b"{}", "version: Field required"),
     ],
 )
-def test_a_bad_body_is_refused_and_told(body: bytes, told: str):
+def test_a_bad_body_is_refused(body: bytes, told: str):
     broken = replace(on_the_wire(), body=body)
     with pytest.raises(Undecodable, match=told):
         decode(broken, "shop")
     assert claims_of(broken) == {}
 
 
-def test_what_is_no_token_of_this_namespace_is_refused():
+def test_a_message_that_is_no_token_of_this_namespace_is_refused():
     with pytest.raises(Undecodable, match="belongs to namespace 'shop', this is 'bank'"):
         decode(on_the_wire(), "bank")
     other = on_the_wire(seq="many")
@@ -238,7 +238,7 @@ class Order(BaseModel):
         (10, "number: at most 9, got 10; item: "),
     ],
 )
-def test_problems_name_each_field_and_what_came_instead(number: Any, told: str):
+def test_problems_name_each_field_and_its_value(number: Any, told: str):
     wrong: Any = {"number": number}
     with pytest.raises(ValidationError) as refused:
         Order(**wrong)

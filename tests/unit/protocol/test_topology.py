@@ -56,7 +56,7 @@ SHOP = shop()
 @pytest.mark.parametrize(
     ("queue_type", "fingerprint"), [("quorum", "810cd05a53c5d40f"), ("classic", "a5197ef6d2d2bfe5")]
 )
-def test_what_is_declared_does_not_change_by_chance(queue_type: QueueType, fingerprint: str):
+def test_declarations_do_not_change_by_accident(queue_type: QueueType, fingerprint: str):
     """Queues that exist cannot get other arguments: whatever changes here needs a migration."""
     wanted = shop(queue_type, shards=2)
     declared = [each for kind in definitions(wanted, vhost="prod").values() for each in kind]
@@ -64,7 +64,7 @@ def test_what_is_declared_does_not_change_by_chance(queue_type: QueueType, finge
     assert blake2b(told.encode(), digest_size=8).hexdigest() == fingerprint
 
 
-def test_no_message_of_others_comes_to_a_stream():
+def test_no_foreign_message_reaches_a_stream():
     heard = {each.source for each in SHOP.bindings if each.destination in STREAMS}
     assert heard == {NAMES.scheduler, NAMES.control}
     assert not {each.destination for each in SHOP.bindings if each.to == "exchange"} & heard
@@ -76,14 +76,14 @@ def test_a_processor_counts_deliveries_before_the_broker_does():
     assert Settings(delivery_limit=DELIVERY_BACKSTOP - 1)
 
 
-def test_nothing_is_there_twice():
+def test_names_are_unique():
     for kind in (SHOP.exchanges, SHOP.queues):
         names = [each.name for each in kind]
         assert len(names) == len(set(names))
     assert len(SHOP.bindings) == len(set(SHOP.bindings))
 
 
-def test_all_that_is_named_exists():
+def test_every_named_object_is_declared():
     exchanges = {exchange.name for exchange in SHOP.exchanges}
     queues = {queue.name for queue in SHOP.queues}
     assert {binding.source for binding in SHOP.bindings} <= exchanges
@@ -97,7 +97,7 @@ def test_all_that_is_named_exists():
         assert named <= exchanges
 
 
-def test_whatever_an_exchange_or_a_queue_leads_to_is_declared_before_it():
+def test_targets_are_declared_before_their_sources():
     known = {NAMES.failed}
     for argument, kind in (
         ("alternate-exchange", SHOP.exchanges),
@@ -167,7 +167,7 @@ async def test_a_message_goes_to_this_one_queue(
 # One-off messages
 
 
-def test_calls_wait_where_nobody_takes_them_and_tokens_hold_up_no_timer(queue_type: QueueType):
+def test_calls_wait_for_a_missing_queue_and_tokens_block_no_timer(queue_type: QueueType):
     """Nobody would know of a call that was lost; a token is put again."""
     arguments = {each.name: each.arguments for each in shop(queue_type).queues}
     for timers, is_kept in ((f"{NAMES.later}.", True), ("shop.v1.hatchery.", False)):
@@ -176,7 +176,7 @@ def test_calls_wait_where_nobody_takes_them_and_tokens_hold_up_no_timer(queue_ty
         assert {"x-dead-letter-strategy" in each for each in found} == {is_kept}
 
 
-def test_no_queue_can_keep_what_no_other_one_is_bound_for():
+def test_every_dead_letter_has_a_bound_queue():
     caught = {
         exchange.name
         for exchange in SHOP.exchanges
@@ -208,7 +208,7 @@ def test_an_ordered_task_has_one_consumer_and_neither_limit_nor_priorities(queue
         ("shop.v1.later", {"192d": 3}, "processor.a"),
     ],
 )
-async def test_a_call_goes_by_its_headers_into_one_timer_however_many_keys_it_has(
+async def test_the_headers_of_a_call_lead_to_one_timer_whatever_its_keys(
     exchange: str, headers: dict[str, Any], queue: str
 ):
     at = {f"scheduler-at-{unit}": timer for unit, timer in headers.items()}
@@ -218,13 +218,13 @@ async def test_a_call_goes_by_its_headers_into_one_timer_however_many_keys_it_ha
 
 @pytest.mark.parametrize("exchange", [NAMES.calls, NAMES.later])
 @pytest.mark.parametrize("key", ["5.task.a", "task.b", "task.gone", "retry.a", f"loop.a.{ZEROS}"])
-async def test_a_sender_is_told_of_a_key_that_is_not_that_of_a_called_task(exchange: str, key: str):
+async def test_a_key_of_no_called_task_is_unroutable(exchange: str, key: str):
     with pytest.raises(Unroutable):
         await arrivals(SHOP, exchange, key)
 
 
 @pytest.mark.parametrize("header", ["CC", "BCC"])
-async def test_nobody_sends_later_what_claims_to_be_a_retry_by_any_of_its_keys(header: str):
+async def test_a_sender_cannot_claim_a_retry_by_any_key(header: str):
     with pytest.raises(Unroutable):
         await arrivals(SHOP, NAMES.later, "task.a", {header: ["task.a", "retry.a"]})
 
@@ -292,7 +292,7 @@ def reached(wanted: Topology, *sources: str) -> set[str]:
     return found
 
 
-def test_no_way_leads_from_where_senders_write_to_one_of_tokens(queue_type: QueueType):
+def test_no_exchange_of_senders_leads_to_tokens(queue_type: QueueType):
     """RabbitMQ routes by all keys of a message, at every exchange: so no key counts here."""
     wanted = shop(queue_type)
     names = {each.name for each in (*wanted.exchanges, *wanted.queues)}
@@ -309,7 +309,7 @@ def test_no_way_leads_from_where_senders_write_to_one_of_tokens(queue_type: Queu
     assert reached(wanted, *ends) == ends | parked
 
 
-def test_calls_and_dead_letters_go_by_whole_keys_and_by_none_of_a_loop(queue_type: QueueType):
+def test_calls_and_dead_letters_match_whole_keys_and_no_loop(queue_type: QueueType):
     wanted = shop(queue_type)
     types = {each.name: each.type for each in wanted.exchanges}
     calls, retries = {"task.a", "task.c"}, {f"retry.{task}" for task in TASKS}
@@ -338,13 +338,11 @@ def test_calls_and_dead_letters_go_by_whole_keys_and_by_none_of_a_loop(queue_typ
         ("orders", "retry.a", False),
     ],
 )
-def test_a_retry_comes_out_of_the_timers_by_a_key_of_its_own(
-    exchange: str, key: str, is_retry: bool
-):
+def test_a_retry_leaves_the_timers_by_its_own_key(exchange: str, key: str, is_retry: bool):
     assert NAMES.bring_retries(exchange, key) == is_retry
 
 
-def test_a_subscription_is_a_binding_to_an_exchange_of_somebody_else():
+def test_a_subscription_is_a_binding_to_a_foreign_exchange():
     wanted = topology(
         "shop",
         ["a", "b"],
