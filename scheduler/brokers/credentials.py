@@ -180,8 +180,6 @@ def parsed(text: str) -> "URL | None":
 
 CA, CERT, KEY = "SCHEDULER_TLS_CA_FILE", "SCHEDULER_TLS_CERT_FILE", "SCHEDULER_TLS_KEY_FILE"
 
-# X509_V_ERR_... of OpenSSL (https://docs.openssl.org/3.0/man3/X509_STORE_CTX_get_error/).
-NOT_YET_VALID, EXPIRED, OTHER_HOST, OTHER_ADDRESS = 9, 10, 62, 64
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 ABOUT_OUR_CERTIFICATE = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE")
 
@@ -272,8 +270,12 @@ class Tls:
 def refusal(error: ssl.SSLError, address: str, tls: Tls) -> BrokerError:
     """Return the error for a failed handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
+        said = error.verify_message.rstrip(".")
+        whom = "this machine trusts" if tls.ca_file is None else f"is in {str(tls.ca_file)!r}"
         return UntrustedBroker(
-            f"{address} could not be verified; no credentials were sent: {_doubt(error, tls)}"
+            f"{address} could not be verified; no credentials were sent: {said}. Its certificate "
+            "must be valid at the time of this machine, for the name in the URL, and signed by an "
+            f"authority that {whom}. Set {CA} to the certificate of another authority."
         )
     reason = error.reason or ""
     if reason in NOT_TLS:
@@ -284,26 +286,6 @@ def refusal(error: ssl.SSLError, address: str, tls: Tls) -> BrokerError:
     if "ALERT" in reason and any(word in reason for word in ABOUT_OUR_CERTIFICATE):
         return AccessRefused(_rejected_certificate(words_of(error), address, tls))
     return BrokerUnavailable(f"The TLS handshake with {address} failed: {words_of(error)}.")
-
-
-def _doubt(error: ssl.SSLCertVerificationError, tls: Tls) -> str:
-    said = error.verify_message.rstrip(".")
-    match error.verify_code:
-        case code if code == EXPIRED:
-            return "its certificate has expired. Renew it, or check the clock of this machine."
-        case code if code == NOT_YET_VALID:
-            return "its certificate is not valid yet. Check the clock of this machine."
-        case code if code in (OTHER_HOST, OTHER_ADDRESS):
-            return (
-                f"its certificate is for another name ({said}). Connect by a name in the "
-                "certificate, or give the broker one with this name."
-            )
-        case _:
-            whom = "this machine trusts" if tls.ca_file is None else f"is in {str(tls.ca_file)!r}"
-            return (
-                f"its certificate is not signed by an authority that {whom} ({said}). "
-                f"Set {CA} to the certificate of the authority that signed it."
-            )
 
 
 def _rejected_certificate(said: str, address: str, tls: Tls) -> str:

@@ -58,22 +58,20 @@ async def test_a_certificate_of_an_unknown_authority_is_not_trusted(
 ):
     other = Authority(tmp_path / "theirs")
     async with serving(other.issue("server", HOST)) as port:
-        for tls, whom in [(Tls(), "this machine trusts"), (authority.tls(), str(authority.file))]:
+        for tls, whom in [(Tls(), "this machine trusts"), (authority.tls(), f"is in {str(authority.file)!r}")]:
             error = await refused(port, tls)
             assert isinstance(error, UntrustedBroker)
-            assert "not signed by an authority that" in str(error)
-            assert whom in str(error)
-            assert "Set SCHEDULER_TLS_CA_FILE" in str(error)
+            assert f"signed by an authority that {whom}. Set SCHEDULER_TLS_CA_FILE" in str(error)
         assert isinstance(await refused(port, other.tls()), BrokerUnavailable)  # it hangs up
 
 
 @pytest.mark.parametrize(
     ("issued_to", "valid", "connected_to", "told"),
     [
-        (HOST, {}, "localhost", r"for another name \(Hostname.*Connect by a name in the"),
-        ("localhost", {}, HOST, r"for another name \(IP address mismatch"),
-        (HOST, {"not_after": PAST}, HOST, r"its certificate has expired\. Renew it"),
-        (HOST, {"not_before": FUTURE}, HOST, r"not valid yet\. Check the clock"),
+        (HOST, {}, "localhost", r"sent: Hostname mismatch.*\. Its certificate must be valid"),
+        ("localhost", {}, HOST, "sent: IP address mismatch"),
+        (HOST, {"not_after": PAST}, HOST, "sent: certificate has expired"),
+        (HOST, {"not_before": FUTURE}, HOST, "sent: certificate is not yet valid"),
     ],
 )
 async def test_an_invalid_certificate_is_not_trusted(
