@@ -22,11 +22,11 @@ from scheduler.middleware import Lifespan
 from scheduler.processor.call_reporter import CallReporter
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.insight import Insight
+from scheduler.processor.intake import Order
 from scheduler.processor.knowledge import Knowledge
-from scheduler.processor.pipeline import Order, Pipeline, Punctuality
+from scheduler.processor.pipeline import Pipeline, Punctuality
 from scheduler.processor.processor import ProcessedApp, Processor, Worker
-from scheduler.processor.publishing import PatientPublisher
-from scheduler.processor.recognition import LoopTurns, Recognition
+from scheduler.processor.recognition import LoopTurns, PatientPublisher, Recognition
 from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads

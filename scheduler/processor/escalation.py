@@ -9,8 +9,7 @@ from datetime import timedelta
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
 from scheduler.errors import InvalidArguments, Undecodable
 from scheduler.events import Escalated, EscalationHook, MessageParked
-from scheduler.processor.publishing import PatientPublisher
-from scheduler.processor.recognition import Recognition
+from scheduler.processor.recognition import PatientPublisher, Recognition
 from scheduler.processor.runs import Run
 from scheduler.processor.settlement import Parking, Settlement
 from scheduler.protocol.calls import Call, placed, spent, task_key

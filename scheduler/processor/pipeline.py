@@ -38,8 +38,8 @@ from scheduler.events import (
     TokenSuperseded,
 )
 from scheduler.processor.escalation import Escalation
-from scheduler.processor.publishing import LONGEST_PAUSE, PatientPublisher
-from scheduler.processor.recognition import JOINED, VOID, Recognition
+from scheduler.processor.intake import Order
+from scheduler.processor.recognition import JOINED, VOID, PatientPublisher, Recognition
 from scheduler.processor.runs import NO_TIME, Executions, Held, Run
 from scheduler.processor.settlement import (
     Broken,
@@ -59,13 +59,11 @@ from scheduler.processor.verification import Interrupted
 from scheduler.protocol.calls import Call, decode_call, is_call, retried, unclaimed
 from scheduler.protocol.messages import (
     LONGEST_LEAD_MS,
-    failed_deliveries,
     lead_of,
     one_line,
     taken_out_by,
 )
 from scheduler.protocol.tokens import MOVED, Ending, Replay, Token, decode, loop_named_by
-from scheduler.queues.heads import Head, Heads
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again, waits_in_legs
 from scheduler.tasks.loops import App
@@ -76,6 +74,7 @@ from scheduler.timing.schedules import admit
 from scheduler.user_code import UserCode
 
 A_MOMENT_S = 0.1
+AFTER_AN_ERROR_S = 5.0
 HELD_AT_MOST = timedelta(milliseconds=LONGEST_LEAD_MS)
 ROUND_S = 1.0
 """The least time between two returns of a message that its timers release at once."""
@@ -169,52 +168,6 @@ class Punctuality:
         known[key] = now()  # the last one comes last
 
 
-@dataclass(eq=False)
-class Order:
-    """Keep the notes on the heads of ordered queues; for other tasks, the broker's own count.
-
-    The attempts, delays and crashes of the message at the head are noted in the broker, so that the
-    next processor that gets it continues from there.
-    """
-
-    heads: Heads
-    publisher: PatientPublisher
-
-    async def resume(self, run: Run) -> None:
-        """Restore the progress of a redelivered message."""
-        message = run.delivery.message
-        if not run.task.ordered:
-            run.head = Head(begun=failed_deliveries(message))
-            return
-        run.head = head = await self.heads.of(run.task.name, message)
-        if isinstance(call := run.subject, Call):
-            first = call.first_failed_at or head.first_failed_at
-            attempt = max(call.attempt, head.attempt)
-            run.subject = replace(call, attempt=attempt, first_failed_at=first)
-
-    async def begin(self, run: Run) -> None:
-        """Note that a run of such a message begins: the next processor knows after a crash."""
-        if run.task.ordered:
-            await self._note(run, replace(run.head, begun=run.head.begun + 1))
-
-    async def wait(self, run: Run, delay: timedelta, failed_at: datetime) -> datetime:
-        """Note that an attempt failed; return when the next one may begin."""
-        assert isinstance(call := run.subject, Call)
-        due_at, first = failed_at + delay, call.first_failed_at or failed_at
-        await self._note(run, Head(call.attempt + 1, due_at=due_at, first_failed_at=first))
-        return due_at
-
-    async def end(self, run: Run) -> None:
-        """Forget the note: the message is done."""
-        await self.heads.forget(run.task.name)
-
-    async def _note(self, run: Run, head: Head) -> None:
-        task, message = run.task.name, run.delivery.message
-        await self.publisher.insist(
-            run.delivery, lambda: self.heads.note(task, message, head, AS_LONG_AS_IT_TAKES)
-        )
-
-
 class Verdict(NamedTuple):
     """Decide the end of a delivery, with the event of its run.
 
@@ -287,7 +240,7 @@ class Pipeline:
             return GIVEN_BACK
         except Exception:
             logging.getLogger(__name__).exception("A message of %s is requeued", task.name)
-            await self.shutdown.pause(delivery, LONGEST_PAUSE.total_seconds())
+            await self.shutdown.pause(delivery, AFTER_AN_ERROR_S)
             return GIVEN_BACK
 
     async def _process(self, delivery: Delivery, task: TaskSpec, held: Held) -> Verdict:

@@ -28,7 +28,6 @@ from scheduler.processor.intake import ConcurrentIntake, InOrder, Intake, Paced
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
 from scheduler.processor.pipeline import Pipeline
 from scheduler.processor.processes import prepare
-from scheduler.processor.publishing import FIRST_PAUSE, LONGEST_PAUSE
 from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
@@ -144,7 +143,7 @@ class Worker:
             if (pause := self.knowledge.pause_of(task)) is not None:
                 self._app.events.emit(TaskPaused(task.name, pause.by, pause.reason))
             await self.knowledge.until_held(task, False)
-            for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE):
+            for pause in backoff():
                 with suppress(BrokerError):
                     await self._take_in(task)
                     self._app.events.emit(TaskResumed(task.name))

@@ -16,7 +16,6 @@ from scheduler.control.first_tokens import joined
 from scheduler.errors import BrokerError, DeliveryLost
 from scheduler.events import PlaceLost, TokenDelayed
 from scheduler.processor.knowledge import Knowledge, LastNote
-from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.epochs import awaited, is_void, was_settled
 from scheduler.protocol.tokens import LoopId, Token
@@ -25,7 +24,7 @@ from scheduler.queues.namespace import Namespace
 from scheduler.timing.durations import SECOND
 from scheduler.timing.pacing import backoff
 
-FIRST_PAUSE = timedelta(milliseconds=50)
+REPORT_AFTER = timedelta(seconds=30)
 NEAR = timedelta(minutes=10)
 R = TypeVar("R")
 
@@ -80,7 +79,7 @@ class Verification:
             Whether it is still valid.
         """
         told_at, loops = self._clock.now(), token.names
-        for pause in backoff(FIRST_PAUSE, SECOND, jitter=0):
+        for pause in backoff(last=SECOND, jitter=0):
             answers = await self.unless_interrupted(
                 delivery, lambda: self.space.roll_call.ask_all(dict.fromkeys(loops, token.epoch))
             )
@@ -104,7 +103,7 @@ class Verification:
 
     async def unless_interrupted(self, delivery: Delivery, ask: Callable[[], Awaitable[R]]) -> R:
         """Retry a request as long as the delivery may run here."""
-        for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
+        for pause in backoff(jitter=0):
             asking = asyncio.ensure_future(ask())
             ends = [asking, delivery.lost, self.shutdown.begun]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

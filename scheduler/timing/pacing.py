@@ -8,6 +8,7 @@ from datetime import timedelta
 from random import Random
 
 from scheduler.errors import RegistrationError
+from scheduler.timing.durations import MILLISECOND, SECOND
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _TEXT = re.compile(r"(?P<count>[0-9]{1,9})/(?P<unit>[smh])")
@@ -66,7 +67,9 @@ class Pacer:
 dice = Random()  # independent of the generator that the program may have seeded
 
 
-def backoff(first: timedelta, last: timedelta, *, jitter: float = 0.5) -> Iterator[float]:
+def backoff(
+    first: timedelta = 50 * MILLISECOND, last: timedelta = 5 * SECOND, *, jitter: float = 0.5
+) -> Iterator[float]:
     """Yield the seconds to wait before each retry, each twice the one before, up to the last.
 
     Args:

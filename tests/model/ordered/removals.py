@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from scheduler.processor.intake import InOrder
-from scheduler.processor.pipeline import Order
+from scheduler.processor.intake import InOrder, Order
 from scheduler.processor.runs import Run
 from scheduler.queues import heads
 from scheduler.queues.heads import Heads

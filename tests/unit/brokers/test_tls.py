@@ -58,7 +58,8 @@ async def test_a_certificate_of_an_unknown_authority_is_not_trusted(
 ):
     other = Authority(tmp_path / "theirs")
     async with serving(other.issue("server", HOST)) as port:
-        for tls, whom in [(Tls(), "this machine trusts"), (authority.tls(), f"is in {str(authority.file)!r}")]:
+        ours = f"is in {str(authority.file)!r}"
+        for tls, whom in [(Tls(), "this machine trusts"), (authority.tls(), ours)]:
             error = await refused(port, tls)
             assert isinstance(error, UntrustedBroker)
             assert f"signed by an authority that {whom}. Set SCHEDULER_TLS_CA_FILE" in str(error)

@@ -14,7 +14,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import BrokerUnavailable, DeliveryLost
 from scheduler.events import Event, SettlementDelayed
-from scheduler.processor.publishing import REPORT_AFTER, SILENCE, PatientPublisher, expire
+from scheduler.processor.recognition import REPORT_AFTER, SILENCE, PatientPublisher, expire
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, topology
