@@ -37,7 +37,6 @@ from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.schedules import Once, Schedule, options_of
 
 IN_BULK = 250
-MOST_TOLD = 100
 TICKS = 3
 BY_DEFAULT = "paused from the dashboard"
 
@@ -112,7 +111,7 @@ class ActionConfirmation:
     """Ask for confirmation before an action.
 
     Attributes:
-        about: the first of `count` affected things, in a line each.
+        about: the affected things, in a line each.
         yes: the button that confirms it.
         frozen: the counted set, as fields: the action applies to exactly these.
         is_grave: whether it cannot be reverted.
@@ -121,7 +120,6 @@ class ActionConfirmation:
     title: str
     says: str
     about: Sequence[str]
-    count: int
     yes: str
     frozen: Mapping[str, str] = field(default_factory=dict[str, str])
     is_grave: bool = True
@@ -208,10 +206,10 @@ def _on_loops(site: Site, form: Form) -> RequestedAction:
                     operation.fail(f"{name}: {report}")
             if verb.undone_by and done:
                 operation.undo = verb.undone_by, _undone(site, verb, done, reasons)
-        operation.lines += was_paused
+        operation.lines += [f"It was paused {pauses}"] if pauses else []
 
     is_one = len(names) == 1
-    was_paused = _was_paused(site, names[0]) if is_one and verb.undone_by == "pause" else []
+    pauses = _pauses_of(site, names) if is_one and verb.undone_by == "pause" else ""
     what = "resume and run now:" if verb.name == "now" else verb.name
     return RequestedAction(
         f"{what} {names[0] if is_one else counted(len(names), 'loop')}",
@@ -250,40 +248,27 @@ def _by_whom(changed: Mapping[str, str]) -> str:
     return wording.few([f"{name} by {by or 'unknown'}" for name, by in changed.items()])
 
 
-def _was_paused(site: Site, name: str) -> list[str]:
-    """Report who had paused a resumed loop, and why."""
-    found = site.standing(name)
-    if found is None or not found.loop.is_paused:
-        return []
-    loop = found.loop
-    by = f" by {loop.listed.by}" if loop.listed and loop.listed.by else ""
-    return [f"It was paused{by}: {loop.reason}"]
-
-
 def _about_loops(site: Site, verb: LoopVerb, names: Sequence[str]) -> ActionConfirmation:
     what, says = f"{verb.name.capitalize()} {counted(len(names), 'loop')}", f"For each: {verb.says}"
     if len(names) > 1:
         states = Counter(found.state.value for name in names if (found := site.standing(name)))
         says += f" Now {listed([f'{n} {state}' for state, n in states.items()])}."
-        if verb.undone_by == "pause" and (paused := _pauses_of(site, names)):
-            says += f" Paused {paused}."
+        if verb.undone_by == "pause" and (pauses := _pauses_of(site, names)):
+            says += f" Paused {pauses}."
     frozen = {"loops": "\n".join(names)}
-    about = names[:MOST_TOLD]
-    return ActionConfirmation(f"{what}?", says, about, len(names), what, frozen, is_grave=verb.ends)
+    return ActionConfirmation(f"{what}?", says, names, what, frozen, is_grave=verb.ends)
 
 
 def _pauses_of(site: Site, names: Sequence[str]) -> str:
-    """Describe who paused these loops, and why."""
-    pauses = Counter[tuple[str, str]]()
+    """Describe who paused these loops, and why; empty: none is paused."""
+    pauses = Counter[str]()
     for name in names:
         found = site.standing(name)
         if found is not None and found.loop.is_paused:
-            listed_as = found.loop.listed
-            pauses[listed_as.by if listed_as else "", found.loop.reason] += 1
-    most = pauses.most_common()
-    return wording.few(
-        [f"{n} by {by or 'unknown'} ({why or 'no reason'})" for (by, why), n in most]
-    )
+            by = found.loop.listed.by if found.loop.listed else ""
+            pauses[f"by {by or 'unknown'} ({found.loop.reason or 'no reason'})"] += 1
+    is_one = len(names) == 1
+    return wording.few([by if is_one else f"{n} {by}" for by, n in pauses.most_common()])
 
 
 def _standing(site: Site, name: str) -> Standing:
@@ -404,7 +389,7 @@ def _about_schedule(
     words = f"from now on: {wording.schedule_in_words(schedule)}"
     about = [words, *([f"next: {times}"] if times else []), more]
     yes = title.removesuffix("?")
-    return ActionConfirmation(title, says, about, len(about), yes, is_grave=False)
+    return ActionConfirmation(title, says, about, yes, is_grave=False)
 
 
 # Parked messages
@@ -470,9 +455,7 @@ def _about_messages(
     if which.until is not None:
         says += f" Those parked after {wording.in_full(which.until)} stay."
     what = f"{verb} {count} message{'' if count == '1' else 's'}"
-    return ActionConfirmation(
-        f"{what}?", says, about[:MOST_TOLD], len(about), what, is_grave=is_grave
-    )
+    return ActionConfirmation(f"{what}?", says, about, what, is_grave=is_grave)
 
 
 def _on_parked(
@@ -592,7 +575,7 @@ def _cancel(site: Site, form: Form) -> RequestedAction:
         await site.watch.ask({})
 
     says = "It is not retried; a loop continues with its next tick. Its effects so far remain."
-    question = ActionConfirmation("Cancel this run?", says, [run], 1, "Cancel the run")
+    question = ActionConfirmation("Cancel this run?", says, [run], "Cancel the run")
     return RequestedAction(f"cancel the run {run}", work, question=question)
 
 

@@ -204,12 +204,6 @@ class DashboardOperations:
 
     async def stop(self, operation: OperationRecord) -> None:
         """Stop an operation before its next loop or message."""
-        if isinstance(operation, Operation):
-            operation.stopping.set()
-            if (task := self._tasks.get(operation.id)) is not None:
-                await asyncio.wait([task], timeout=PATIENCE_S)
-            await self._tell(operation)
-            return
         await self._publish(_record(OperationNews(stop=operation.id)))
 
         def has_ended() -> bool:

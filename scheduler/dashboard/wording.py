@@ -90,6 +90,6 @@ def first_line(text: str) -> str:
 
 
 def few(texts: Sequence[str], most: int = 3) -> str:
-    """List the first of some texts, and count the rest."""
+    """List the first of some texts, and count the rest; empty: there are none."""
     rest = len(texts) - most
-    return listed([*texts[:most], *([f"{rest} more"] if rest > 0 else [])])
+    return listed([*texts[:most], *([f"{rest} more"] if rest > 0 else [])]) if texts else ""

@@ -789,6 +789,9 @@ async def test_two_who_act_at_once_are_told_apart(shop: Stage) -> None:
             form = {"loop": loop, "reason": f"for {user}"}
             return await browser.post("pause", form, **{"x-user": user})
 
+        question = await browser.press("resume", loops="report\nimport_orders")
+        assert "Resume 2 loops?" in question
+        assert "Paused" not in question
         answers = await asyncio.gather(*(pause(*each) for each in users.items()))
         assert [answer.status_code for answer in answers] == [303, 303]
         # Who resumes what somebody else has paused, is told of that first.
