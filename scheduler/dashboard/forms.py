@@ -59,11 +59,10 @@ TASK_SORTS: Mapping[str, tuple[str, Callable[[Workload], Any]]] = {
 GROUPED_FROM = 500  # loops
 OPTIONS = ("every", "cron", "tz", "offset", "jitter", "catch_up", "grace")
 TYPED = ("args", "reason")
-FIELDS = ("key", "args", "mode", *OPTIONS)
 
 
 class Query(dict[str, str]):
-    """Hold the fields of a page's address, or of its form.
+    """Hold the fields of a page's address, or of its form; missing ones are empty.
 
     Attributes:
         sees_arguments: whether its visitor may see arguments and bodies.
@@ -72,6 +71,9 @@ class Query(dict[str, str]):
     def __init__(self, fields: Mapping[str, str], visitor: Visitor) -> None:
         super().__init__(fields)
         self.sees_arguments = visitor.can(SEE)
+
+    def __missing__(self, _: str) -> str:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from scheduler.control.loops import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
 from scheduler.dashboard.forms import (
-    FIELDS,
     SORTS,
     TASK_SORTS,
     Filter,
@@ -54,7 +54,6 @@ MOST_MARKS = 50
 TICKS = 10
 TAIL = 100
 LATELY = 10
-MOST_DUE = 50
 MOST_SEARCHED = 200  # characters
 MOST_FOUND = 10
 MOST_COMPARED = 1_000  # names
@@ -63,7 +62,6 @@ WORST, MOST_TROUBLES = 5, 7
 MOST_ON_WALL, MOST_PODS = 5, 12
 SHORTLY = timedelta(minutes=30)
 IDLE = Workload("")
-NOTHING_WRITTEN = dict.fromkeys(FIELDS, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class Page:
 def overview(site: Site, query: Query) -> Context:
     now = site.clock.now()
     minutes = [minute for _, minute in site.picture.minutes.last(HOUR, now)]
-    span = query.get("span", "") if query.get("span") in SPANS else next(iter(SPANS))
+    span = query["span"] if query["span"] in SPANS else next(iter(SPANS))
     verdict = site.judged.verdict
     unknown = [each for each in verdict.failures if not each.acknowledged]
     known = [each for each in unknown if each.first_at is not None]
@@ -226,7 +224,7 @@ def loops(site: Site, query: Query) -> Context:
 
 
 def loop(site: Site, query: Query) -> Context | None:
-    if (found := site.standing(query.get("name", ""))) is None:
+    if (found := site.standing(query["name"])) is None:
         return None
     now, picture = site.clock.now(), found.loop
     task = site.app.tasks.get(picture.id.task)
@@ -242,7 +240,7 @@ def loop(site: Site, query: Query) -> Context | None:
         "task": task,
         "of_code": of_code.schedule if (of_code := site.app.loops.get(picture.id)) else None,
         "can_reschedule": task is not None and not isinstance(found.schedule, Once),
-        "values": (_values(site, picture) if query.get("args") and query.sees_arguments else None),
+        "values": _values(site, picture) if query["args"] and query.sees_arguments else None,
         "past": past_ticks(
             found,
             now,
@@ -283,26 +281,26 @@ def _events(loop: LoopPicture) -> list[tuple[datetime, str, str, str, bool]]:
 
 
 def schedule(site: Site, query: Query) -> Context | None:
-    found = site.standing(query.get("loop", ""))
+    found = site.standing(query["loop"])
     if found is None or isinstance(found.schedule, Once):
         return None
-    values = query if len(query) > 1 else options_of(found.schedule)
+    values = query if len(query) > 1 else defaultdict(str, options_of(found.schedule))
     of_code = site.app.loops.get(found.loop.id)
     return {
         "standing": found,
-        "values": NOTHING_WRITTEN | dict(values),
+        "values": values,
         "of_code": of_code.schedule if of_code else None,
     }
 
 
 def start(site: Site, query: Query) -> Context | None:
-    task = site.app.tasks.get(query.get("task", ""))
+    task = site.app.tasks.get(query["task"])
     if task is None:
         return None
     arguments = dict.fromkeys(task.arguments.required)
     return {
         "task": task,
-        "values": NOTHING_WRITTEN | {"args": wording.readable_json(arguments)} | dict(query),
+        "values": defaultdict(str, {"args": wording.readable_json(arguments), **query}),
         "parameters": {
             name: inspect.formatannotation(kind) for name, kind in task.arguments.parameters.items()
         },
@@ -310,7 +308,7 @@ def start(site: Site, query: Query) -> Context | None:
 
 
 def send(site: Site, query: Query) -> Context | None:
-    task = site.app.tasks.get(query.get("task", ""))
+    task = site.app.tasks.get(query["task"])
     if task is None or not task.called:
         return None
     signature = inspect.signature(task.function).parameters
@@ -323,7 +321,7 @@ def send(site: Site, query: Query) -> Context | None:
 
 
 def run_once(site: Site, query: Query) -> Context | None:
-    found = site.standing(query.get("loop", ""))
+    found = site.standing(query["loop"])
     task = site.app.tasks.get(found.loop.id.task) if found is not None else None
     if found is None or task is None:
         return None
@@ -345,9 +343,7 @@ def _call(task: TaskSpec, query: Query, defaults: Mapping[str, str]) -> Context:
             (name, inspect.formatannotation(kind), kind is bool, defaults.get(name))
             for name, kind in kinds.items()
         ],
-        "values": {"in": "", "at": ""}
-        | dict.fromkeys([f"arg.{name}" for name in kinds], "")
-        | dict(query),
+        "values": query,
     }
 
 
@@ -381,12 +377,9 @@ def tasks(site: Site, query: Query) -> Context:
 
 def failed(site: Site, query: Query) -> Context:
     names, depths = site.app.names, site.picture.depths
-    task = query.get("task", "") if query.get("task", "") in site.app.tasks else ""
+    task = query["task"] if query["task"] in site.app.tasks else ""
     site.view(f"{FAILED}?{task}")
     look = site.watch.looks.get(task)
-    parked = site.picture.parked.items() if look is None else ()
-    heard = [item for item in parked if task in ("", item[0][0])]
-    heard.sort(key=lambda item: -item[1].count)
     return {
         "task": task,
         "look": look,
@@ -396,7 +389,6 @@ def failed(site: Site, query: Query) -> Context:
         ],
         "unknown": depth.ready if (depth := depths.get(names.failed)) else 0,
         "parked": site.parked,
-        "heard": heard,
         "succeeded": site.picture.succeeded_at,
         "reasons": REASONS,
         "failures": [_failure_of(site, group) for group in (look.groups if look else ())],
@@ -414,7 +406,7 @@ def _failure_of(site: Site, group: AnswerGroup) -> Context:
 
 
 async def message(site: Site, query: Query) -> Context | None:
-    if (found := await _parked(site, query.get("id", ""), query.get("task", ""))) is None:
+    if (found := await _parked(site, query["id"], query["task"])) is None:
         return None
     args = arguments_in(found)
     shown = None if args is None else site.redact(found.task, args)
@@ -422,12 +414,12 @@ async def message(site: Site, query: Query) -> Context | None:
         "parked": found,
         "task": found.task if found.task in site.app.tasks else "",
         "can_edit": args is not None and shown == args,
-        "show": query.sees_arguments and bool(query.get("show") or query.get("args")),
+        "show": query.sees_arguments and bool(query["show"] or query["args"]),
     }
     if not page["show"]:
         return page
     return page | {
-        "args": query.get("args") or wording.readable_json(shown),
+        "args": query["args"] or wording.readable_json(shown),
         "body": wording.body(site.redacted_body(found)),
         "headers": site.redact(found.task, dict(found.headers)),
     }
@@ -474,8 +466,6 @@ def processors(site: Site, _: Query) -> Context:
 
 
 def running(site: Site, _: Query) -> Context:
-    due = [each for each in site.judged.standings if each.state is Where.RUNNING]
-    due.sort(key=lambda each: each.loop.due_at or site.clock.now())
     answered = site.watch.running
     reported = [*answered[1].runs] if answered else []
     now, loops = site.clock.now(), site.picture.loops
@@ -485,19 +475,12 @@ def running(site: Site, _: Query) -> Context:
         if not _has_ended(run, site.picture)
     ]
     runs.sort(key=lambda item: item[0].started_at + 2 * (item[1] or item[0].deadline - now))
-    ids = {run.id for run, _ in runs}
-    unreported = [each for each in due if _run_of(each.loop) not in ids]
     return {
         "running": answered,
         "refusal": site.watch.refusal,
         "runs": runs,
         "ended": len(reported) - len(runs),
-        "due": len(due),
-        "unreported": [
-            (each, _usual(each.loop), site.app.tasks.get(each.loop.id.task))
-            for each in unreported[:MOST_DUE]
-        ],
-        "more": len(unreported[MOST_DUE:]),
+        "due": site.judged.verdict.counts.get(Where.RUNNING, 0),
     }
 
 
@@ -510,17 +493,13 @@ def _has_ended(run: RunningRun, picture: Picture) -> bool:
     return token is not None and (token.seq, token.attempt) >= (run.seq, run.attempt)
 
 
-def _run_of(loop: LoopPicture) -> str:
-    return f"{loop.id}#{loop.token.seq}" if loop.token else ""
-
-
 def _usual(loop: LoopPicture | None) -> timedelta | None:
     took = sorted(run.last.duration for run in loop.runs) if loop else []
     return took[len(took) // 2] if took else None
 
 
 def journal(site: Site, query: Query) -> Context:
-    only, what = query.get("q", "").strip().lower(), query.get("what", "")
+    only, what = query["q"].strip().lower(), query["what"]
     known = site.picture.entries.all
     entries = [
         entry
@@ -536,7 +515,7 @@ def search(site: Site, query: Query) -> Context:
 
     Loops beyond those that the dashboard shows are found by their name or key, in an index.
     """
-    words = query.get("q", "").strip()[:MOST_SEARCHED]
+    words = query["q"].strip()[:MOST_SEARCHED]
     parts = words.lower().split()
     loops = _found_loops(site, words, parts)
     others = _found_others(site, words) if len(loops) < MOST_FOUND else []
