@@ -18,6 +18,7 @@ from scheduler.spelling import refusing_misnamed
 from scheduler.tasks.retries import Retry
 from scheduler.tasks.tasks import Task, TaskSpec
 from scheduler.timing.durations import Duration, parse_duration, shown
+from scheduler.timing.moments import utc_of
 
 P = ParamSpec("P")  # the parameters of a call in place
 Q = ParamSpec("Q")  # the parameters of a send: the same, without its Context
@@ -200,13 +201,7 @@ class Sender(Generic[Q]):
         return self._posting._replace(delay=parse_duration(delay, "delay"), given=shown(delay))
 
     def _at(self, when: datetime) -> Posting:
-        is_moment = isinstance(when, datetime)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not is_moment or when.tzinfo is None:
-            given = when.isoformat() if is_moment else shown(when)
-            raise UsageError(
-                f"The time of a message must be an aware datetime, got {given} without a time zone."
-            )
-        return self._posting._replace(at=when)
+        return self._posting._replace(at=utc_of(when))
 
     def _when(self, when: datetime | Duration) -> Posting:
         return self._at(when) if isinstance(when, datetime) else self._after(when)

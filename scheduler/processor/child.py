@@ -27,7 +27,7 @@ from scheduler.errors import CarryError, UsageError
 from scheduler.processor import threads as processor_threads
 from scheduler.processor.stacks import of_thread
 from scheduler.processor.threads import called
-from scheduler.protocol.messages import one_line, summary_of
+from scheduler.protocol.messages import summary_of
 from scheduler.tasks.context import Context, Progress
 from scheduler.tasks.tasks import Task, TaskSpec
 from scheduler.timing.durations import MICROSECOND
@@ -180,8 +180,8 @@ class ProcessSide:
         self.send("extend", span // MICROSECOND)
         return started_at + timedelta(seconds=monotonic() - self._begun_at) + span
 
-    def _note_progress(self, fraction: float, text: str) -> None:
-        self._progress = checked_progress(fraction, text)
+    def _note_progress(self, progress: Progress) -> None:
+        self._progress = progress
 
     def _let_go(self) -> None:
         """Leave the processor to the parent of this forked process."""
@@ -192,11 +192,6 @@ class ProcessSide:
         if any(isinstance(each, _LogSender) for each in root.handlers):
             root.handlers = [logging.StreamHandler()]
         self._socket.close()
-
-
-def checked_progress(fraction: float, text: object) -> Progress:
-    """Check reported progress, and return it in a form that can travel."""
-    return Progress(float(fraction), one_line(str(text)))
 
 
 def refuse_to_carry(_: Any) -> NoReturn:

@@ -16,7 +16,7 @@ from scheduler.brokers.contract import Delivery
 from scheduler.middleware import Around, Lifespan, surrounded
 from scheduler.processor import processes as processor_processes
 from scheduler.processor import threads as processor_threads
-from scheduler.processor.child import checked_progress, refuse_to_carry
+from scheduler.processor.child import refuse_to_carry
 from scheduler.processor.processes import Child
 from scheduler.processor.settlement import (
     Broken,
@@ -302,8 +302,8 @@ class Execution:
     def _hand_on(self, value: Any) -> None:
         self._handed_on = value
 
-    def _note_progress(self, fraction: float, text: str) -> None:
-        self.progress = checked_progress(fraction, text)
+    def _note_progress(self, progress: Progress) -> None:
+        self.progress = progress
 
 
 @dataclass(eq=False)

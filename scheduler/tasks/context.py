@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple
 from typing_extensions import TypeVar  # typing's takes a default from Python 3.13 on
 
 from scheduler.errors import CarryError, UsageError
-from scheduler.protocol.messages import Message
+from scheduler.protocol.messages import Message, one_line
 from scheduler.timing.durations import Duration, parse_duration, shown
 
 CARRY_LIMIT = 64 * 1024
@@ -27,10 +27,6 @@ class Progress(NamedTuple):
 
     fraction: float
     text: str = ""
-
-
-def _ignore_progress(fraction: float, text: str) -> None:
-    """Ignore the progress of a run outside of a processor."""
 
 
 @dataclass(slots=True)
@@ -72,7 +68,7 @@ class Context(Generic[State]):
     state: State
     _extend: Callable[[timedelta], datetime] = field(repr=False)
     _hand_on: Callable[[Any], None] = field(repr=False)
-    _note_progress: Callable[[float, str], None] = field(default=_ignore_progress, repr=False)
+    _note_progress: Callable[[Progress], None] = field(default=lambda _: None, repr=False)
 
     def carry(self, value: Any) -> None:
         """Carry a value to the next run, if this one returns: a failed run changes nothing.
@@ -118,4 +114,5 @@ class Context(Generic[State]):
                 f"The progress of a run must be a fraction from 0 to 1, such as 0.4, got "
                 f"{shown(fraction)}."
             )
-        self._note_progress(fraction, text)
+        # `str` also makes a plain text of a subclass, which may not be able to travel.
+        self._note_progress(Progress(float(fraction), one_line(str(text))))

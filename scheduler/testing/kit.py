@@ -36,7 +36,7 @@ from scheduler.queues.failed import ParkedMessage, read_parked
 from scheduler.spelling import no_such
 from scheduler.tasks.tasks import Task
 from scheduler.timing.durations import Duration, parse_duration
-from scheduler.timing.moments import LoopClock, SystemClock, moment_of
+from scheduler.timing.moments import LoopClock, SystemClock, moment_of, utc_of
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -324,7 +324,7 @@ class Kit:
         names = [each.spec.name if isinstance(each, Task) else each for each in tasks or ()]
         self._app = app
         self._tasks = app.select(None if tasks is None else names)
-        self._start = in_utc("start", start)
+        self._start = utc_of(start)
         self._recorder = Recorder()
 
     async def __aenter__(self) -> Self:
@@ -427,7 +427,7 @@ class Kit:
         Raises:
             UsageError: it is not aware, or has passed.
         """
-        span = in_utc("moment", moment) - self.now
+        span = utc_of(moment) - self.now
         if span < timedelta(0):
             raise UsageError(f"{moment.isoformat()} has passed: it is {self.now.isoformat()}.")
         await asyncio.sleep(span.total_seconds())
@@ -511,7 +511,7 @@ def simulate(app: Scheduler, span: Duration, *, start: datetime = DEFAULT_START)
     Returns:
         All events, in order.
     """
-    return run_virtually(_simulate(app, parse_duration(span), in_utc("start", start)))
+    return run_virtually(_simulate(app, parse_duration(span), utc_of(start)))
 
 
 @contextmanager
@@ -520,19 +520,6 @@ def recording(app: Scheduler) -> Generator[list[Event]]:
     events: list[Event] = []
     with app.events.listening(events.append):
         yield events
-
-
-def in_utc(name: str, moment: datetime) -> datetime:
-    """Return a moment in UTC: in another zone, Python would subtract wall-clock times.
-
-    Raises:
-        UsageError: it is not aware.
-    """
-    if moment.tzinfo is None:
-        raise UsageError(
-            f"The {name} must be an aware datetime, got {moment.isoformat()} without zone."
-        )
-    return moment.astimezone(UTC)
 
 
 async def _simulate(app: Scheduler, span: timedelta, start: datetime) -> list[Event]:

@@ -156,8 +156,8 @@ LAST = datetime.max.replace(tzinfo=UTC)
     [
         ("send_later", "soon", "got: 'soon'"),
         ("send_later", "4000d", "from 0 to 1343 days, got '4000d'. For later than that, send it"),
-        ("send_at", NAIVE, "an aware datetime, got 2026-06-01T00:00:00 without a time zone"),
-        ("send_at", LAST, "from 0 to 1343 days, got 9999-12-31T23:59:59.999999"),
+        ("send_at", NAIVE, "an aware moment, got: 2026-06-01T00:00:00; give it a time zone"),
+        ("send_at", LAST, "a moment of the years 1970 to 9000, got: 9999"),
     ],
 )
 async def test_a_time_out_of_range_or_without_a_zone_is_refused(
@@ -230,7 +230,7 @@ async def test_a_message_of_the_schedulers_own_or_that_cannot_be_encoded_is_not_
 def test_blocking_senders_have_a_connection_of_their_own() -> None:
     _, ship = shop()
     assert ship.blocking.send(ORDER) != ship.blocking.send(ORDER)
-    with pytest.raises(UsageError, match="an aware datetime"):
+    with pytest.raises(UsageError, match="an aware moment"):
         ship.blocking.send_at(NAIVE, ORDER)
     with pytest.raises(InvalidArguments):
         ship.blocking.send()
@@ -321,9 +321,9 @@ async def test_options_that_do_not_go_with_many_calls_are_refused() -> None:
         await ship.send_many(orders(1), delay="1s", at=START)
     with pytest.raises(UsageError, match="omit message_id="):
         await ship.options(message_id="7").send_many(orders(2))
-    with pytest.raises(UsageError, match="an aware datetime"):
+    with pytest.raises(UsageError, match="an aware moment"):
         await ship.send_many(orders(1), at=NAIVE)
-    with pytest.raises(UsageError, match="Nothing was sent. Call 1: .* an aware datetime"):
+    with pytest.raises(UsageError, match="Nothing was sent. Call 1: .* an aware moment"):
         await ship.send_many([*orders(1), ({"order": ORDER}, NAIVE)])
 
 
