@@ -53,7 +53,6 @@ from scheduler.errors import (
     BrokerError,
     MessageError,
     QueueNotFound,
-    StreamTooLong,
 )
 from scheduler.events import (
     CensusTaken,
@@ -323,12 +322,8 @@ class Supervisor:
 
     async def _read_on(self, noted_until: datetime | None = None) -> None:
         """Read the journal to its end, and note what was heard whenever it is much."""
-        try:
-            while not await self._census.read_on(noted_until):
-                await self._note()
-        except StreamTooLong:  # the next round continues
+        while not await self._census.read_on(noted_until):
             await self._note()
-            raise
 
     async def _note(self) -> None:
         """Note in the roster the progress of loops that wait for long, and the ends of loops."""
