@@ -14,17 +14,17 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_it_is_called_what_the_commands_say():
+def test_the_distribution_has_the_name_in_its_messages():
     assert PROJECT["name"] == DISTRIBUTION
 
 
-def test_its_command_is_the_one_that_the_environment_has():
+def test_the_distribution_installs_its_command():
     commands = entry_points(group="console_scripts", name="scheduler")
     assert DISTRIBUTION in {command.dist.name for command in commands if command.dist}
 
 
 @pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
-def test_an_extra_is_never_named_with_another_package(extra: str):
+def test_each_extra_is_named_with_the_distribution(extra: str):
     texts = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
     texts += [*ROOT.glob("scheduler/**/*.py"), *ROOT.glob("k8s/**/*.*")]
     named = {
@@ -38,12 +38,12 @@ def test_a_workflow_may_only_read(path: Path):
     assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
 
 
-def test_only_the_step_that_publishes_can_show_who_it_is():
+def test_only_the_job_that_publishes_gets_an_identity_token():
     workflow = yaml.safe_load((ROOT / ".github/workflows/publish.yml").read_text())
     allowed = {name: job.get("permissions") for name, job in workflow["jobs"].items()}
     assert allowed == {"build": None, "publish": {"id-token": "write"}}
     assert workflow["jobs"]["publish"]["environment"]["url"].endswith(f"/{DISTRIBUTION}")
 
 
-def test_what_is_published_has_an_entry_in_the_changelog():
+def test_the_version_has_an_entry_in_the_changelog():
     assert f"## [{PROJECT['version']}] - " in (ROOT / "CHANGELOG.md").read_text()

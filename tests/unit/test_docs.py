@@ -37,21 +37,21 @@ def written() -> Mapping[str, str]:
     return facts.pages()
 
 
-def test_each_setting_is_told() -> None:
+def test_each_setting_is_documented() -> None:
     for name in Settings.model_fields:
         (row,) = [line for line in lines("settings.md") if f"`SCHEDULER_{name.upper()}`" in line]
         assert len(row.split("|")[3]) > len("  says  "), name
 
 
 @pytest.mark.parametrize(("words", "command"), list(facts.commands()))
-def test_each_option_of_a_command_is_told(words: str, command: facts.Any) -> None:
+def test_each_option_of_a_command_is_documented(words: str, command: facts.Any) -> None:
     told = written()["commands.md"].split(f"## `{words}`\n")[1].split("\n## ")[0]
     for parameter in command.params:
         assert parameter.help
         assert (parameter.metavar or parameter.opts[0]) in told
 
 
-def test_each_metric_is_told() -> None:
+def test_each_metric_is_documented() -> None:
     registry = metrics.instrument(Scheduler("told"))
     names = {metric.name for metric in registry.collect() if metric.name.startswith("scheduler_")}
     told = re.findall(r"^\| `(scheduler_\w+)`", written()["metrics.md"], re.MULTILINE)
@@ -59,7 +59,7 @@ def test_each_metric_is_told() -> None:
 
 
 @pytest.mark.parametrize("kind", EVENTS)
-def test_each_event_says_what_it_is(kind: type[Event]) -> None:
+def test_each_event_is_documented(kind: type[Event]) -> None:
     assert "scheduler.events" in (DOCS / "reference/events.md").read_text()
     assert kind.__doc__
     assert not kind.__doc__.startswith(f"{kind.__name__}(")  # which dataclasses put there
@@ -67,16 +67,16 @@ def test_each_event_says_what_it_is(kind: type[Event]) -> None:
 
 
 @pytest.mark.parametrize("name", [*sorted(OF_TOKENS), "version", "namespace", "task", "key"])
-def test_a_member_of_a_token_is_told(name: str) -> None:
+def test_each_member_of_a_token_is_documented(name: str) -> None:
     assert re.search(rf"\b{name}\b", f"{tokens.__doc__}".split("member of the body")[1])
 
 
 @pytest.mark.parametrize("name", sorted(HEADERS))
-def test_a_header_of_a_call_is_told(name: str) -> None:
+def test_each_header_of_a_call_is_documented(name: str) -> None:
     assert re.search(rf"-{name.replace('_', '-')}\b", f"{calls.__doc__}")
 
 
-def test_each_queue_and_exchange_is_told() -> None:
+def test_each_queue_and_exchange_is_documented() -> None:
     told = set(re.findall(r"^\| `(.+?)`", written()["queues.md"], re.MULTILINE))
     names = Names(facts.NAMESPACE)
     asked = [name for name, each in vars(Names).items() if isinstance(each, Named)]
@@ -88,7 +88,7 @@ def test_each_queue_and_exchange_is_told() -> None:
     assert [row.name for row in facts.rows(wanted) if not row.says] == ["EXCHANGE"]
 
 
-def test_the_number_of_queues_is_told_as_it_is() -> None:
+def test_the_documented_number_of_queues_is_right() -> None:
     table = (DOCS / "explanation/why-rabbitmq.md").read_text()
     rows = re.findall(r"^\| (\d) tasks? \| (\d+) \| (\d+) \|$", table, re.MULTILINE)
     assert len(rows) == 2
@@ -99,7 +99,7 @@ def test_the_number_of_queues_is_told_as_it_is() -> None:
     assert f"with one task has {rows[0][1]} queues" in (DOCS.parent / "README.md").read_text()
 
 
-def test_what_is_imported_is_told_construct_by_construct() -> None:
+def test_each_construct_that_can_be_imported_is_documented() -> None:
     told = written()["imports.md"]
     rows = [line for line in told.splitlines() if line.startswith("| `")]
     known = [
@@ -115,13 +115,13 @@ def test_what_is_imported_is_told_construct_by_construct() -> None:
     assert "*left out, '@reboot work'" in reboot
 
 
-def test_each_public_name_is_told() -> None:
+def test_each_public_name_is_documented() -> None:
     for name in scheduler.__all__:
         assert written()["api.md"].count(f":: scheduler.{name}\n") == 1
 
 
 @pytest.mark.parametrize("kind", [Scheduler, CallTask, BlockingSender])
-def test_each_method_of_what_programs_use_says_what_it_does(kind: type) -> None:
+def test_each_public_method_has_a_docstring(kind: type) -> None:
     """Without a docstring, the reference would leave it out."""
     assert f":: {kind.__module__}.{kind.__name__}" in written()["api.md"].replace(
         ":: scheduler.Scheduler", ":: scheduler.app.Scheduler"
@@ -131,7 +131,7 @@ def test_each_method_of_what_programs_use_says_what_it_does(kind: type) -> None:
 
 
 @pytest.mark.parametrize("name", testing.__all__)
-def test_each_part_of_the_test_kit_says_what_it_is(name: str) -> None:
+def test_each_part_of_the_test_kit_has_a_docstring(name: str) -> None:
     assert inspect.getdoc(getattr(testing, name))
 
 
@@ -142,13 +142,13 @@ def test_each_alert_has_its_runbook() -> None:
     ]
 
 
-def test_the_picture_of_the_hatchery_has_each_unit() -> None:
+def test_the_picture_of_the_hatchery_shows_each_unit() -> None:
     drawn = pictures.drawn()["hatchery.svg"]
     assert [unit.name for unit in UNITS if f">{unit.name}<" not in drawn] == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
-def test_what_is_linked_beside_the_site_is_there(name: str) -> None:
+def test_the_links_of_pages_beside_the_site_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (DOCS.parent / name).read_text())
     assert [link for link in links if not (DOCS.parent / link).exists()] == []
 
@@ -167,7 +167,7 @@ TESTS = {
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"row {number}" for number in range(len(ROWS))])
-def test_what_is_said_of_a_fault_is_shown_by_a_test_or_a_storm(row: str) -> None:
+def test_each_guarantee_under_a_fault_names_its_test_or_storm(row: str) -> None:
     *said, shown = row.split("|")[1:-1]
     names = re.findall(r"`([\w-]+)`", shown)
     assert names
@@ -177,5 +177,5 @@ def test_what_is_said_of_a_fault_is_shown_by_a_test_or_a_storm(row: str) -> None
         assert {storm.patience for storm in storms} == {float(seconds)}
 
 
-def test_each_fault_of_the_storms_is_told() -> None:
+def test_each_fault_of_the_storms_is_documented() -> None:
     assert [name for name in BY_NAME if f"`{name}`" not in FAULTS] == ["calm"]

@@ -165,7 +165,7 @@ def test_the_period_is_that_of_the_schedule(told: Told, schedule: Schedule, peri
     assert told.read("period_seconds") == period
 
 
-def test_the_lead_is_that_of_the_last_message(told: Told):
+def test_the_lead_is_from_the_last_message(told: Told):
     assert told.read("lead_seconds") is None
     told(replace(started(), headers={"scheduler-lead-ms": 45}))
     assert told.read("lead_seconds") == 0.045
@@ -174,12 +174,6 @@ def test_the_lead_is_that_of_the_last_message(told: Told):
 
 
 # Labels
-
-
-def test_a_one_off_call_has_no_loop(told: Told):
-    told(started(LoopId("sms"), None), finished(loop=LoopId("sms"), seq=None))
-    assert told.read("runs_total", "sms", "", outcome="succeeded") == 1
-    assert told.read("attempts_total", "sms", "") == 1
 
 
 def test_loops_with_keys_are_counted_together(told: Told):
@@ -194,7 +188,7 @@ def test_loops_with_keys_are_counted_together(told: Told):
 # What else happens
 
 
-def test_repairs_and_skipped_ticks_are_counted_by_kind_and_waits_are_measured(told: Told):
+def test_repairs_skipped_ticks_and_parked_messages_are_counted_and_waits_are_measured(told: Told):
     told(LoopRepaired(LOOP, "lost", "nobody has it"), LoopRepaired(LOOP, "lost", "nor now"))
     told(LoopRepaired(LOOP, "doubled", "two"))
     kinds = ("lost", "doubled", "adopted")
@@ -202,6 +196,8 @@ def test_repairs_and_skipped_ticks_are_counted_by_kind_and_waits_are_measured(to
     told(TicksSkipped(*about(), 3, "late"), TicksSkipped(*about(), 1, "overrun"))
     reasons = ("late", "overrun")
     assert [told.read("ticks_skipped_total", reason=reason) for reason in reasons] == [3, 1]
+    told(MessageParked(token_key(LoopId("a", "b"), NO_WAIT.key), "id", "undecodable", "no"))
+    assert read(told.registry, "parked_messages_total", task="a", reason="undecodable") == 1
     told(MessageConfirmed("x", 0.25 * SECOND))
     assert read(told.registry, "publish_confirm_seconds_sum") == 0.25
     told(EpochHeard(LoopId("report"), 7, 0.5 * SECOND))
@@ -209,12 +205,6 @@ def test_repairs_and_skipped_ticks_are_counted_by_kind_and_waits_are_measured(to
     told(EventLoopBlocked("run report #7", "jobs.py:12 (report)", 12 * SECOND))
     held_up = (f"event_loop_blocked_seconds_{what}" for what in ("count", "sum"))
     assert [read(told.registry, name) for name in held_up] == [1, 12]
-
-
-@pytest.mark.parametrize("key", [token_key(LoopId("a", "b"), NO_WAIT.key), "task.a"])
-def test_parked_messages_are_counted_by_task_and_reason(told: Told, key: str):
-    told(MessageParked(key, "id", "undecodable", "no"))
-    assert read(told.registry, "parked_messages_total", task="a", reason="undecodable") == 1
 
 
 def test_a_first_connection_is_no_reconnect(told: Told):
@@ -242,7 +232,7 @@ def test_stored_messages_are_counted_and_so_are_those_of_all_processes(tmp_path:
 # A processor from its start
 
 
-def test_all_series_are_there_from_the_start(app: Scheduler):
+def test_all_series_exist_from_the_start_of_a_processor(app: Scheduler):
     @app.periodic(cron="0 9 * * *")
     async def report() -> None: ...
 
@@ -269,7 +259,7 @@ def test_all_series_are_there_from_the_start(app: Scheduler):
         assert read(registry, name, **loop) is None
 
 
-async def test_a_day_of_a_processor_adds_up(stage: Stage, caplog: pytest.LogCaptureFixture):
+async def test_the_metrics_of_a_day_of_a_processor(stage: Stage, caplog: pytest.LogCaptureFixture):
     @stage.app.periodic(every="1h", mode="fixed_rate", retry=Retry(1, delays=["1m"], jitter=0))
     async def report(ctx: Context) -> None:
         await asyncio.sleep(30)
@@ -292,10 +282,8 @@ async def test_a_day_of_a_processor_adds_up(stage: Stage, caplog: pytest.LogCapt
         await stage.publish(Message(b"what?"), task_key("sms"))
         await asyncio.sleep(86400)
     loop, task = {"task": "report", "loop": "report"}, {"task": "sms", "loop": ""}
-    assert read(registry, "runs_total", **loop, outcome="succeeded") == 19
-    assert read(registry, "runs_total", **loop, outcome="retried") == 2
-    assert read(registry, "runs_total", **loop, outcome="escalated") == 1
-    assert read(registry, "runs_total", **loop, outcome="stopped") == 1
+    for outcome, count in ("succeeded", 19), ("retried", 2), ("escalated", 1), ("stopped", 1):
+        assert read(registry, "runs_total", **loop, outcome=outcome) == count
     assert read(registry, "attempts_total", **loop) == 23
     assert read(registry, "run_duration_seconds_sum", **loop) == pytest.approx(23 * 30)
     assert read(registry, "escalations_total", **loop) == 1
@@ -310,9 +298,8 @@ async def test_a_day_of_a_processor_adds_up(stage: Stage, caplog: pytest.LogCapt
     assert read(registry, "runs_total", **task, outcome="escalated") == 1
     # One at a time is delivered: the others wait in the queue.
     assert read(registry, "ready_delay_seconds_sum", **task) == pytest.approx(30, abs=0.01)
-    parked = {"task": "sms"}
-    assert read(registry, "parked_messages_total", **parked, reason="rejected") == 1
-    assert read(registry, "parked_messages_total", **parked, reason="undecodable") == 1
+    for reason in "rejected", "undecodable":
+        assert read(registry, "parked_messages_total", task="sms", reason=reason) == 1
     assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
 
 

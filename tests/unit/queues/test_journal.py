@@ -212,22 +212,6 @@ async def write(stage: Stage, *tokens: Token, **members: Any) -> None:
         await stage.broker.publish(message, exchange="", routing_key=stage.app.names.journal)
 
 
-async def heard(
-    stage: Stage, *loops: LoopId, since: datetime | None = None
-) -> dict[LoopId, LoopRecord]:
-    records = {loop: LoopRecord() for loop in loops or [TASK]}
-    await stage.journal.hear(records, since=since)
-    return records
-
-
-async def test_the_puts_of_chosen_loops_are_read(stage: Stage) -> None:
-    await stage.seed(looping())
-    other = replace(token(seq=7), loop=LoopId("task", "other"))
-    await write(stage, token(seq=3), other, replace(token(seq=9), loop=LoopId("task", "third")))
-    found = await heard(stage, TASK, other.loop, LoopId("task", "never there"))
-    assert [each.furthest.get(5) for each in found.values()] == [token(seq=3), other, None]
-
-
 START_MS = milliseconds_since_epoch(START)
 RAN = LastRun(Ending.SUCCEEDED, START, START + timedelta(seconds=1), timedelta(seconds=2))
 TRIGGERED = Act(Verb.TRIGGER, START - timedelta(seconds=5))

@@ -507,18 +507,6 @@ async def test_a_snapshot_that_cannot_be_read_is_ignored_and_logged(
     assert await measured(broker, clock) == (all_at(4), 1)
 
 
-@pytest.mark.usefixtures("_short")
-async def test_the_whole_roster_is_read_if_there_is_no_queue_for_snapshots(
-    broker: FaultyBroker, roster: Roster, clock: LoopClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    await appended(roster, range(1, 5))
-    await broker.delete(NAMES.snapshots)
-    assert {each.epoch for each in (await compacted(roster)).values()} == {4}
-    assert caplog.text.count("The snapshot of the roster cannot be written") == 1
-    assert len(caplog.records) == 1
-    assert await measured(broker, clock) == (all_at(4), 20)
-
-
 KEPT = Once(START, timedelta(hours=1))
 
 

@@ -87,18 +87,6 @@ async def test_a_broker_that_accepts_little_gets_smaller_parts(
     assert await latest(snapshots) == snapshot(1)
 
 
-async def test_of_many_snapshots_only_the_parts_of_the_last_are_read(
-    snapshots: Snapshots, broker: FaultyBroker
-) -> None:
-    for number in 1, 2:
-        await snapshots.append(snapshot(number))
-    parts = len(await published(broker)) // 2
-    broker.calls.clear()
-    assert await latest(snapshots) == snapshot(2)
-    # Once to see that all are there, and once to load them.
-    assert len([call for call in broker.calls if call.operation == "read"]) == 2 * parts
-
-
 async def test_an_incomplete_snapshot_is_passed_over_for_the_one_before(
     snapshots: Snapshots, broker: FaultyBroker
 ) -> None:
