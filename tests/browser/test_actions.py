@@ -122,7 +122,7 @@ def test_pause_run_and_resume_from_the_list(visitor: Reader, ward: Ward) -> None
     ("name", "title", "told"),
     [("Pause all 2", "Pause 2 loops?", "paused"), ("Resume all 2", "Resume 2 loops?", "resumed")],
 )
-def test_all_that_a_filter_has_after_a_question(
+def test_bulk_actions_on_a_filter_ask_first(
     visitor: Reader, ward: Ward, name: str, title: str, told: str
 ) -> None:
     was_paused = told == "resumed"
@@ -167,7 +167,7 @@ def test_a_confirmed_action_is_done_to_the_loops_it_named(visitor: Reader, ward:
     done(page, "visit.bed-later: removed")
 
 
-def test_a_run_is_looked_into_and_cancelled_in_place(visitor: Reader, ward: Ward) -> None:
+def test_a_run_is_inspected_and_cancelled_in_place(visitor: Reader, ward: Ward) -> None:
     page = visitor.open("/loops?q=dialysis")
     button(row(page, "dialysis"), "Run now").click()
     done(page, "dialysis: triggered")
@@ -184,7 +184,7 @@ def test_a_run_is_looked_into_and_cancelled_in_place(visitor: Reader, ward: Ward
     assert endings(ward, "dialysis")[-1] == "cancelled"
 
 
-def test_rows_are_selected_and_done_by_keys(visitor: Reader, ward: Ward) -> None:
+def test_rows_are_selected_and_acted_on_by_keyboard(visitor: Reader, ward: Ward) -> None:
     page = visitor.open("/loops?q=bed-")
     page.keyboard.press("?")
     expect(page.locator("#keys")).to_contain_text("pause or resume")
@@ -273,9 +273,7 @@ def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
     assert endings(ward, "visit.north.1")[-1] == "removed"
 
 
-def test_replay_one_with_other_arguments_one_as_it_is_and_delete_the_others(
-    visitor: Reader, ward: Ward
-) -> None:
+def test_parked_messages_are_edited_replayed_and_deleted(visitor: Reader, ward: Ward) -> None:
     ward.mended = False
     send(ward, "bill", "dora", "emil", "fritz", "gerda")
     page = visitor.open("/failed?task=bill")

@@ -36,9 +36,7 @@ LATER = """before => {
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_each_page_can_be_used_by_everybody_and_is_no_wider_than_its_window(
-    reader: Reader, path: str
-) -> None:
+def test_each_page_is_accessible_and_fits_its_window(reader: Reader, path: str) -> None:
     page = reader.open(path)
     expect(page.locator("h1")).to_be_visible()
     page.evaluate(AXE)
@@ -76,7 +74,7 @@ def tick_of(page: Page) -> int:
     return int(found[1])
 
 
-def test_times_are_told_from_now_with_the_exact_one_on_hover(reader: Reader) -> None:
+def test_times_are_relative_with_the_exact_one_on_hover(reader: Reader) -> None:
     page = reader.open("/loop?name=night_round")
     due = page.locator("#facts time").first
     expect(due).to_have_text(re.compile(r"^in \d+ (h \d+ m|m|s)$"))
@@ -85,7 +83,7 @@ def test_times_are_told_from_now_with_the_exact_one_on_hover(reader: Reader) -> 
     assert "here: " in title
 
 
-def test_a_search_is_in_the_address_and_outlives_a_reload(reader: Reader) -> None:
+def test_a_search_is_in_the_address_and_survives_a_reload(reader: Reader) -> None:
     page = reader.open("/loops")
     page.keyboard.press("/")
     page.keyboard.type("night")
@@ -104,7 +102,7 @@ def test_a_search_is_in_the_address_and_outlives_a_reload(reader: Reader) -> Non
     page.wait_for_url("**/loops?q=nightly*")
 
 
-def test_a_loop_is_searched_and_opened_from_any_page_by_keys(reader: Reader) -> None:
+def test_a_loop_is_found_and_opened_from_any_page_by_keyboard(reader: Reader) -> None:
     page = reader.open("/journal")
     find, hits = page.get_by_label("Find"), page.locator("#hits")
     find.fill("nigth_round")
@@ -127,9 +125,7 @@ def test_a_loop_is_searched_and_opened_from_any_page_by_keys(reader: Reader) -> 
     expect(page.locator("#found")).to_contain_text("the centrifuge is out of balance")
 
 
-def test_on_a_phone_everything_is_searched_and_a_failure_acknowledged(
-    chromium: Browser, dev: Dashboard
-) -> None:
+def test_search_and_acknowledgement_work_on_a_phone(chromium: Browser, dev: Dashboard) -> None:
     size: Any = {"width": 390, "height": 844}
     with reading(chromium, dev, viewport=size) as reader:
         page = reader.open("/")
@@ -143,7 +139,7 @@ def test_on_a_phone_everything_is_searched_and_a_failure_acknowledged(
         expect(page.locator(".ask[open] form")).to_be_in_viewport(ratio=1)
 
 
-def test_a_wall_is_read_from_afar_and_renews_itself(chromium: Browser, dev: Dashboard) -> None:
+def test_the_wall_is_large_and_updates_itself(chromium: Browser, dev: Dashboard) -> None:
     size: Any = {"width": 1920, "height": 1080}
     with reading(chromium, dev, viewport=size) as reader:
         page = reader.open("/wall?theme=dark")
@@ -167,7 +163,7 @@ def test_a_wall_is_read_from_afar_and_renews_itself(chromium: Browser, dev: Dash
         expect(title).to_contain_text("failing")
 
 
-def test_everything_is_reached_by_keyboard(reader: Reader) -> None:
+def test_every_control_is_reached_by_keyboard(reader: Reader) -> None:
     page = reader.open("/loops")
     page.keyboard.press("Tab")
     expect(page.get_by_text("Skip to the content")).to_be_focused()
@@ -186,7 +182,7 @@ HIDE = """hidden => {
 }"""
 
 
-def test_a_tab_that_nobody_looks_at_follows_nothing_and_goes_on_when_it_is_seen(
+def test_a_hidden_tab_stops_updates_until_it_is_visible(
     reader: Reader,
 ) -> None:
     page = reader.open("/loop?name=pulse")

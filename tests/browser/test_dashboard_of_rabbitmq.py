@@ -37,7 +37,7 @@ def clinic(broker_url: str, namespace: str) -> Iterator[dict[str, str]]:
         subprocess.run(sweep, env=environment, check=True)
 
 
-def test_who_may_only_read_the_broker_sees_all_that_happens_until_the_dashboard_is_away(
+def test_a_read_only_user_sees_all_until_the_dashboard_is_gone(
     chromium: Browser, clinic: dict[str, str], users: Users
 ) -> None:
     rights = rights_to_look(Names(clinic["CLINIC_NAMESPACE"]))

@@ -50,7 +50,7 @@ def beat(page: Page) -> None:
 
 
 @pytest.mark.parametrize("hand", TAKE)
-def test_a_list_under_a_hand_keeps_its_order_and_says_what_waits(reader: Reader, hand: str) -> None:
+def test_a_list_in_use_keeps_its_order_and_counts_updates(reader: Reader, hand: str) -> None:
     page = reader.open("/loops?sort=last")
     page.mouse.move(0, 0)
     page.wait_for_function("() => document.querySelectorAll('.c-last time').length > 1")
@@ -102,7 +102,7 @@ def busy() -> Iterator[Dashboard]:
         yield dashboard
 
 
-def test_nothing_moves_under_a_hand_for_30_s_of_600_runs_in_a_minute(
+def test_nothing_moves_during_use_for_30_s_at_600_runs_a_minute(
     chromium: Browser, busy: Dashboard
 ) -> None:
     size: Any = {"width": 1000, "height": 400}
@@ -133,7 +133,7 @@ def test_nothing_moves_under_a_hand_for_30_s_of_600_runs_in_a_minute(
         assert rows.evaluate(HELD_ROWS) == before
 
 
-def test_25_loops_are_in_a_window_of_1280_by_900(chromium: Browser, busy: Dashboard) -> None:
+def test_a_window_of_1280_by_900_shows_25_loops(chromium: Browser, busy: Dashboard) -> None:
     size: Any = {"width": 1280, "height": 900}
     with reading(chromium, busy, viewport=size) as reader:
         page = reader.open("/loops")
@@ -157,7 +157,7 @@ def test_a_slow_answer_to_a_search_is_dropped(reader: Reader) -> None:
     expect(page.get_by_label("Search")).to_have_value("night_round")
 
 
-def test_updates_are_switched_off_until_they_are_switched_on(reader: Reader) -> None:
+def test_live_updates_can_be_switched_off_and_on(reader: Reader) -> None:
     page = reader.open("/loop?name=pulse")
     news = page.locator("main").get_attribute("data-live")
     with urlopen(page.url.partition("/loop")[0] + str(news)) as stream:

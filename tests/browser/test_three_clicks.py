@@ -33,7 +33,7 @@ def finger(visitor: Reader) -> Finger:
     return Finger(visitor.open("/"))
 
 
-def test_why_a_loop_did_not_run_because_somebody_has_paused_it(finger: Finger, ward: Ward) -> None:
+def test_a_missed_run_is_explained_by_a_pause(finger: Finger, ward: Ward) -> None:
     async def pause(program: Program) -> None:
         with acting_as("maria"):
             await program.verbs.pause(await program.loops.find("garden"), "frost until March")
@@ -46,7 +46,7 @@ def test_why_a_loop_did_not_run_because_somebody_has_paused_it(finger: Finger, w
     expect(page.locator("#head")).to_contain_text("by maria at ")
 
 
-def test_why_a_loop_did_not_run_because_it_has_failed(finger: Finger, ward: Ward) -> None:
+def test_a_missed_run_is_explained_by_a_failure(finger: Finger, ward: Ward) -> None:
     page = finger.page
     finger.click(page.locator("#troubles").get_by_role("link", name="scanner", exact=True))
     expect(page.locator("#head")).to_contain_text("Paused: ")
@@ -54,7 +54,7 @@ def test_why_a_loop_did_not_run_because_it_has_failed(finger: Finger, ward: Ward
     assert ward.is_paused("scanner")
 
 
-def test_why_a_loop_did_not_run_because_no_processor_was_there(finger: Finger, ward: Ward) -> None:
+def test_a_missed_run_is_explained_by_missing_processors(finger: Finger, ward: Ward) -> None:
     page = finger.page
     finger.click(page.locator("#troubles").get_by_role("link", name=NOBODYS, exact=True))
     expect(page.locator("#head")).to_contain_text("no processor takes messages of its task")
@@ -77,7 +77,7 @@ def dialysis(ward: Ward) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("dialysis")
-def test_which_pod_runs_what_now(finger: Finger, ward: Ward) -> None:
+def test_running_runs_are_shown_with_their_pod(finger: Finger, ward: Ward) -> None:
     (name,) = ward.ask(lambda it: it.roll_call.ask_all({})).said
     page = finger.page
     finger.click(page.get_by_role("navigation").get_by_role("link", name="Running"))
@@ -86,7 +86,7 @@ def test_which_pod_runs_what_now(finger: Finger, ward: Ward) -> None:
     assert page.locator("#due tr", has_text="dialysis").count() == 0
 
 
-def test_all_that_failed_with_one_error_is_replayed_after_a_fix(finger: Finger, ward: Ward) -> None:
+def test_all_messages_of_one_error_are_replayed(finger: Finger, ward: Ward) -> None:
     async def send(_: Program) -> None:
         for to in ("anna", "bert"):
             await ward.app.outbox.send("letter", {"to": to}, Posting())

@@ -41,7 +41,7 @@ async def look(
 
 
 @pytest.mark.parametrize("page", [PAGE, 4])
-async def test_all_messages_are_looked_at_and_stay(
+async def test_browsing_leaves_all_messages_in_the_queue(
     wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
     monkeypatch.setattr(browsing, "PAGE", page)
@@ -56,7 +56,7 @@ async def test_all_messages_are_looked_at_and_stay(
     assert await take_all(broker, queue, COUNT) == BODIES
 
 
-async def test_what_is_acked_meanwhile_is_gone_and_the_rest_keeps_its_order(
+async def test_acked_messages_leave_and_the_rest_keeps_its_order(
     wire: Wire, broker: Broker
 ) -> None:
     queue = await wire.declare_queue()
@@ -68,16 +68,14 @@ async def test_what_is_acked_meanwhile_is_gone_and_the_rest_keeps_its_order(
 
 
 @pytest.mark.parametrize("limit", [0, PAGE, PAGE + 1])
-async def test_no_more_are_looked_at_than_was_asked_for(
-    wire: Wire, broker: Broker, limit: int
-) -> None:
+async def test_browsing_stops_at_its_limit(wire: Wire, broker: Broker, limit: int) -> None:
     queue = await wire.declare_queue()
     await send(broker, queue, *BODIES)
     assert await look(broker, queue, limit=limit) == BODIES[:limit]
     assert await look(broker, queue) == BODIES
 
 
-async def test_what_comes_meanwhile_is_behind_what_was_there(wire: Wire, broker: Broker) -> None:
+async def test_new_messages_come_after_the_browsed_ones(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
     await send(broker, queue, *BODIES[:60])
     async with broker.browse(queue, limit=60) as deliveries:
@@ -89,7 +87,7 @@ async def test_what_comes_meanwhile_is_behind_what_was_there(wire: Wire, broker:
     assert await take_all(broker, queue, 60) == left
 
 
-async def test_who_leaves_early_leaves_all_behind(wire: Wire, broker: Broker) -> None:
+async def test_browsing_that_ends_early_leaves_all_messages(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
     await send(broker, queue, *BODIES)
     async with broker.browse(queue, limit=COUNT) as deliveries:
@@ -105,7 +103,7 @@ async def ready(broker: Broker, queue: str) -> int:
     return depth.ready
 
 
-async def test_what_somebody_else_has_in_hand_is_not_waited_for(wire: Wire, broker: Broker) -> None:
+async def test_browsing_does_not_wait_for_unacked_messages(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
     await send(broker, queue, *BODIES[:12])
     other = await take(broker, queue)
@@ -113,7 +111,9 @@ async def test_what_somebody_else_has_in_hand_is_not_waited_for(wire: Wire, brok
     await other.requeue()
 
 
-async def test_with_the_connection_all_goes_back(wire: Wire, broker: Broker) -> None:
+async def test_browsed_messages_are_requeued_with_the_connection(
+    wire: Wire, broker: Broker
+) -> None:
     queue = await wire.declare_queue()
     await send(broker, queue, *BODIES)
     seen: list[Delivery] = []

@@ -23,7 +23,7 @@ async def send_through(broker: Broker, queue: str, body: bytes) -> None:
     await eventually(confirmed)
 
 
-async def test_a_cut_takes_what_is_held_and_the_prefetch_holds_after_it(
+async def test_a_cut_requeues_unacked_messages_and_keeps_the_prefetch(
     wire: Wire, broker: Broker
 ) -> None:
     queue, other = await wire.declare_queue(), await wire.declare_queue()
@@ -46,7 +46,7 @@ async def test_a_cut_takes_what_is_held_and_the_prefetch_holds_after_it(
     assert (await inbox.next()).message.body == b"c"
 
 
-async def test_what_was_acked_before_the_cut_does_not_come_back(wire: Wire, broker: Broker) -> None:
+async def test_messages_acked_before_a_cut_are_not_redelivered(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
     inbox = await Inbox.open(broker, queue)
     await send(broker, queue, b"a", b"b")
@@ -61,7 +61,7 @@ async def test_what_was_acked_before_the_cut_does_not_come_back(wire: Wire, brok
     assert await inbox.bodies(2) == [b"b", b"c"]
 
 
-async def test_publishing_goes_on_after_a_cut(wire: Wire, broker: Broker) -> None:
+async def test_publishing_continues_after_a_cut(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
     for body in b"a", b"b", b"c":
         await send_through(broker, queue, body)
@@ -76,7 +76,7 @@ async def test_publishing_goes_on_after_a_cut(wire: Wire, broker: Broker) -> Non
     assert broker.connected
 
 
-async def test_a_consumer_goes_on_after_every_cut(wire: Wire, broker: Broker) -> None:
+async def test_a_consumer_continues_after_every_cut(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
     inbox = await Inbox.open(broker, queue, prefetch=1)
     publisher = await wire.connect()
@@ -94,9 +94,7 @@ async def ack_if_still_ours(delivery: Delivery) -> None:
         await delivery.ack()
 
 
-async def test_a_closed_connection_leaves_its_deliveries_to_others(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_closed_connection_requeues_its_deliveries(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
     await send(broker, queue, b"a", b"b")
     other = wire.make_broker()
@@ -113,7 +111,7 @@ async def test_a_closed_connection_leaves_its_deliveries_to_others(
 
 
 @pytest.mark.parametrize("operation", ["depth", "get"])
-async def test_an_operation_that_is_cancelled_does_no_harm(
+async def test_a_cancelled_operation_does_no_harm(
     wire: Wire, broker: Broker, operation: str
 ) -> None:
     held_queue, queue = await wire.declare_queue(), await wire.declare_queue()
@@ -130,7 +128,7 @@ async def test_an_operation_that_is_cancelled_does_no_harm(
     await held.ack()
 
 
-async def test_a_connection_says_where_to_and_with_whom(wire: Wire, broker: Broker) -> None:
+async def test_a_connection_names_its_address_and_broker(wire: Wire, broker: Broker) -> None:
     assert broker.connected
     assert "guest:guest" not in broker.address
     assert broker.info.product

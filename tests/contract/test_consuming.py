@@ -11,7 +11,7 @@ from scheduler.protocol.topology import Topology
 from tests.contract.wire import PATIENCE, Inbox, Wire, eventually, has_depth, send, take, take_all
 
 
-async def test_a_consumer_gets_what_is_there_and_what_comes_up_to_its_prefetch(
+async def test_a_consumer_gets_old_and_new_messages_up_to_its_prefetch(
     wire: Wire, broker: Broker
 ) -> None:
     queue = await wire.declare_queue()
@@ -45,7 +45,9 @@ async def test_consumers_share_a_queue_each_with_its_own_prefetch(
     assert (await there.next()).message.body == b"x"
 
 
-async def test_what_is_put_back_is_first_again_and_marked(wire: Wire, broker: Broker) -> None:
+async def test_a_requeued_message_is_first_and_marked_redelivered(
+    wire: Wire, broker: Broker
+) -> None:
     queue = await wire.declare_queue()
     await send(broker, queue, b"a", b"b", b"c")
     held = await take(broker, queue)
@@ -60,9 +62,7 @@ async def test_what_is_put_back_is_first_again_and_marked(wire: Wire, broker: Br
     assert (unseen.message.body, unseen.redelivered) == (b"b", False)
 
 
-async def test_what_was_taken_first_and_put_back_first_comes_first(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_requeued_messages_keep_their_order(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
     await send(broker, queue, b"a", b"b", b"c", b"d")
     held = [await take(broker, queue) for _ in range(3)]
@@ -75,7 +75,7 @@ async def test_what_was_taken_first_and_put_back_first_comes_first(
 whose: ContextVar[str] = ContextVar("whose", default="nobody's")
 
 
-async def test_a_handler_is_not_called_in_the_context_of_who_published(
+async def test_a_handler_runs_outside_the_context_of_the_publisher(
     wire: Wire, broker: Broker
 ) -> None:
     queue = await wire.declare_queue()
@@ -107,7 +107,7 @@ async def test_a_cancelled_consumer_keeps_what_it_holds(wire: Wire, broker: Brok
     assert await take_all(broker, queue, 2) == [b"b", b"c"]
 
 
-async def test_a_consumer_goes_on_when_its_queue_was_deleted_and_made_again(
+async def test_a_consumer_continues_after_its_queue_was_recreated(
     wire: Wire, broker: Broker
 ) -> None:
     queue = wire.queue()
@@ -130,7 +130,7 @@ async def has_stopped(inbox: Inbox) -> None:
     await eventually(stopped)
 
 
-async def test_a_quorum_queue_gives_up_on_what_takes_its_holders_down(
+async def test_a_quorum_queue_stops_redelivering_after_its_limit(
     wire: Wire, broker: Broker
 ) -> None:
     if wire.queue_type == "classic":
@@ -155,7 +155,7 @@ async def test_a_quorum_queue_gives_up_on_what_takes_its_holders_down(
     assert dead.message.headers["x-first-death-reason"] == "delivery_limit"
 
 
-async def test_who_leaves_gives_back_what_it_holds(wire: Wire, broker: Broker) -> None:
+async def test_a_leaving_consumer_requeues_its_messages(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
     inbox = await Inbox.open(broker, queue, prefetch=2)
     await send(broker, queue, b"a", b"b", b"c")
@@ -170,9 +170,7 @@ async def test_who_leaves_gives_back_what_it_holds(wire: Wire, broker: Broker) -
     assert inbox.is_empty
 
 
-async def test_what_is_held_is_not_acked_by_what_came_before_and_after_it(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_acking_neighbours_leaves_an_unacked_message(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
     inbox = await Inbox.open(broker, queue)
     await send(broker, queue, b"a", b"b", b"c", b"d", b"e", b"f")
@@ -184,7 +182,7 @@ async def test_what_is_held_is_not_acked_by_what_came_before_and_after_it(
     assert await take_all(broker, queue, 2) == [b"c", b"e"]
 
 
-async def test_what_the_only_active_consumer_held_when_it_left_comes_first_to_the_next(
+async def test_messages_of_a_single_active_consumer_come_first_to_the_next(
     wire: Wire, broker: Broker
 ) -> None:
     queue = await wire.declare_queue({"x-single-active-consumer": True})
@@ -202,9 +200,7 @@ async def test_what_the_only_active_consumer_held_when_it_left_comes_first_to_th
     assert inboxes[0].is_empty
 
 
-async def test_what_is_put_back_where_there_is_no_room_leaves_it_to_what_came_later(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_message_requeued_to_a_full_queue_is_dropped(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue({"x-max-length": 1, "x-overflow": "drop-head"})
     await send(broker, queue, b"earlier")
     earlier = await take(broker, queue)

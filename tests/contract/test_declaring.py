@@ -57,7 +57,7 @@ async def test_an_exchange_of_another_type_is_refused_and_unchanged(
     assert await take_all(broker, queue, 1) == [b"x"]
 
 
-async def test_nothing_more_comes_by_a_binding_that_is_undone(wire: Wire, broker: Broker) -> None:
+async def test_an_unbound_exchange_delivers_nothing_more(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
     name = await wire.declare_exchange("topic", {"a": queue, "b": queue})
     first, other = (Binding(name, queue, key) for key in "ab")
@@ -81,7 +81,7 @@ async def test_nothing_more_comes_by_a_binding_that_is_undone(wire: Wire, broker
         await broker.publish(Message(b"x"), exchange=entrance, routing_key="c")
 
 
-async def test_an_exchange_of_somebody_else_must_be_there(wire: Wire, broker: Broker) -> None:
+async def test_a_foreign_exchange_must_exist(wire: Wire, broker: Broker) -> None:
     queue, theirs = await wire.declare_queue(), wire.name("theirs")
     wanted = Topology(
         exchanges=(Exchange(theirs, "topic", passive=True),),

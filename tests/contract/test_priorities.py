@@ -46,7 +46,7 @@ async def test_higher_priorities_come_first(wire: Wire, broker: Broker) -> None:
     assert await take_all(broker, queue, len(MIXED)) == [str(each).encode() for each in expected]
 
 
-async def test_what_is_put_back_is_first_of_its_priority(wire: Wire, broker: Broker) -> None:
+async def test_a_requeued_message_is_first_of_its_priority(wire: Wire, broker: Broker) -> None:
     queue = await queue_with_priorities(wire)
     await publish(broker, queue, (5, 5))
     first = await take(broker, queue)

@@ -17,7 +17,7 @@ from tests.contract.wire import Wire, send, take, take_all
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-async def test_many_at_the_same_time_are_confirmed_and_in_order_if_asked(
+async def test_concurrent_publishes_are_confirmed_and_in_order_if_asked(
     wire: Wire, broker: Broker, in_order: bool
 ) -> None:
     queue = await wire.declare_queue()
@@ -33,7 +33,9 @@ async def test_many_at_the_same_time_are_confirmed_and_in_order_if_asked(
     assert (arrived if in_order else sorted(arrived)) == (bodies if in_order else sorted(bodies))
 
 
-async def test_a_delivery_says_how_it_was_published(wire: Wire, broker: Broker) -> None:
+async def test_a_delivery_has_the_exchange_and_key_of_its_publish(
+    wire: Wire, broker: Broker
+) -> None:
     queue = await wire.declare_queue()
     exchange = await wire.declare_exchange("topic", {"loop.#": queue})
     await broker.publish(Message(b"x"), exchange=exchange, routing_key="loop.a.b")
@@ -73,7 +75,7 @@ async def test_an_exchange_matches_keys(
     assert await take_all(broker, queue, len(matching)) == [key.encode() for key in matching]
 
 
-async def test_each_queue_that_is_bound_gets_the_message_once(wire: Wire, broker: Broker) -> None:
+async def test_each_bound_queue_gets_a_message_once(wire: Wire, broker: Broker) -> None:
     first, second = await wire.declare_queue(), await wire.declare_queue()
     bindings = {"#": first, "a.*": first, "a.b": first, "*.b": second}
     exchange = await wire.declare_exchange("topic", bindings)
@@ -92,7 +94,7 @@ async def test_exchanges_are_bound_to_exchanges(wire: Wire, broker: Broker) -> N
     assert await take_all(broker, queue, 2) == [b"x", b"y"]
 
 
-async def test_of_two_with_the_same_id_the_one_without_a_queue_is_unroutable(
+async def test_an_unroutable_message_is_found_among_those_with_its_id(
     wire: Wire, broker: Broker
 ) -> None:
     queue = await wire.declare_queue()
@@ -109,7 +111,7 @@ async def test_of_two_with_the_same_id_the_one_without_a_queue_is_unroutable(
     assert len(await take_all(broker, queue, 2)) == 2
 
 
-async def test_what_comes_back_to_nobody_leaves_what_is_sent_beside_it_alone(
+async def test_a_return_without_a_waiting_caller_harms_no_other_publish(
     wire: Wire, broker: Broker
 ) -> None:
     queue = await wire.declare_queue()
@@ -125,9 +127,7 @@ async def test_what_comes_back_to_nobody_leaves_what_is_sent_beside_it_alone(
     assert await take_all(broker, queue, 2) == [b"x", b"y"]
 
 
-async def test_what_cannot_be_sent_leaves_what_is_sent_beside_it_alone(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_refused_message_harms_no_other_publish(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
     done = await asyncio.gather(
         send(broker, queue, b"one"),
@@ -141,9 +141,7 @@ async def test_what_cannot_be_sent_leaves_what_is_sent_beside_it_alone(
     assert await take_all(broker, queue, 3) == [b"one", b"two", b"three"]
 
 
-async def test_a_queue_or_an_exchange_that_is_missing_is_unroutable(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_missing_queue_or_exchange_is_unroutable(wire: Wire, broker: Broker) -> None:
     queue, missing = await wire.declare_queue(), wire.name("missing")
     with pytest.raises(Unroutable, match=missing):
         await broker.publish(Message(b"x"), exchange="", routing_key=missing)
@@ -153,9 +151,7 @@ async def test_a_queue_or_an_exchange_that_is_missing_is_unroutable(
     assert await take_all(broker, queue, 1) == [b"y"]
 
 
-async def test_an_alternate_exchange_takes_what_no_queue_is_bound_for(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_an_alternate_exchange_takes_unroutable_messages(wire: Wire, broker: Broker) -> None:
     queue, parked = await wire.declare_queue(), await wire.declare_queue()
     alternate = await wire.declare_exchange("topic", {"#": parked})
     exchange = await wire.declare_exchange("topic", {"a": queue}, {"alternate-exchange": alternate})
@@ -165,7 +161,7 @@ async def test_an_alternate_exchange_takes_what_no_queue_is_bound_for(
     assert (await take(broker, parked)).routing_key == "b"
 
 
-async def test_a_full_queue_rejects_and_the_others_keep_the_message(
+async def test_a_full_queue_rejects_and_other_queues_keep_the_message(
     wire: Wire, broker: Broker
 ) -> None:
     limit = {"classic": 2, "quorum": 1}[wire.queue_type]
@@ -221,7 +217,7 @@ def types_of(headers: dict[str, Any]) -> dict[str, type]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_what_cannot_travel_is_not_sent_and_costs_nothing(
+async def test_an_unencodable_message_is_not_sent(
     wire: Wire, broker: Broker, unfit: dict[str, Any], why: str
 ) -> None:
     queue = await wire.declare_queue()
@@ -236,7 +232,7 @@ async def test_what_cannot_travel_is_not_sent_and_costs_nothing(
     assert await broker.get(queue) is None
 
 
-async def test_a_message_goes_by_its_routing_key_alone(wire: Wire, broker: Broker) -> None:
+async def test_a_message_is_routed_by_its_key_alone(wire: Wire, broker: Broker) -> None:
     meant, other = await wire.declare_queue(), await wire.declare_queue()
     exchange = await wire.declare_exchange("direct", {"meant": meant, "other": other})
     copied = Message(headers={"CC": ["other"], "BCC": ["other"]})
@@ -246,9 +242,7 @@ async def test_a_message_goes_by_its_routing_key_alone(wire: Wire, broker: Broke
     assert await broker.get(other) is None
 
 
-async def test_who_receives_a_message_can_change_nothing_for_others(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_receivers_cannot_change_a_message_for_each_other(wire: Wire, broker: Broker) -> None:
     queues = [await wire.declare_queue(), await wire.declare_queue()]
     exchange = await wire.declare_exchange("fanout", dict(zip("ab", queues, strict=True)))
     sent = {"list": [1]}
@@ -282,9 +276,7 @@ async def test_properties_arrive_as_they_were_sent(wire: Wire, broker: Broker) -
     assert replace(received, headers=HEADERS) == sent
 
 
-async def test_headers_that_do_not_fit_in_a_frame_are_refused_and_those_that_do_arrive(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_headers_larger_than_a_frame_are_refused(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
 
     async def publish(text: str) -> None:
@@ -306,7 +298,7 @@ async def test_headers_that_do_not_fit_in_a_frame_are_refused_and_those_that_do_
     await held.ack()
 
 
-async def test_a_body_that_the_broker_does_not_accept_is_refused_to_its_publisher_alone(
+async def test_a_too_large_body_is_refused_to_its_publisher_alone(
     wire: Wire, broker: Broker
 ) -> None:
     queue = await wire.declare_queue()

@@ -48,7 +48,7 @@ async def test_reading_takes_nothing_away(wire: Wire, broker: Broker) -> None:
     assert await bodies_of(await wire.connect(), stream) == [b"a", b"b", b"c"]
 
 
-async def test_what_was_confirmed_is_read_at_once_and_nothing_is_written(
+async def test_confirmed_messages_are_read_at_once_without_writing(
     wire: Wire, broker: Broker
 ) -> None:
     stream, other = await wire.declare_stream(), await wire.connect()
@@ -114,9 +114,7 @@ async def bodies_to_end(broker: Broker, stream: str, **window: Any) -> list[byte
     return [message.body async for message in to_end(broker, stream, **window)]
 
 
-async def test_the_end_is_known_while_others_write_and_after_each_message(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_the_end_of_a_stream_is_found_while_it_grows(wire: Wire, broker: Broker) -> None:
     stream, other = await wire.declare_stream(), await wire.connect()
     written = itertools.count()
     confirmed: list[bytes] = []
@@ -138,7 +136,7 @@ async def test_the_end_is_known_while_others_write_and_after_each_message(
     assert len(confirmed) > 20
 
 
-async def test_marks_are_handed_to_nobody(wire: Wire, broker: Broker) -> None:
+async def test_marks_reach_no_reader(wire: Wire, broker: Broker) -> None:
     stream, other = await wire.declare_stream(), await wire.connect()
     follower = await Reader.open(broker, stream, since="first")
     for number in range(3):
@@ -152,7 +150,7 @@ async def test_marks_are_handed_to_nobody(wire: Wire, broker: Broker) -> None:
     assert await follower.bodies(1) == [b"3"]
 
 
-async def test_a_mark_goes_the_way_of_the_messages(wire: Wire, broker: Broker) -> None:
+async def test_a_mark_takes_the_route_of_the_messages(wire: Wire, broker: Broker) -> None:
     stream, queue = await wire.declare_stream(), await wire.declare_queue()
     exchange = await wire.declare_exchange("topic", {"#": stream, "loop.#": queue})
     await broker.publish(Message(b"a"), exchange=exchange, routing_key="loop.a")
@@ -161,7 +159,7 @@ async def test_a_mark_goes_the_way_of_the_messages(wire: Wire, broker: Broker) -
     assert await take_all(broker, queue, 1) == [b"a"]
 
 
-async def test_a_mark_that_does_not_come_is_an_error(wire: Wire, broker: Broker) -> None:
+async def test_a_missing_mark_is_an_error(wire: Wire, broker: Broker) -> None:
     stream, elsewhere = await wire.declare_stream(), await wire.declare_queue()
     await send(broker, stream, b"a", b"b")
     reading = broker.read_to_end(
@@ -173,9 +171,7 @@ async def test_a_mark_that_does_not_come_is_an_error(wire: Wire, broker: Broker)
     assert broker.connected
 
 
-async def test_what_is_too_long_is_read_on_from_where_it_was_reached(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_long_stream_is_read_on_from_the_last_position(wire: Wire, broker: Broker) -> None:
     stream, numbers, read = await wire.declare_stream(), range(9), set[bytes]()
     for number in numbers:
         await send(broker, stream, b"%d" % number)
@@ -197,7 +193,7 @@ async def test_what_is_too_long_is_read_on_from_where_it_was_reached(
     assert parts < len(numbers)
 
 
-async def test_a_mark_that_goes_nowhere_is_an_error(wire: Wire, broker: Broker) -> None:
+async def test_an_unroutable_mark_is_an_error(wire: Wire, broker: Broker) -> None:
     stream, exchange = await wire.declare_stream(), await wire.declare_exchange()
     with pytest.raises(QueueNotFound, match="do not reach the stream"):
         await anext(broker.read_to_end(stream, exchange=exchange, routing_key="mark"))
@@ -206,7 +202,7 @@ async def test_a_mark_that_goes_nowhere_is_an_error(wire: Wire, broker: Broker) 
     assert await bodies_to_end(broker, stream) == []
 
 
-async def test_what_is_deleted_or_cut_does_not_end(wire: Wire, broker: Broker) -> None:
+async def test_reading_a_deleted_or_cut_stream_fails(wire: Wire, broker: Broker) -> None:
     stream = await wire.declare_stream()
     await asyncio.gather(*(send(broker, stream, body) for body in numbered(*range(3000))))
     if not isinstance(wire, MemoryWire):  # what is in this process is read without a connection
@@ -217,7 +213,7 @@ async def test_what_is_deleted_or_cut_does_not_end(wire: Wire, broker: Broker) -
         await disturbed(broker.read(stream), lambda: broker.delete(stream))
 
 
-async def test_who_reads_to_the_end_may_stop_early(wire: Wire, broker: Broker) -> None:
+async def test_reading_to_the_end_may_stop_early(wire: Wire, broker: Broker) -> None:
     stream = await wire.declare_stream()
     await send(broker, stream, b"a", b"b", b"c")
     for _ in range(3):
@@ -241,9 +237,7 @@ async def test_a_stream_is_read_from_a_moment_to_the_end(wire: Wire, broker: Bro
     assert await bodies_of(broker, stream, long_ago) == [b"old", b"a", b"b"]
 
 
-async def test_a_stream_is_read_from_an_offset_on_which_each_message_tells(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_stream_is_read_from_the_offset_of_a_message(wire: Wire, broker: Broker) -> None:
     stream, heard = await wire.declare_stream(), list[int | None]()
     follower = await broker.follow(stream, lambda message: heard.append(message.offset))
     await asyncio.gather(*(send(broker, stream, b"") for _ in range(600)))
@@ -258,7 +252,7 @@ async def test_a_stream_is_read_from_an_offset_on_which_each_message_tells(
     await follower.cancel()
 
 
-async def test_a_stream_that_does_not_reach_an_offset_is_read_from_its_first_message_on(
+async def test_a_stream_shorter_than_an_offset_is_read_from_its_start(
     wire: Wire, broker: Broker
 ) -> None:
     stream = await wire.declare_stream()
@@ -288,7 +282,7 @@ async def test_the_last_message_of_a_stream(wire: Wire, broker: Broker) -> None:
         assert (last.body, last.offset) == (b"%d" % number * 200_000, number)
 
 
-async def test_what_came_since_a_moment_is_not_left_out(wire: Wire, broker: Broker) -> None:
+async def test_reading_since_a_moment_misses_nothing(wire: Wire, broker: Broker) -> None:
     stream = await wire.declare_stream()
     for number in range(4):
         await wire.pass_time()
@@ -299,7 +293,7 @@ async def test_what_came_since_a_moment_is_not_left_out(wire: Wire, broker: Brok
 
 
 @pytest.mark.parametrize("kind", ["quorum", "classic"])
-async def test_what_is_no_stream_is_neither_read_nor_followed(
+async def test_other_queues_cannot_be_read_or_followed_as_streams(
     wire: Wire, broker: Broker, kind: str
 ) -> None:
     queue = wire.name("queue")
@@ -357,7 +351,7 @@ async def test_a_cancelled_follower_gets_nothing_more(wire: Wire, broker: Broker
     assert cancelled.is_empty
 
 
-async def test_a_follower_goes_on_after_every_cut(wire: Wire, broker: Broker) -> None:
+async def test_a_follower_continues_after_every_cut(wire: Wire, broker: Broker) -> None:
     stream = await wire.declare_stream()
     await send(broker, stream, b"0")
     reader = await Reader.open(broker, stream, since="first")
@@ -372,9 +366,7 @@ async def test_a_follower_goes_on_after_every_cut(wire: Wire, broker: Broker) ->
     assert reader.follower.active
 
 
-async def test_a_follower_that_has_seen_nothing_gets_what_comes_while_it_is_away(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_new_follower_gets_messages_of_a_disconnection(wire: Wire, broker: Broker) -> None:
     publisher = await wire.connect_past_cuts()
     for _ in range(3):
         stream = await wire.declare_stream()
@@ -395,7 +387,7 @@ async def test_a_closed_connection_ends_its_followers(wire: Wire, broker: Broker
 
 
 @pytest.mark.parametrize("anew", [1, 3, 5], ids=["shorter", "as long", "longer"])
-async def test_a_stream_made_anew_is_followed_from_its_first(
+async def test_a_recreated_stream_is_followed_from_its_start(
     wire: Wire, broker: Broker, anew: int
 ) -> None:
     stream, other = await wire.declare_stream(), await wire.connect()
@@ -431,7 +423,7 @@ async def test_a_stream_is_bound_and_declared_like_a_queue(wire: Wire, broker: B
     await has_depth(broker, stream.name, ready=2)
 
 
-async def test_a_stream_with_other_arguments_or_an_age_that_no_broker_reads_is_refused(
+async def test_a_stream_with_other_arguments_or_a_bad_age_is_refused(
     wire: Wire, broker: Broker
 ) -> None:
     there, other = await wire.declare_stream({"x-max-age": "7D"}), wire.name("stream")

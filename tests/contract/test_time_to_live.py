@@ -51,9 +51,7 @@ async def test_an_expired_message_leaves_with_its_key_and_without_its_expiration
     assert not arrived.redelivered
 
 
-async def test_a_dead_letter_says_where_it_died_the_last_place_first(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_dead_letter_lists_its_deaths_latest_first(wire: Wire, broker: Broker) -> None:
     target = await wire.declare_queue()
     second = await wire.declare_queue({**into(target), "x-message-ttl": SHORT})
     first = await wire.declare_queue(into(second))
@@ -90,9 +88,7 @@ async def test_a_message_expires_only_at_the_head(wire: Wire, broker: Broker) ->
     await head.ack()
 
 
-async def test_a_queue_limits_how_long_its_messages_wait_and_each_may_wait_shorter(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_the_shorter_of_queue_and_message_ttl_applies(wire: Wire, broker: Broker) -> None:
     target = await wire.declare_queue()
     queue = await wire.declare_queue({**into(target), "x-message-ttl": SHORT})
     patient = await wire.declare_queue({**into(target), "x-message-ttl": LONG})
@@ -104,7 +100,7 @@ async def test_a_queue_limits_how_long_its_messages_wait_and_each_may_wait_short
     assert await inbox.bodies(1) == [b"shorter"]
 
 
-async def test_a_message_put_back_keeps_its_expiry(wire: Wire, broker: Broker) -> None:
+async def test_a_requeued_message_keeps_its_expiry(wire: Wire, broker: Broker) -> None:
     target = await wire.declare_queue()
     queue = await wire.declare_queue(into(target))
     clock = await wire.declare_queue(into(target))
@@ -119,9 +115,7 @@ async def test_a_message_put_back_keeps_its_expiry(wire: Wire, broker: Broker) -
     assert await (await Inbox.open(broker, target)).bodies(2) == [b"first", b"second"]
 
 
-async def test_nothing_expires_in_somebodys_hands_but_as_soon_as_it_is_put_back(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_an_unacked_message_expires_when_it_is_requeued(wire: Wire, broker: Broker) -> None:
     target = await wire.declare_queue()
     queue = await wire.declare_queue(into(target))
     nowhere = await wire.declare_queue()
@@ -139,7 +133,7 @@ async def test_nothing_expires_in_somebodys_hands_but_as_soon_as_it_is_put_back(
 
 
 @pytest.mark.parametrize(("key", "come"), [(None, {"key", "cc", "bcc"}), ("other", {"other"})])
-async def test_what_others_publish_goes_by_all_its_keys_until_a_queue_replaces_them(
+async def test_cc_keys_route_until_a_queue_replaces_them(
     wire: Wire, broker: Broker, key: str | None, come: set[str]
 ) -> None:
     ends = {name: await wire.declare_queue() for name in ("key", "cc", "bcc", "other")}
@@ -160,7 +154,7 @@ async def test_what_others_publish_goes_by_all_its_keys_until_a_queue_replaces_t
     assert [await broker.get(queue) for queue in ends.values()] == [None] * len(ends)
 
 
-async def test_an_exchange_of_headers_leads_by_one_of_them_whatever_the_keys(
+async def test_a_headers_exchange_routes_by_header_whatever_the_keys(
     wire: Wire, broker: Broker
 ) -> None:
     one, two, none = [wire.queue() for _ in range(3)]
@@ -202,7 +196,7 @@ async def declare_timer_of_one(wire: Wire, exchange: str) -> str:
     return await wire.declare_queue({**arguments, **strategy, "x-dead-letter-exchange": exchange})
 
 
-async def test_a_dead_letter_that_no_queue_is_bound_for_goes_to_the_alternate_exchange(
+async def test_an_unroutable_dead_letter_goes_to_the_alternate_exchange(
     wire: Wire, broker: Broker
 ) -> None:
     parked = await wire.declare_queue()

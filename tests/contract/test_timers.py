@@ -39,7 +39,7 @@ def token(key: str, due_at: datetime) -> Token:
     return Token(LoopId("t", key), Every("1h"), due_at, due_at, epoch=1)
 
 
-async def test_tokens_come_through_their_timers_shortly_before_they_are_due(
+async def test_tokens_leave_their_timers_shortly_before_they_are_due(
     wire: Wire, broker: Broker, names: Names, timers: Timers
 ) -> None:
     inbox = await Inbox.open(broker, names.processor_queue("t"))
@@ -66,7 +66,7 @@ async def test_tokens_come_through_their_timers_shortly_before_they_are_due(
     assert left_by == {names.scheduler, names.hatchery_exchange(10), names.processor}
 
 
-async def test_the_journal_hears_each_put_and_a_token_that_waits_nowhere_is_in_no_queue(
+async def test_the_journal_records_each_put_and_a_resting_token_is_in_no_queue(
     wire: Wire, broker: Broker, names: Names, timers: Timers
 ) -> None:
     journal = await Reader.open(broker, names.journal, since="first")

@@ -68,7 +68,7 @@ def lines_until(process: subprocess.Popen[str], words: str) -> list[str]:
 
 
 @pytest.mark.timeout(240)
-def test_processors_wait_for_the_seed_job_and_then_work_with_less_rights(
+def test_processors_wait_for_the_seed_job_and_work_with_fewer_rights(
     broker: str, tmp_path: Path
 ) -> None:
     code, said = ended(start("run", broker, tmp_path, user="processor"))

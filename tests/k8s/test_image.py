@@ -40,7 +40,7 @@ def image(tmp_path: Path) -> Image:
 
 
 @pytest.mark.timeout(300)
-def test_an_image_on_top_of_ours_processes_until_it_is_told_to_stop(
+def test_a_derived_image_processes_until_it_is_stopped(
     image: Image, namespace: str, broker_url: str
 ) -> None:
     has_the_package_and_nothing_of_the_tests(image)
@@ -121,7 +121,7 @@ def test_pods_run_an_app_that_is_in_the_image(name: str) -> None:
 @pytest.mark.parametrize(
     "path", ["tests/rabbitmq.py", ".git/config", "scheduler/__pycache__/x.pyc"]
 )
-def test_docker_is_not_sent_what_the_image_does_not_need(path: str) -> None:
+def test_the_build_context_excludes_unneeded_files(path: str) -> None:
     assert not in_context(Path(path))
 
 
@@ -134,7 +134,7 @@ def locked(name: str) -> dict[str, str]:
     return {each.name: str(each.specifier).removeprefix("==") for each in found}
 
 
-def test_the_locked_versions_are_those_that_the_package_allows() -> None:
+def test_locked_versions_are_allowed_by_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     wanted = {

@@ -51,7 +51,7 @@ def tasks_of(deployment: Manifest, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", BUILDS)
-def test_containers_run_commands_that_there_are(name: str) -> None:
+def test_containers_run_existing_commands(name: str) -> None:
     run = {
         each["metadata"]["name"]: options(container(each)["args"])["command"]
         for each in (*processors(name), *of_kind(name, "Job"))
@@ -60,7 +60,7 @@ def test_containers_run_commands_that_there_are(name: str) -> None:
     assert set(run.values()) == {"run"}
 
 
-def test_the_dashboard_is_reached_by_users_alone() -> None:
+def test_only_users_reach_the_dashboard() -> None:
     deployment = one("dashboard", "Deployment", "scheduler-dashboard")
     only, spec = container(deployment), deployment["spec"]["template"]
     chosen = options(only["args"])
@@ -106,13 +106,13 @@ def test_a_pod_has_time_to_drain(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILDS)
-def test_a_rollout_takes_no_processor_away_before_its_time(name: str) -> None:
+def test_a_rollout_ends_no_processor_early(name: str) -> None:
     for deployment in processors(name):
         assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
 
 
 @pytest.mark.parametrize("name", BUILDS)
-def test_ports_are_those_of_the_settings(name: str) -> None:
+def test_ports_match_the_settings(name: str) -> None:
     settings = environment(name)
     for deployment in processors(name):
         only = container(deployment)
@@ -147,7 +147,7 @@ def test_pods_are_locked_down(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILDS)
-def test_services_put_nothing_into_the_environment(name: str) -> None:
+def test_service_links_are_disabled(name: str) -> None:
     for maker, template in pods(name):
         assert template["spec"].get("enableServiceLinks") is False or maker == "rabbitmq"
 
@@ -232,7 +232,7 @@ def namespace_of(peer: Manifest) -> str:
     return selected[1]
 
 
-def test_only_who_needs_the_broker_reaches_it() -> None:
+def test_only_pods_that_need_the_broker_reach_it() -> None:
     ours, *others = open_to({5671})
     for _, template in pods("production"):
         assert selects(ours["podSelector"], template["metadata"]["labels"])
@@ -264,7 +264,7 @@ def test_processors_and_their_broker_speak_tls() -> None:
         assert secret["items"] == [{"key": "ca.crt", "path": "ca.crt"}], "not the key of the broker"
 
 
-def test_who_vouches_for_the_broker_is_an_authority() -> None:
+def test_the_certificate_of_the_broker_has_an_authority() -> None:
     issuers = {each["metadata"]["name"]: each["spec"] for each in of_kind("production", "Issuer")}
     authority = one("production", "Certificate", "authority")["spec"]
     issued_by = one("production", "Certificate", "rabbitmq")["spec"]["issuerRef"]["name"]
@@ -273,7 +273,7 @@ def test_who_vouches_for_the_broker_is_an_authority() -> None:
     assert issuers[authority["issuerRef"]["name"]] == {"selfSigned": {}}
 
 
-def test_images_of_others_are_of_one_version_and_cannot_be_exchanged() -> None:
+def test_foreign_images_are_pinned_by_version_and_digest() -> None:
     operated = one("production", "RabbitmqCluster", "rabbitmq")["spec"]["image"]
     alone = container(one("dev", "StatefulSet", "rabbitmq"))["image"]
     named = {operated, alone, *(base for name, base in instructions() if name == "FROM")}
@@ -333,7 +333,7 @@ def test_a_policy_shields_the_queues(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_users_are_granted_what_the_code_says_they_need(name: str) -> None:
+def test_users_have_the_rights_that_the_code_needs(name: str) -> None:
     names, topology = app(name).names, app(name).topology()
     assert granted(name) == {
         "scheduler-seed": asdict(rights_to_seed(names, topology)),
@@ -342,7 +342,7 @@ def test_users_are_granted_what_the_code_says_they_need(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCALERS)
-def test_what_is_scaled_has_no_fixed_number_of_pods(name: str) -> None:
+def test_scaled_deployments_have_no_fixed_replicas(name: str) -> None:
     scaled = {each["spec"]["scaleTargetRef"]["name"] for each in of_kind(name, SCALERS[name])}
     assert scaled == {each["metadata"]["name"] for each in processors(name)}
     assert not [each for each in processors(name) if "replicas" in each["spec"]]
@@ -358,7 +358,7 @@ def test_keda_counts_the_queues_of_the_tasks_that_it_scales(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCALED_BY_KEDA)
-def test_the_last_pod_stays_for_longer_than_a_run(name: str) -> None:
+def test_the_last_pod_outlives_a_run(name: str) -> None:
     spec = one(name, "ScaledObject", "scheduler-processor-remind")["spec"]
     target = one(name, "Deployment", spec["scaleTargetRef"]["name"])
     longest = max(app(name).tasks[task].timeout for task in tasks_of(target, name))
@@ -366,7 +366,7 @@ def test_the_last_pod_stays_for_longer_than_a_run(name: str) -> None:
     assert timedelta(seconds=spec["cooldownPeriod"]) > longest
 
 
-def test_keda_logs_in_where_the_processors_do() -> None:
+def test_keda_uses_the_broker_of_the_processors() -> None:
     settings = urlsplit(environment("production")["SCHEDULER_BROKER_URL"])
     (namespace,) = of_kind("production", "Namespace")
     (login,) = of_kind("production", "TriggerAuthentication")

@@ -41,7 +41,7 @@ def test_each_alert_is_made_to_fire() -> None:
         assert f'alertname="{rule["alert"]}", alertstate="firing"' in cases
 
 
-def test_each_alert_says_what_happened_what_the_system_does_and_what_to_do() -> None:
+def test_each_alert_names_event_reaction_and_action() -> None:
     for rule in rules()["groups"][0]["rules"]:
         assert set(rule["annotations"]) == {"summary", "description", "runbook"}
 
@@ -118,7 +118,7 @@ def exported() -> set[str]:
     }
 
 
-def test_alerts_and_dashboard_use_metrics_that_there_are_and_leave_none_out() -> None:
+def test_alerts_and_dashboard_use_all_existing_metrics_only() -> None:
     alerts = [rule["expr"] for rule in rules()["groups"][0]["rules"]]
     used = set(re.findall(r"scheduler_\w+", " ".join([*alerts, *expressions()])))
     assert used <= exported()
@@ -126,14 +126,14 @@ def test_alerts_and_dashboard_use_metrics_that_there_are_and_leave_none_out() ->
     assert {part.sub("", name) for name in exported()} <= {part.sub("", name) for name in used}
 
 
-def test_alerts_ask_for_outcomes_and_repairs_that_there_are() -> None:
+def test_alerts_use_existing_outcomes_and_repairs() -> None:
     alerts = " ".join(rule["expr"] for rule in rules()["groups"][0]["rules"])
     outcomes = re.findall(r'outcome=~?"([\w|]+)"', alerts)
     assert {each for found in outcomes for each in found.split("|")} <= set(OUTCOMES)
     assert set(re.findall(r'kind="(\w+)"', alerts)) <= set(REPAIRS)
 
 
-def test_panels_have_a_place_of_their_own() -> None:
+def test_panels_do_not_overlap() -> None:
     panels = dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     covered = Counter(

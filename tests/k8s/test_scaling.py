@@ -46,13 +46,11 @@ def pods_for(scaler: Manifest, ready: int) -> int:
         (GENERAL, 201, 3),
     ],
 )
-def test_pods_grow_with_what_waits(scaler: Manifest, ready: int, pods: int) -> None:
+def test_pods_scale_with_the_backlog(scaler: Manifest, ready: int, pods: int) -> None:
     assert pods_for(scaler, ready) == pods
 
 
-async def test_what_a_pod_has_in_hand_asks_for_no_further_pod(
-    broker_url: str, namespace: str
-) -> None:
+async def test_unacked_messages_add_no_pod(broker_url: str, namespace: str) -> None:
     names = Names(namespace)
     queue = names.processor_queue("remind")
     async with AmqpBroker(broker_url) as broker:

@@ -30,7 +30,7 @@ def test_manifests_are_valid(name: str, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_the_cluster_of_brokers_says_of_pods_is_valid(version: str) -> None:
+def test_the_pod_template_of_the_broker_cluster_is_valid(version: str) -> None:
     (cluster,) = of_kind("production", "RabbitmqCluster")
     spec = cluster["spec"]
     pod = {

@@ -38,18 +38,18 @@ def resources(exported: dict[str, Any]) -> list[Manifest]:
     return json.loads(done.stdout)["items"]
 
 
-def test_the_operator_takes_them(resources: list[Manifest]) -> None:
+def test_the_operator_accepts_the_resources(resources: list[Manifest]) -> None:
     for resource in resources:
         custom_resources.check(resource)
         assert resource["spec"]["rabbitmqClusterReference"] == {"name": "brokers"}
 
 
-def test_no_two_have_the_same_name(resources: list[Manifest]) -> None:
+def test_names_of_resources_are_unique(resources: list[Manifest]) -> None:
     names = [(each["kind"], each["metadata"]["name"]) for each in resources]
     assert len(set(names)) == len(names)
 
 
-def test_they_declare_what_was_exported_and_no_more(
+def test_resources_declare_exactly_the_exported_topology(
     resources: list[Manifest], exported: dict[str, Any]
 ) -> None:
     declared: dict[str, list[dict[str, Any]]] = {"exchanges": [], "queues": [], "bindings": []}

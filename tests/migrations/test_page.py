@@ -55,7 +55,7 @@ def test_a_page_is_files_commands_and_waits_in_its_order() -> None:
 
 
 @pytest.mark.parametrize("name", GUIDES)
-def test_a_guide_goes_over_and_back(name: str) -> None:
+def test_a_guide_migrates_there_and_back(name: str) -> None:
     guide = GUIDES[name]
     page = guide.page.read_text()
     assert (guide.project / "requirements.txt").exists()

@@ -45,7 +45,7 @@ def test_a_period_is_kept_over_a_seam(ours: Sequence[float], missing: int, doubl
 @pytest.mark.parametrize(
     ("first", "missing", "made_up_for"), [(4.0, 0, 0), (8.0, 0, 2), (70.0, 1, 0)]
 )
-def test_a_side_may_run_once_for_all_that_went_by_over_a_seam(
+def test_one_run_may_stand_for_all_ticks_of_a_seam(
     first: float, missing: int, made_up_for: int
 ) -> None:
     kind = Every(2, once_for_all=THEIRS)
@@ -55,7 +55,7 @@ def test_a_side_may_run_once_for_all_that_went_by_over_a_seam(
     assert judge(kind, ran(2.0), ran(8.0)).missing
 
 
-def test_what_runs_late_counts_for_the_moment_that_it_stands_for() -> None:
+def test_a_late_run_counts_for_its_tick() -> None:
     found = judge(Every(2), ran(2.0), ran(9.0, OURS, due=4.0), ran(9.1, OURS, due=6.0))
     assert found.is_well
     ((last, first),) = found.seams
@@ -69,7 +69,7 @@ def test_a_job_may_count_from_the_run_before_that_was_late() -> None:
     assert not judge(Every(5, after_each=True), ran(12.0, OURS, due=10.0), ran(22.0)).is_well
 
 
-def test_what_ran_while_everything_started_is_not_looked_at() -> None:
+def test_runs_during_startup_are_ignored() -> None:
     lines = [ran(2.0), ran(2.0), ran(4.0)]
     assert not judged("job", Every(2), lines, since=0, until=EVER).is_well
     assert judged("job", Every(2), lines, since=3, until=EVER).is_well
@@ -91,13 +91,13 @@ def test_a_grid_is_kept_over_a_seam(ours: Sequence[float], missing: int, doubled
     assert (len(found.missing), len(found.doubled)) == (missing, doubled)
 
 
-def test_a_run_that_was_tried_again_is_one_run() -> None:
+def test_a_retried_run_counts_once() -> None:
     found = judge(Every(2), noted("failed", 2, "a"), noted("ran", 3.9, "a"), ran(4.0, key="b"))
     assert found.is_well
     assert found.runs == {THEIRS: 2}
 
 
-def test_a_run_that_never_succeeded_is_missing_unless_it_may_be_under_way() -> None:
+def test_an_unfinished_run_is_missing_unless_it_may_be_running() -> None:
     lines = [ran(2.0), noted("failed", 4, "a")]
     assert judge(Every(2), *lines).missing == ["00:00:04.0 (celery) never succeeded"]
     assert judge(Every(2), *lines, until=3).is_well
@@ -119,7 +119,7 @@ def test_a_call_is_run_once_and_not_before_its_moment(
     ]
 
 
-def test_what_failed_right_before_a_seam_is_left_to_the_other_side() -> None:
+def test_a_failure_right_before_a_seam_is_left_to_the_other_side() -> None:
     lines = [ran(2.0), noted("failed", 4.0, "a"), ran(4.5, OURS), ran(6.5, OURS)]
     assert judge(Every(2), *lines).is_well
     assert judge(Every(2), *lines[:2], ran(7.0, OURS)).missing
@@ -134,7 +134,7 @@ def test_what_failed_right_before_a_seam_is_left_to_the_other_side() -> None:
         ([], ["job: it did not run on both sides"]),
     ],
 )
-def test_a_job_is_to_go_over_and_back(sides: Sequence[str], wrong: Sequence[str]) -> None:
+def test_a_job_must_migrate_there_and_back(sides: Sequence[str], wrong: Sequence[str]) -> None:
     lines = [ran(2.0 * number, side) for number, side in enumerate(sides)]
     found = judge(Every(2), *lines)
     assert found.is_well is bool(sides)

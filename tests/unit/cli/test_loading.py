@@ -47,7 +47,7 @@ def test_an_app_is_named_by_file_or_by_module(directory: Path, reference: str):
     assert load_app(reference.format(here=directory)).namespace == "shop"
 
 
-def test_a_file_can_import_what_lies_beside_it():
+def test_a_file_can_import_its_neighbours():
     write("jobs/names.py", "NAMESPACE = 'shop'\n")
     write(
         "jobs/main_app.py",
@@ -99,9 +99,7 @@ def test_the_argument_comes_before_the_variable_and_that_before_pyproject(
 
 
 @pytest.mark.parametrize("variable", [None, "of_pyproject.py"])
-def test_who_names_an_app_that_there_is_not_is_told(
-    monkeypatch: pytest.MonkeyPatch, variable: str | None
-) -> None:
+def test_a_missing_app_is_reported(monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
     write("pyproject.toml", PYPROJECT)
     if variable is not None:
         monkeypatch.setenv("SCHEDULER_APP", variable)
@@ -110,14 +108,14 @@ def test_who_names_an_app_that_there_is_not_is_told(
         load_app(None)
 
 
-def test_a_function_that_returns_an_app_is_to_be_called() -> None:
+def test_an_app_factory_is_called_with_parentheses() -> None:
     write("jobs.py", "def make(): ...\n")
     with pytest.raises(AppNotFound, match=r"'make' is of type function\..* write `app = make\(\)`"):
         load_app("jobs.py:make")
 
 
 @pytest.mark.parametrize("pyproject", [None, "", "[tool.other]\n", "[tool.scheduler]\n"])
-def test_where_no_app_is_named_the_ways_to_name_one_are_told(pyproject: str | None):
+def test_without_an_app_the_ways_to_name_one_are_listed(pyproject: str | None):
     if pyproject is not None:
         write("pyproject.toml", pyproject)
     with pytest.raises(
@@ -128,7 +126,7 @@ def test_where_no_app_is_named_the_ways_to_name_one_are_told(pyproject: str | No
 
 @pytest.mark.parametrize("reference", ["of_pyproject.py", "of_pyproject:app"])
 @pytest.mark.usefixtures("three_apps")
-def test_a_pyproject_is_found_from_a_folder_below(
+def test_a_pyproject_is_found_from_a_subfolder(
     monkeypatch: pytest.MonkeyPatch, directory: Path, reference: str
 ):
     write("pyproject.toml", f"[tool.scheduler]\napp = '{reference}'\n")
@@ -137,7 +135,7 @@ def test_a_pyproject_is_found_from_a_folder_below(
     assert load_app(None).namespace == "pyproject"
 
 
-def test_a_key_of_pyproject_that_there_is_not_is_answered_with_the_one_that_there_is():
+def test_an_unknown_key_of_pyproject_is_refused_with_a_suggestion():
     write("pyproject.toml", f"{PYPROJECT}ap = 'jobs.py'\n")
     with pytest.raises(UsageError, match=r"pyproject\.toml.*'ap'; did you mean 'app'\?"):
         load_app(None)
@@ -153,13 +151,13 @@ def test_a_key_of_pyproject_that_there_is_not_is_answered_with_the_one_that_ther
         (b"[tool]\nscheduler = 5\n", r"No app was named"),
     ],
 )
-def test_a_pyproject_that_cannot_be_read_is_told(pyproject: bytes, told: str):
+def test_an_unreadable_pyproject_is_reported(pyproject: bytes, told: str):
     Path("pyproject.toml").write_bytes(pyproject)
     with pytest.raises(AppNotFound, match=told):
         load_app(None)
 
 
-def test_a_broken_pyproject_does_not_matter_where_an_app_is_named():
+def test_a_broken_pyproject_is_ignored_if_an_app_is_named():
     write("pyproject.toml", "[tool")
     write_app("jobs.py", "shop")
     assert load_app("jobs.py:app").namespace == "shop"
@@ -184,7 +182,7 @@ def test_a_broken_pyproject_does_not_matter_where_an_app_is_named():
         ("empty.py:app", "the module has no 'app'. It has no Scheduler."),
     ],
 )
-def test_what_is_wrong_with_a_reference_is_told(reference: str, told: str):
+def test_a_bad_reference_is_explained(reference: str, told: str):
     write("jobs.py", APP.format(name="app", namespace="a") + "other = app\ntext = 'app'\n")
     write("empty.py", "")
     write("scheduler.py", "")
@@ -204,14 +202,14 @@ def test_a_module_that_the_app_lacks_is_not_taken_for_the_app(reference: str):
     assert not isinstance(refused.value, AppNotFound)
 
 
-def test_a_mistake_in_the_syntax_of_an_app_is_told_in_a_line():
+def test_a_syntax_error_of_an_app_is_reported_in_one_line():
     write("jobs.py", "app = (\n")
     told = r"jobs\.py cannot be imported: SyntaxError: '\(' was never closed \(jobs\.py, line 1\)"
     with pytest.raises(UsageError, match=rf"^{told}$"):
         load_app("jobs.py:app")
 
 
-def test_of_what_an_app_raises_the_lines_of_its_own_are_told():
+def test_an_exception_of_an_app_is_shown_with_its_own_lines():
     write("names.py", "import json\ndef name():\n    return json.loads('?')\n")
     write("jobs.py", "import names\napp = names.name()\n")
     with pytest.raises(UsageError) as refused:
@@ -228,20 +226,20 @@ def test_of_what_an_app_raises_the_lines_of_its_own_are_told():
     ("ends", "told"),
     [("raise SystemExit", "SystemExit"), ("raise SystemExit('no key')", "SystemExit: no key")],
 )
-def test_an_app_that_ends_the_program_when_it_is_imported_is_told(ends: str, told: str):
+def test_an_app_that_exits_on_import_is_reported(ends: str, told: str):
     write("jobs.py", f"{ends}\n")
     with pytest.raises(UsageError, match=rf"^jobs\.py cannot be imported: {told}\n"):
         load_app("jobs.py:app")
 
 
-def test_where_all_that_raised_is_installed_that_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_an_exception_in_installed_code_is_shown_with_its_lines(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(loading, "INSTALLED", (str(Path.cwd()),))
     write("jobs.py", "app = 1 / 0\n")
     with pytest.raises(UsageError, match=r"line 1, in <module>\n    app = 1 / 0"):
         load_app("jobs.py:app")
 
 
-def test_what_is_wrong_with_a_schedule_is_told_with_its_task():
+def test_a_bad_schedule_is_reported_with_its_task():
     write(
         "jobs.py",
         "from scheduler import Scheduler\n"

@@ -215,7 +215,7 @@ def log(capsys: pytest.CaptureFixture[str]) -> Log:
     return log
 
 
-def test_a_line_is_of_the_fields_of_its_event():
+def test_a_log_line_has_the_fields_of_its_event():
     kinds = [*Event.__subclasses__(), *RunEvent.__subclasses__()]
     for kind in kinds:
         named = {name for _, name, _, _ in Formatter().parse(kind.text) if name}
@@ -236,7 +236,7 @@ def test_a_line_for_people_has_time_level_run_and_words(
     assert bool(others) is isinstance(event, Escalated)  # only the last failure has its traceback
 
 
-def test_a_line_may_be_dated_and_tell_its_offset(log: Log):
+def test_a_log_line_may_have_date_and_offset(log: Log):
     line = log(ConsumerResumed("q"), style="dated")
     assert re.fullmatch(rf"20\d\d-\d\d-\d\d {TIME}[+-]\d\d:\d\d INFO    q delivers again\n", line)
 
@@ -324,14 +324,14 @@ def test_nothing_that_is_logged_forges_a_line_or_steers_a_terminal(
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_what_is_not_worth_a_line_has_none(log: Log, style: Style):
+def test_minor_events_have_no_line(log: Log, style: Style):
     assert log(*SILENT, style=style) == ""
 
 
 @pytest.mark.parametrize(
     ("level", "lines"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)]
 )
-def test_no_line_is_below_the_level(log: Log, level: str, lines: int):
+def test_no_line_is_below_its_level(log: Log, level: str, lines: int):
     events = [
         started(MS),
         finished(Ending.SUCCEEDED),
@@ -342,7 +342,7 @@ def test_no_line_is_below_the_level(log: Log, level: str, lines: int):
 
 
 @pytest.mark.parametrize("level", [DEBUG, INFO, WARNING, ERROR])
-def test_the_log_is_told_of_all_that_may_have_a_line(level: int):
+def test_the_log_listens_to_events_with_a_line(level: int):
     configure(logging.getLevelName(level), "text")
     has_line = {type(event) for event, of, _ in (*OF_PROCESSES, *OF_RUNS) if of >= level}
     assert has_line <= set(logged_events())
@@ -374,7 +374,7 @@ def app_that_logs() -> Scheduler:
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_what_a_task_logs_is_marked_with_its_run(capsys: pytest.CaptureFixture[str], style: Style):
+def test_log_records_of_a_task_name_its_run(capsys: pytest.CaptureFixture[str], style: Style):
     configure("info", style)
     app = app_that_logs()
     app.listen(log_event)

@@ -41,7 +41,7 @@ def test_json_of_any_message_can_be_read(capfdbinary: pytest.CaptureFixture[byte
     assert (row["body_base64"], row["routing_key"]) == ("/w==", "task.\udce9")
 
 
-def test_a_message_is_known_by_what_can_be_typed() -> None:
+def test_a_message_has_an_id_that_can_be_typed() -> None:
     assert read_parked(STRANGE, "failed", "").id == r"\x1b[31mm \udce9"
 
 
@@ -103,9 +103,7 @@ def shown(name: str, width: int) -> list[str]:
         (9, ["LOOP  NOTE", "beat  xxx…"]),
     ],
 )
-def test_what_does_not_fit_is_told_in_brief_and_only_a_note_is_cut(
-    width: int, lines: list[str]
-) -> None:
+def test_long_cells_are_shortened_and_only_notes_are_cut(width: int, lines: list[str]) -> None:
     assert shown("beat", width) == lines
     assert shown("n" * 100, width)[1].split()[0] == "n" * 100  # a name is never cut
 
@@ -121,9 +119,7 @@ def test_what_does_not_fit_is_told_in_brief_and_only_a_note_is_cut(
         (["a" * 20, "a" * 20], ["a" * 8, "a" * 8]),
     ],
 )
-def test_an_id_is_as_short_as_it_can_be_told_from_the_others(
-    ids: list[str], short: list[str]
-) -> None:
+def test_ids_are_shortened_to_unique_prefixes(ids: list[str], short: list[str]) -> None:
     assert [shortened(ids)[each] for each in ids] == short
 
 
@@ -148,11 +144,11 @@ NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
         ({"days": -400}, "400 d ago"),
     ],
 )
-def test_how_far_a_moment_is_from_now(away: dict[str, float], told: str) -> None:
+def test_moments_are_shown_relative_to_now(away: dict[str, float], told: str) -> None:
     assert relative(NOW + timedelta(**away), NOW) == told
 
 
-def test_a_moment_is_told_with_its_offset() -> None:
+def test_a_moment_is_shown_with_its_offset() -> None:
     assert exact(NOW, ZoneInfo("Europe/Berlin")) == "2026-06-01 14:00:00+02:00"
     assert exact(NOW, UTC) == "2026-06-01 12:00:00+00:00"
     assert datetime.fromisoformat(exact(NOW)) == NOW

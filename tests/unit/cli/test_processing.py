@@ -63,7 +63,7 @@ def developed(folder: Path, app: str, span: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize("error", ["SystemExit", "KeyboardInterrupt"])
-def test_what_a_task_of_a_run_raises_ends_that_run_only(tmp_path: Path, error: str) -> None:
+def test_an_exception_in_a_task_of_a_run_ends_that_run_only(tmp_path: Path, error: str) -> None:
     log = developed(tmp_path, APP.format(error=error), "1500ms")
     failed = rf"report #1  failed in \d+ ms, attempt 1: RuntimeError: the task raised {error}"
     assert re.search(failed, log)
@@ -71,7 +71,7 @@ def test_what_a_task_of_a_run_raises_ends_that_run_only(tmp_path: Path, error: s
     assert re.search(r"stopped, \d messages? requeued\n$", log)
 
 
-def test_a_run_that_ignores_its_cancellation_does_not_keep_the_process(tmp_path: Path) -> None:
+def test_a_run_that_ignores_cancellation_does_not_block_exit(tmp_path: Path) -> None:
     log = developed(tmp_path, STUBBORN, "1s", SCHEDULER_SHUTDOWN_GRACE="0s")
     assert re.search(r"stopped, 0 messages requeued\n", log)
     assert re.search(r"run report #0 ignores its cancellation: the process ends without", log)
@@ -87,7 +87,7 @@ def handlers_as_they_were() -> Iterator[None]:
 
 @pytest.mark.parametrize("on_windows", [False, True])
 @pytest.mark.usefixtures("handlers_as_they_were")
-async def test_a_signal_is_told_to_who_asked_last(
+async def test_the_latest_handler_gets_a_signal(
     monkeypatch: pytest.MonkeyPatch, on_windows: bool
 ) -> None:
     loop = asyncio.get_running_loop()

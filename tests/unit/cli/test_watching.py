@@ -71,7 +71,7 @@ async def test_a_round_that_takes_longer_than_the_limit_is_given_up(
         assert title.endswith("every 1 s until Ctrl-C")
 
 
-async def test_that_nothing_is_known_at_first_is_an_error(stage: Stage) -> None:
+async def test_an_unreachable_broker_at_first_is_an_error(stage: Stage) -> None:
     app = an_app("test", ["report"])
     await stage.seed(app)
     async with FaultyBroker(stage.server) as broker:

@@ -28,7 +28,7 @@ def request(client: str, headers: Mapping[str, str], version: str = "1.1") -> Re
 
 
 @pytest.mark.parametrize("host", ["localhost:8088", "127.0.0.1:8088", "[::1]:8088", "localhost"])
-def test_this_machine_may_do_all(host: str) -> None:
+def test_local_visitors_may_do_everything(host: str) -> None:
     for client in ("127.0.0.1", "::1"):
         visitor = local_access(request(client, {"host": host}))
         assert visitor is not None
@@ -48,13 +48,13 @@ def test_this_machine_may_do_all(host: str) -> None:
         ("testclient", {"host": "localhost"}),
     ],
 )
-def test_nobody_else_may_look(client: str, headers: Mapping[str, str]) -> None:
+def test_remote_visitors_are_refused_by_default(client: str, headers: Mapping[str, str]) -> None:
     assert local_access(request(client, headers)) is None
     by_nginx = request("127.0.0.1", {"host": "127.0.0.1:8088"}, "1.0")  # without settings
     assert local_access(by_nginx) is None
 
 
-def test_a_visitor_can_do_what_they_may() -> None:
+def test_a_visitor_has_their_rights() -> None:
     assert ALICE.can("purge")
     assert BOB.can("pause")
     assert not BOB.can("resume")
@@ -66,7 +66,7 @@ def test_a_visitor_can_do_what_they_may() -> None:
 
 
 @pytest.mark.parametrize("told", ["all", True, 7])
-def test_access_returns_a_visitor_or_nobody(told: object) -> None:
+def test_access_returns_a_visitor_or_none(told: object) -> None:
     assert visitor_of(ALICE) is ALICE
     assert visitor_of(None) is None
     with pytest.raises(UsageError, match="access denied"):
@@ -91,7 +91,7 @@ HERE = {"host": "ops.example:8088"}
         HERE,  # no browser
     ],
 )
-def test_a_form_of_ours_is_accepted(headers: Mapping[str, str]) -> None:
+def test_an_own_form_is_accepted(headers: Mapping[str, str]) -> None:
     assert refusal_of(headers) is None
 
 
@@ -148,7 +148,7 @@ def test_users_have_passwords_and_rights() -> None:
 
 
 @pytest.mark.parametrize("line", ["alice", ":wonder", "alice:", "alice:$2y$05$c4", "bob:b:fly"])
-def test_a_line_that_names_no_user_is_refused(line: str) -> None:
+def test_a_password_line_without_a_user_is_refused(line: str) -> None:
     with pytest.raises(UsageError, match=r"Line 2|fly"):
         basic_access(["alice:wonder", line])
 
@@ -157,5 +157,5 @@ def test_a_line_that_names_no_user_is_refused(line: str) -> None:
     ("host", "local"),
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
 )
-def test_only_loopback_is_this_machine(host: str, local: bool) -> None:
+def test_only_loopback_addresses_are_local(host: str, local: bool) -> None:
     assert is_local(host) is local

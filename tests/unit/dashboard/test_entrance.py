@@ -15,7 +15,7 @@ from tests.stage import new_app
 from tests.unit.test_distribution import PROJECT
 
 
-def test_the_embedded_broker_has_to_be_given() -> None:
+def test_the_embedded_broker_must_be_passed() -> None:
     with pytest.raises(SettingsError, match="scheduler dev --dashboard"):
         dashboard.dashboard(new_app())
     assert isinstance(dashboard.dashboard(new_app(), connect=MemoryBroker), Starlette)
@@ -24,7 +24,9 @@ def test_the_embedded_broker_has_to_be_given() -> None:
     assert isinstance(dashboard.dashboard(Scheduler("shop", nowhere)), Starlette)
 
 
-def test_what_is_not_installed_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     find = importlib.util.find_spec
 
     def find_all_but_one(name: str, package: str | None = None) -> object:
@@ -35,7 +37,7 @@ def test_what_is_not_installed_is_named_with_what_to_do(monkeypatch: pytest.Monk
         dashboard.dashboard(new_app(), connect=MemoryBroker)
 
 
-def test_the_extra_brings_what_is_needed() -> None:
+def test_the_extra_installs_all_requirements() -> None:
     brought = {
         each.partition(">")[0].replace("-", "_")
         for each in PROJECT["optional-dependencies"]["dashboard"]
@@ -43,7 +45,7 @@ def test_the_extra_brings_what_is_needed() -> None:
     assert brought == set(NEEDED)
 
 
-async def test_a_port_that_is_taken_is_told_in_a_line() -> None:
+async def test_a_port_in_use_is_reported_in_one_line() -> None:
     pages = dashboard.dashboard(new_app(), connect=MemoryBroker)
     async with serving(pages, "127.0.0.1", 0) as address:
         port = int(address.rstrip("/").rpartition(":")[2])
@@ -52,7 +54,7 @@ async def test_a_port_that_is_taken_is_told_in_a_line() -> None:
                 pass
 
 
-def test_access_is_named_as_an_app_is() -> None:
+def test_access_is_named_like_an_app() -> None:
     assert object_named("tests.stage:new_app", "--access") is new_app
     with pytest.raises(AppNotFound, match="has no 'nobody'"):
         object_named("tests.stage:nobody", "--access")

@@ -68,7 +68,7 @@ async def test_a_loop_that_runs_once_a_day_is_found(stage: Stage) -> None:
         assert [run.seq for run in picture.loops[BEAT].runs] == [0]
 
 
-async def test_it_is_read_no_further_back_than_a_limit(
+async def test_the_journal_is_read_back_up_to_a_limit(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stage.seed(beating())
@@ -81,7 +81,7 @@ async def test_it_is_read_no_further_back_than_a_limit(
         assert sum(minute.runs for _, minute in picture.minutes.last(600, stage.clock.now())) > 100
 
 
-async def test_what_is_new_follows_what_was_before(stage: Stage) -> None:
+async def test_new_entries_follow_old_ones(stage: Stage) -> None:
     await stage.seed(beating())
     async with stage.processor():
         await asyncio.sleep(35)
@@ -91,7 +91,7 @@ async def test_what_is_new_follows_what_was_before(stage: Stage) -> None:
             assert picture.loops[BEAT].listed is not None
 
 
-async def test_what_is_not_seeded_is_told_and_waited_for(stage: Stage) -> None:
+async def test_an_unseeded_app_is_reported_and_awaited(stage: Stage) -> None:
     async with followed(stage) as picture:
         assert (picture.seeded, picture.is_listed) == (False, False)
         await stage.seed(beating())
@@ -100,9 +100,7 @@ async def test_what_is_not_seeded_is_told_and_waited_for(stage: Stage) -> None:
         assert picture.loops[BEAT].listed is not None
 
 
-async def test_no_slot_is_looked_into_and_nothing_is_written(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_feed_writes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await stage.seed(beating())
     names = beating().names
     streams = [stage.server.stream(name) for name in (names.journal, names.roster)]
@@ -120,7 +118,7 @@ async def test_no_slot_is_looked_into_and_nothing_is_written(
     assert [stream.end for stream in streams] == before
 
 
-async def test_it_goes_on_when_the_connection_was_lost(stage: Stage) -> None:
+async def test_the_feed_continues_after_a_lost_connection(stage: Stage) -> None:
     await stage.seed(beating())
     async with followed(stage) as picture, stage.processor():
         stage.server.disconnect_all()

@@ -28,7 +28,7 @@ def test_a_schedule_is_written_and_read(schedule: Recurring) -> None:
     assert form(**options_of(schedule)).schedule() == schedule
 
 
-def test_a_zone_that_stands_beside_a_period_means_nothing() -> None:
+def test_a_zone_of_a_period_is_ignored() -> None:
     assert form(every="5m", tz="Europe/Berlin").schedule() == Every("5m")
 
 
@@ -43,7 +43,7 @@ def test_a_zone_that_stands_beside_a_period_means_nothing() -> None:
         ({"cron": "0 9 * * *", "tz": "Europe/Berlim"}, "Europe/Berlin"),
     ],
 )
-def test_what_is_no_schedule_is_told_by_the_fields(fields: dict[str, str], told: str) -> None:
+def test_an_invalid_schedule_is_reported_by_field(fields: dict[str, str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         form(**fields).schedule()
 
@@ -73,7 +73,7 @@ def test_a_keyed_loop_is_read() -> None:
         ({"args": '{"ward": "n", "doors": 1}'}, "doors"),
     ],
 )
-def test_what_is_no_loop_is_told(fields: dict[str, str], told: str) -> None:
+def test_an_invalid_keyed_loop_is_reported(fields: dict[str, str], told: str) -> None:
     good = {"task": "visit", "key": "n", "every": "1h", "args": '{"ward": "north"}'}
     with pytest.raises(UsageError, match=told):
         form(**{**good, **fields}).loop(app())

@@ -191,7 +191,7 @@ async def test_the_environment_is_named_in_its_color(
     assert named == ([] if color is None else [settings["environment"]])
 
 
-async def test_loops_tasks_errors_and_messages_are_searched(
+async def test_search_finds_loops_tasks_errors_and_messages(
     shop: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "MOST_FOUND", 2)
@@ -333,7 +333,7 @@ async def test_a_task_is_paused_and_resumed_with_its_calls_and_loops(shop: Stage
         assert await shop.where(LoopId("send_sms", "daily")) is Where.WAITING
 
 
-async def test_a_task_that_the_code_does_not_have_is_told(shop: Stage) -> None:
+async def test_a_task_missing_in_the_code_is_shown(shop: Stage) -> None:
     await shop.app.senders["send_sms"].send("+1")
     await shop.seed(an_app(shop.app.namespace, ["render"]))
     async with browsing(shop) as browser:
@@ -341,7 +341,7 @@ async def test_a_task_that_the_code_does_not_have_is_told(shop: Stage) -> None:
         assert told in await browser.see("/")
 
 
-async def test_a_loop_that_has_failed_is_found_from_the_overview(shop: Stage) -> None:
+async def test_the_overview_links_a_failed_loop(shop: Stage) -> None:
     async with browsing(shop) as browser, shop.processor():
         await asyncio.sleep(3700)
         page = await browser.see("/")
@@ -376,7 +376,7 @@ async def test_a_loop_that_has_failed_is_found_from_the_overview(shop: Stage) ->
         ("/nowhere", "such page"),
     ],
 )
-async def test_what_is_not_there_is_not_found(shop: Stage, path: str, what: str) -> None:
+async def test_unknown_addresses_are_not_found(shop: Stage, path: str, what: str) -> None:
     async with browsing(shop) as browser:
         assert f"There is no {what}." in await browser.see(path, 404)
         answer = await browser.get(path, accept="application/json")
@@ -384,7 +384,7 @@ async def test_what_is_not_there_is_not_found(shop: Stage, path: str, what: str)
         assert answer.json() == {"error": "NotFound", "message": f"There is no {what}."}
 
 
-async def test_a_loop_is_paused_with_the_reason_and_who_did_it_and_goes_on_or_runs(
+async def test_a_loop_is_paused_resumed_and_run_with_reason_and_user(
     shop: Stage,
 ) -> None:
     async with browsing(shop) as browser:
@@ -405,7 +405,7 @@ async def test_a_loop_is_paused_with_the_reason_and_who_did_it_and_goes_on_or_ru
     assert await shop.history("report") == ["seeded", "paused", "resumed", "triggered"]
 
 
-async def test_many_loops_are_done_after_a_question_and_those_that_failed_are_named(
+async def test_bulk_actions_ask_first_and_name_failed_loops(
     shop: Stage,
 ) -> None:
     async with browsing(shop) as browser:
@@ -420,7 +420,7 @@ async def test_many_loops_are_done_after_a_question_and_those_that_failed_are_na
         assert "is in the code" in await browser.press("remove", 409, loop="report", sure="yes")
 
 
-async def test_the_question_of_a_new_loop_does_not_show_its_arguments(shop: Stage) -> None:
+async def test_the_confirmation_of_a_new_loop_hides_its_arguments(shop: Stage) -> None:
     wanted = {"task": "send_sms", "key": "anna", "every": "5m", "args": '{"phone": "+33 1"}'}
     async with browsing(shop) as browser:
         page = await browser.press("start", **wanted)
@@ -430,7 +430,7 @@ async def test_the_question_of_a_new_loop_does_not_show_its_arguments(shop: Stag
     assert (await shop.listing())[LoopId("send_sms", "anna")].args == {"phone": "+33 1"}
 
 
-async def test_a_schedule_that_can_be_is_set_after_a_question_and_cleared(shop: Stage) -> None:
+async def test_a_valid_schedule_is_set_after_confirmation_and_cleared(shop: Stage) -> None:
     wanted: dict[str, Any] = {"loop": "report", "cron": "0 9 * * MON-FRI", "tz": "Europe/Oslo"}
     async with browsing(shop) as browser:
         assert 'value="10s"' in await browser.see("/loop/schedule?loop=report")
@@ -525,7 +525,7 @@ def printed_row(row: Row) -> Any:
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/loop?name=report", "/tasks/send?task=send_sms"])
-async def test_each_page_is_data_where_that_is_accepted(shop: Stage, path: str) -> None:
+async def test_each_page_is_json_on_request(shop: Stage, path: str) -> None:
     async with browsing(shop) as browser, shop.processor():
         await asyncio.sleep(15)
         answer = await browser.get(path, accept="application/json")
@@ -615,7 +615,7 @@ async def test_a_chart_has_axes_units_and_marks(shop: Stage) -> None:
         assert re.search(r"UTC, 6 runs succeeded", page)
 
 
-async def test_tasks_tell_how_much_there_is_to_do(shop: Stage) -> None:
+async def test_tasks_show_their_backlog(shop: Stage) -> None:
     async with shop.processor():
         await asyncio.sleep(60)
     await shop.app.outbox.send("send_sms", {"phone": "+1"}, Posting(delay=timedelta(minutes=5)))
@@ -627,7 +627,7 @@ async def test_tasks_tell_how_much_there_is_to_do(shop: Stage) -> None:
     assert re.search(r"report 1 0 \d+ \d", page), page
 
 
-async def test_a_loop_that_did_not_run_last_night_tells_why(shop: Stage) -> None:
+async def test_a_loop_shows_why_it_missed_a_run(shop: Stage) -> None:
     @shop.app.periodic(cron="30 2 * * *", tz="Europe/Oslo")
     async def backup() -> None: ...
 
@@ -650,7 +650,7 @@ async def parked(stage: Stage, *phones: str) -> None:
         await asyncio.sleep(1)
 
 
-async def test_what_is_parked_is_looked_at_in_groups_and_sent_back(shop: Stage) -> None:
+async def test_parked_messages_are_shown_in_groups_and_replayed(shop: Stage) -> None:
     await parked(shop, "+491", "+492", "+4933")
     async with browsing(shop) as browser:
         assert "3 messages are parked" in words_in(await browser.see("/failed"))
@@ -716,7 +716,7 @@ async def test_a_failure_is_acknowledged_in_all_processes_until_the_next_success
         assert "Acknowledged" not in await later.see("/")
 
 
-async def test_one_is_sent_back_with_other_arguments(shop: Stage) -> None:
+async def test_a_message_is_replayed_with_other_arguments(shop: Stage) -> None:
     await parked(shop, "+491")
     async with browsing(shop) as browser:
         (one,) = await shop.parked()
@@ -777,7 +777,7 @@ async def test_an_action_on_many_shows_its_progress_and_is_stopped(shop: Stage) 
     assert len(await shop.parked()) == 1
 
 
-async def test_two_who_act_at_once_are_told_apart(shop: Stage) -> None:
+async def test_concurrent_actions_are_attributed_to_their_users(shop: Stage) -> None:
     users = {"ada": "report", "bob": "import_orders"}
 
     def access(request: Request) -> Visitor:
@@ -835,7 +835,7 @@ async def test_an_undo_leaves_alone_what_another_user_has_changed_since(shop: St
         assert "Changed since: send_sms by bob" in await browser.press("resume", 400, **undo)
 
 
-async def test_a_body_that_is_no_text_is_shown_in_hexadecimal(shop: Stage) -> None:
+async def test_a_binary_body_is_shown_in_hexadecimal(shop: Stage) -> None:
     message = Message(b"\x89PNG\r\n\xff", message_id="picture")
     key = task_key("send_sms")
     await shop.failed.park(message, key, Reason.UNDECODABLE, ValueError("no JSON"))
@@ -874,7 +874,7 @@ async def test_values_are_redacted(shop: Stage) -> None:
         ({"edit", "trigger"}, False, False),
     ],
 )
-async def test_arguments_and_what_is_carried_need_a_right_and_to_be_asked_for(
+async def test_arguments_and_carried_values_need_a_right_and_a_request(
     shop: Stage, may: Any, read_only: bool, sees: bool
 ) -> None:
     await parked(shop, "+491")
@@ -897,14 +897,14 @@ async def test_arguments_and_what_is_carried_need_a_right_and_to_be_asked_for(
 
 
 @pytest.mark.parametrize("action", ["replay", "purge", "edit"])
-async def test_nothing_named_is_nothing_done(shop: Stage, action: str) -> None:
+async def test_an_action_without_a_selection_does_nothing(shop: Stage, action: str) -> None:
     await parked(shop, "+491")
     async with browsing(shop) as browser:
         await browser.press(action, 400, sure="yes", args="{}")
     assert len(await shop.parked()) == 1
 
 
-async def test_what_one_process_has_done_is_shown_by_another(shop: Stage) -> None:
+async def test_operations_of_one_process_are_shown_by_another(shop: Stage) -> None:
     async with browsing(shop) as browser, browsing(shop) as other:
         answer = await browser.post("pause", {"loop": "report", "reason": "audit", "back": "/"})
         page = await other.see(answer.headers["location"])
@@ -917,7 +917,7 @@ async def test_what_one_process_has_done_is_shown_by_another(shop: Stage) -> Non
         assert "report: paused" in await later.see(answer.headers["location"])
 
 
-async def test_who_may_only_look_sees_processors_runs_and_parked_messages_anew(
+async def test_read_only_visitors_see_fresh_processors_runs_and_messages(
     shop: Stage,
 ) -> None:
     async with browsing(shop, read_only=True) as browser:
@@ -936,7 +936,7 @@ async def test_who_may_only_look_sees_processors_runs_and_parked_messages_anew(
         assert "No success found." in page
 
 
-async def test_what_runs_is_told_with_its_stack_and_ended(shop: Stage) -> None:
+async def test_a_running_run_is_shown_with_its_stack_and_cancelled(shop: Stage) -> None:
     ended = asyncio.Event()
 
     @shop.app.task(retry=Retry(3))
@@ -968,7 +968,7 @@ EVE = Visitor("eve", "read-only")
 
 
 @pytest.mark.parametrize(("visitor", "read_only"), [(EVE, False), (ALICE, True)])
-async def test_who_may_only_look_is_shown_no_button_and_refused(
+async def test_read_only_visitors_get_no_buttons_and_are_refused(
     shop: Stage, visitor: Visitor, read_only: bool
 ) -> None:
     await parked(shop, "+491")
@@ -982,7 +982,7 @@ async def test_who_may_only_look_is_shown_no_button_and_refused(
     assert await shop.history("report") == ["seeded"]
 
 
-async def test_who_may_do_some_things_does_these(shop: Stage) -> None:
+async def test_partial_rights_allow_their_actions(shop: Stage) -> None:
     async def access(_: object) -> Visitor:  # which may be a plain function, too
         return Visitor("bob", {"pause"})
 
@@ -997,7 +997,7 @@ async def test_who_may_do_some_things_does_these(shop: Stage) -> None:
     assert await shop.history("report") == ["seeded", "paused"]
 
 
-async def test_nobody_is_shown_nothing(shop: Stage) -> None:
+async def test_visitors_without_access_see_nothing(shop: Stage) -> None:
     async with browsing(shop, access=lambda _: None) as browser:
         for path in (*PATHS, "/live/x/loops", "/nowhere"):
             assert "report" not in await browser.see(path, 403)
@@ -1006,7 +1006,7 @@ async def test_nobody_is_shown_nothing(shop: Stage) -> None:
         assert (await browser.post("pause", {"loop": "report"})).status_code == 403
 
 
-async def test_depths_are_asked_for_while_somebody_looks_only(shop: Stage) -> None:
+async def test_depths_are_asked_only_for_viewers(shop: Stage) -> None:
     async with browsing(shop) as browser:
         assert browser.site.shown()
         await asyncio.sleep(31)
@@ -1015,7 +1015,7 @@ async def test_depths_are_asked_for_while_somebody_looks_only(shop: Stage) -> No
         assert browser.site.shown()
 
 
-async def test_a_broker_that_lets_nobody_in_is_told_and_tried_again(shop: Stage) -> None:
+async def test_a_refusing_broker_is_reported_and_retried(shop: Stage) -> None:
     refused = [AccessRefused("The password is wrong.")]
 
     def connect() -> MemoryBroker:
@@ -1044,7 +1044,7 @@ def mounted(application: ASGIApp, prefix: str) -> ASGIApp:
     [(mounted, "/ops"), (prefixed, "/ops"), (prefixed, "")],
     ids=["mounted", "prefix kept", "prefix stripped"],
 )
-async def test_it_is_found_under_a_path(
+async def test_the_dashboard_works_under_a_path(
     shop: Stage, under: Callable[[ASGIApp, str], ASGIApp], asked: str
 ) -> None:
     site = Site(shop.app, lambda: MemoryBroker(shop.server), shop.clock, lambda _: ALICE, False)
@@ -1065,7 +1065,7 @@ async def test_it_is_found_under_a_path(
             await site.stop()
 
 
-async def test_who_has_no_password_is_asked_for_one(shop: Stage) -> None:
+async def test_visitors_without_a_password_are_asked_for_one(shop: Stage) -> None:
     async with browsing(shop, access=basic_access(["alice:wonder"])) as browser:
         answer = await browser.get("/loops")
         assert (answer.status_code, answer.headers["www-authenticate"][:5]) == (401, "Basic")
@@ -1098,7 +1098,7 @@ async def news_of(browser: Browser, path: str, seen: str) -> AsyncGenerator[tupl
                 yield event.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
 
-async def test_only_what_has_changed_is_told(shop: Stage) -> None:
+async def test_updates_contain_only_changes(shop: Stage) -> None:
     async with browsing(shop) as browser, shop.processor():
         found = re.search(r'data-live="/live/(\w+)/loops"', (await browser.get("/loops")).text)
         assert found
@@ -1154,12 +1154,12 @@ async def test_live_pages_leave_half_of_the_time_to_others(
     assert time() - began >= 0.2
 
 
-async def test_nul_characters_of_visitors_are_no_places_of_parts(shop: Stage) -> None:
+async def test_nul_characters_of_visitors_do_no_harm(shop: Stage) -> None:
     async with browsing(shop) as browser:
         assert "\0doing\0" in await browser.see("/loops?q=%00doing%00")
 
 
-async def test_who_comes_back_is_told_the_whole_page(shop: Stage) -> None:
+async def test_a_returning_visitor_gets_the_whole_page(shop: Stage) -> None:
     async with (
         browsing(shop) as browser,
         aclosing(news_of(browser, "/loops", "what-was-before")) as news,

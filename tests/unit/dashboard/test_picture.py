@@ -86,7 +86,7 @@ def test_messages_may_come_in_any_order_and_twice() -> None:
         assert sum(minute.runs for _, minute in picture.minutes.last(1, at(60))) == 3
 
 
-def test_only_so_many_loops_runs_and_acts_are_kept_the_last_ones(
+def test_the_latest_loops_runs_and_operations_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = picture_of(*(ran(seq) for seq in reversed(range(RUNS_KEPT + 5)))).loops[POLL]
@@ -98,7 +98,7 @@ def test_only_so_many_loops_runs_and_acts_are_kept_the_last_ones(
     assert len(many.loops) == 2
 
 
-def test_what_is_carried_is_kept_unless_it_is_large() -> None:
+def test_a_carried_value_is_kept_unless_it_is_large() -> None:
     small = picture_of(ran(0, carry={"cursor": 7})).loops[POLL]
     large = picture_of(ran(0, carry="x" * pictures.LARGE)).loops[POLL]
     assert small.token is not None
@@ -107,7 +107,7 @@ def test_what_is_carried_is_kept_unless_it_is_large() -> None:
     assert (large.token.carry, large.is_large) == (None, True)
 
 
-def test_a_pause_is_told_with_who_and_why_and_a_resume_ends_it() -> None:
+def test_a_pause_has_its_user_and_reason_until_a_resume() -> None:
     picture = Picture("test")
     act = Act(Verb.PAUSE, at(3), "alice at pod-1")
     pause = ran(2, epoch=6, act=act, state=State.PAUSED, reason="a release")
@@ -128,7 +128,7 @@ def test_a_later_entry_of_the_roster_overrules_an_older_token() -> None:
     assert (picture.loops[POLL].is_paused, picture.loops[POLL].reason) == (True, "by hand")
 
 
-def test_what_was_parked_is_told_of_its_loop() -> None:
+def test_parked_messages_are_shown_with_their_loop() -> None:
     picture = picture_of(ran(0))
     error = RuntimeError("boom")
     key = token_key(POLL, NO_WAIT.key)
@@ -138,7 +138,7 @@ def test_what_was_parked_is_told_of_its_loop() -> None:
     assert (entry.what, entry.note) == ("parked", "exhausted: RuntimeError: boom")
 
 
-def test_failures_are_counted_by_task_error_and_time_a_parked_loop_once() -> None:
+def test_failures_are_counted_by_task_error_and_time() -> None:
     errors = ("TimeoutError: 5 s", "TimeoutError: 10 s", "OSError: full")
     runs = [ran(0, attempt=number, ending=Ending.RETRIED) for number in range(1, len(errors) + 1)]
     failed = [
@@ -161,7 +161,7 @@ def test_failures_are_counted_by_task_error_and_time_a_parked_loop_once() -> Non
     assert picture.failures("mail", kind, at(359), 2, 1) == []
 
 
-def test_a_loop_beyond_the_limit_is_shown_once_somebody_asks_for_it(
+def test_a_loop_beyond_the_limit_is_shown_on_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pictures, "MOST_LOOPS", 1)
@@ -175,7 +175,7 @@ def test_a_loop_beyond_the_limit_is_shown_once_somebody_asks_for_it(
     assert picture.loops[loops[2]].due_at == at(10)
 
 
-def test_acknowledgements_are_noted_once_and_only_so_many_are_kept(
+def test_acknowledgements_are_kept_once_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pictures, "GROUPS_KEPT", 2)
@@ -187,7 +187,7 @@ def test_acknowledgements_are_noted_once_and_only_so_many_are_kept(
     assert [task for task, _ in picture.acknowledged] == ["b", "c"]
 
 
-def test_supervision_other_apps_replays_and_what_is_no_token_leave_no_trace() -> None:
+def test_supervision_other_apps_and_replays_leave_no_trace() -> None:
     picture = Picture("test")
     picture.hear(message(ran(0, loop=SUPERVISION)))
     picture.hear(message(ran(0), namespace="other"))
@@ -214,7 +214,7 @@ def test_minutes_count_first_attempts_alone_as_late() -> None:
     assert (both.runs, both.failed, both.backlog) == (2, 2, 3)
 
 
-def test_each_change_has_a_version_and_what_is_the_same_has_none() -> None:
+def test_only_changes_have_a_new_version() -> None:
     picture = Picture("test")
     picture.be(False, START)
     before = picture.version
@@ -225,7 +225,7 @@ def test_each_change_has_a_version_and_what_is_the_same_has_none() -> None:
     assert (picture.version > before, picture.since) == (True, at(2))
 
 
-def test_routine_pushes_out_no_failure_and_no_operation() -> None:
+def test_routine_entries_displace_no_failure_or_operation() -> None:
     entries = Entries()
 
     def note(second: int, what: str, loop: str = "poll", by: str = "") -> None:

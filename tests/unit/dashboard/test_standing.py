@@ -61,13 +61,13 @@ def waiting_until_10() -> LoopPicture:
         (76, IDLE, Where.LATE),
     ],
 )
-def test_a_loop_stands_as_its_time_and_its_queue_tell(
+def test_the_state_of_a_loop_follows_its_time_and_queue(
     second: int, depth: Depth | None, state: Where
 ) -> None:
     assert state_of(waiting_until_10(), at(second), depth, TIMEOUT) is state
 
 
-def test_a_paused_loop_is_not_late_and_one_that_the_broker_does_not_have_is_unseeded() -> None:
+def test_a_paused_loop_is_not_late_and_an_unknown_one_is_unseeded() -> None:
     loop = waiting_until_10()
     loop.listed = RosterEntry(POLL, Every("10s"), {}, Entry(6, LoopState.PAUSED, 5))
     assert state_of(loop, at(1000), ALONE, TIMEOUT) is Where.PAUSED
@@ -173,7 +173,7 @@ def test_an_acknowledged_failure_is_held_until_the_next_success() -> None:
         assert (group.acknowledged is not None) is holds
 
 
-def test_failures_that_are_not_acknowledged_come_first() -> None:
+def test_unacknowledged_failures_come_first() -> None:
     picture = Picture("test")
     for task, kind in (("a", "X"), ("b", "Y")):
         picture.parked[task, kind] = ParkedGroup(kind, 3, at(0), at(1))
@@ -206,7 +206,7 @@ def test_calls_that_fail_without_a_known_error_are_not_acknowledged() -> None:
     assert vital.problems == [("3 calls of a failed in the last 15 minutes.", "bad")]
 
 
-def test_loops_of_the_code_and_of_the_broker_are_told_apart() -> None:
+def test_loops_of_code_and_broker_are_distinguished() -> None:
     app = new_app()
 
     @app.periodic(every="10s")
@@ -224,7 +224,7 @@ def test_loops_of_the_code_and_of_the_broker_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_standings_that_are_renewed_are_those_that_are_judged_anew(seed: int) -> None:
+def test_renewed_standings_equal_new_ones(seed: int) -> None:
     app, dice = new_app(), Random(seed)
 
     @app.periodic(every="10s")
@@ -260,7 +260,7 @@ def test_standings_that_are_renewed_are_those_that_are_judged_anew(seed: int) ->
     assert renewed.at(START + day) == Standings(app, picture).at(START + day)
 
 
-def test_a_filter_is_what_its_query_says_and_says_it_again() -> None:
+def test_a_filter_survives_a_round_trip_as_query() -> None:
     asked = {
         "q": " Poll x ",
         "state": "late",
@@ -275,7 +275,7 @@ def test_a_filter_is_what_its_query_says_and_says_it_again() -> None:
         assert Filter.of(wrong) == Filter()
 
 
-def test_a_filter_finds_names_by_their_parts_puts_trouble_first_and_cuts_pages() -> None:
+def test_a_filter_matches_parts_of_names_and_pages_trouble_first() -> None:
     many = [standing(f"loop-{number:03}", Where.WAITING) for number in range(PAGE + 10)]
     assert [each.name for each in Filter("LOOP 7 05").choose(many)] == ["loop-057"]
     assert len(Filter().cut(Filter().choose(many))) == PAGE
@@ -307,7 +307,7 @@ def polling(
     return Standing(str(loop.id), state, loop, Every("10s"), True, 0)
 
 
-def test_loops_are_counted_by_task_as_they_wait() -> None:
+def test_waiting_loops_are_counted_by_task() -> None:
     loops = [
         polling("a"),
         polling("b", attempt=2),
@@ -329,7 +329,7 @@ def test_loops_are_counted_by_task_as_they_wait() -> None:
         (60, 0, None, 0),
     ],
 )
-def test_runs_are_counted_as_far_as_they_are_known(
+def test_known_runs_are_counted(
     apart: float, runs: int, heard: timedelta | None, per_minute: float
 ) -> None:
     heard_back_to = START - heard if heard else None
@@ -338,7 +338,7 @@ def test_runs_are_counted_as_far_as_they_are_known(
     assert work.per_minute == pytest.approx(per_minute, rel=0.05)
 
 
-def test_runs_took_the_median_and_began_as_late_as_all_but_a_hundredth() -> None:
+def test_durations_show_the_median_and_lateness_the_99th_percentile() -> None:
     loops = [polling(str(number)) for number in range(3)]
     for number, each in enumerate(loops):
         late, took = at(number * number), (1 + number * number) * SECOND

@@ -54,7 +54,7 @@ def past(
     return past_ticks(standing, now, since, pauses_itself=pauses)
 
 
-def test_each_tick_is_told_with_how_its_run_ended_the_latest_first() -> None:
+def test_ticks_have_the_outcome_of_their_run_latest_first() -> None:
     error = ran(NOON - HOUR, Ending.ESCALATED, error="no toner")
     told = past(a_loop(ran(NOON - 2 * HOUR), error, ran(NOON)))
     assert told == [
@@ -64,7 +64,7 @@ def test_each_tick_is_told_with_how_its_run_ended_the_latest_first() -> None:
     ]
 
 
-def test_of_a_tick_that_was_run_late_it_is_told_that_nobody_took_it() -> None:
+def test_a_late_tick_had_no_processor() -> None:
     (tick, *_) = past(a_loop(ran(NOON, late=5 * HOUR)), now=NOON + 6 * HOUR - SECOND, back=6 * HOUR)
     assert tick.at == NOON + 5 * HOUR
     late = past(a_loop(ran(NOON, late=5 * HOUR)), now=NOON + 6 * HOUR, back=7 * HOUR)[-1]
@@ -73,13 +73,13 @@ def test_of_a_tick_that_was_run_late_it_is_told_that_nobody_took_it() -> None:
     assert "no processor was running" in late.why
 
 
-def test_of_ticks_that_one_late_run_stood_for_it_is_told_when_that_began() -> None:
+def test_ticks_merged_into_a_late_run_name_its_start() -> None:
     told = past(a_loop(ran(NOON - 2 * HOUR), ran(NOON, late=2 * SECOND)))
     assert told[1].what == "missed"
     assert "It did not run. The next run, 1\N{NO-BREAK SPACE}h later" in told[1].why
 
 
-def test_a_tick_in_a_pause_is_told_with_who_paused_it_and_why() -> None:
+def test_a_paused_tick_names_user_and_reason() -> None:
     acts = (
         did(Verb.PAUSE, NOON - 90 * MINUTE, "stocktaking"),
         did(Verb.RESUME, NOON - 30 * MINUTE),
@@ -97,9 +97,7 @@ def test_a_tick_in_a_pause_is_told_with_who_paused_it_and_why() -> None:
         (Ending.STOPPED, False, "paused"),
     ],
 )
-def test_a_tick_after_which_it_had_paused_itself_is_told_with_the_error(
-    ending: Ending, pauses: bool, what: str
-) -> None:
+def test_a_tick_that_paused_its_loop_has_the_error(ending: Ending, pauses: bool, what: str) -> None:
     loop = a_loop(ran(NOON - 2 * HOUR, ending, error="no toner"))
     tick = past(loop, pauses=pauses)[0]
     assert tick.what == what
@@ -108,13 +106,13 @@ def test_a_tick_after_which_it_had_paused_itself_is_told_with_the_error(
     assert past(loop, pauses=pauses)[0].what == "missed"
 
 
-def test_a_tick_during_a_long_run_is_told_with_how_long_that_took() -> None:
+def test_a_tick_during_a_long_run_has_its_duration() -> None:
     told = past(a_loop(ran(NOON - 2 * HOUR, took=90 * MINUTE), ran(NOON)))
     took = "1\N{NO-BREAK SPACE}h\N{NO-BREAK SPACE}30\N{NO-BREAK SPACE}m"
     assert told[1].why == f"The previous run was still in progress: it took {took}."
 
 
-def test_a_tick_that_is_due_is_told_with_how_the_loop_stands() -> None:
+def test_a_due_tick_has_the_state_of_its_loop() -> None:
     loop = a_loop(ran(NOON - HOUR))
     token = Token(LoopId("report"), HOURLY, NOON, NOON, state=State.ARMED)
     loop.see(token, 10)
@@ -123,7 +121,7 @@ def test_a_tick_that_is_due_is_told_with_how_the_loop_stands() -> None:
     assert "no processor takes messages of its task" in tick.why
 
 
-def test_of_what_is_not_known_nothing_is_said() -> None:
+def test_unknown_ticks_are_left_out() -> None:
     assert past(a_loop(), back=None) == []  # before the journal
     assert [tick.what for tick in past(a_loop(), back=HOUR)] == ["unknown"]
     new = a_loop(acts=(did(Verb.SEED, NOON - MINUTE),))
@@ -132,7 +130,7 @@ def test_of_what_is_not_known_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize("schedule", [Cron("* * * * * *"), Cron("*/5 * * * *"), HOURLY])
-def test_the_last_of_many_ticks_are_told(schedule: Schedule) -> None:
+def test_the_latest_of_many_ticks_are_listed(schedule: Schedule) -> None:
     told = past(a_loop(), schedule, back=24 * HOUR)
     assert len(told) == MOST_PAST
     assert told[0].at > told[1].at
@@ -146,7 +144,7 @@ def planned_loop(name: str, schedule: Schedule, state: Where = Where.WAITING) ->
     return Standing(name, state, LoopPicture(LoopId(name)), schedule, True, 0)
 
 
-def test_loops_that_pile_up_are_told_with_the_moment() -> None:
+def test_planned_loops_that_pile_up_are_shown_with_their_time() -> None:
     nightly = [planned_loop(f"n{number}", Cron("0 2 * * *")) for number in range(3)]
     agenda = planned([*nightly, planned_loop("other", Cron("30 2 * * *"))], START)
     (busy,) = agenda.busy
@@ -156,7 +154,7 @@ def test_loops_that_pile_up_are_told_with_the_moment() -> None:
     assert [name for _, name in agenda.upcoming] == ["n0", "n1", "n2", "other"]
 
 
-def test_what_runs_often_is_told_in_a_number_and_what_is_paused_is_left_out() -> None:
+def test_frequent_loops_are_counted_and_paused_ones_left_out() -> None:
     paused = planned_loop("a", Every("1h"), Where.PAUSED)
     agenda = planned([planned_loop("pulse", Every("10s")), paused], START)
     assert (agenda.often, agenda.paused) == (1, 1)

@@ -69,7 +69,7 @@ def test_the_broker_is_judged_by_its_connection_and_its_alarms() -> None:
 
 @pytest.mark.parametrize("acknowledged", [None, Acknowledgement("letter", "E", "mia", at(0))])
 @pytest.mark.parametrize("calls", [{}, {"letter": CallTotals(started=3, failed=3)}])
-def test_calls_are_judged_by_their_failures_and_who_has_acknowledged_them(
+def test_calls_are_judged_by_unacknowledged_failures(
     calls: dict[str, CallTotals], acknowledged: Acknowledgement | None
 ) -> None:
     parked = Failure("letter", "E", "E", parked=3, acknowledged=acknowledged)

@@ -151,6 +151,6 @@ def test_fields_of_each_dialect_are_read() -> None:
     "text", ["", "a", "1-", "-1", "*/0", "1-2-3", "1//2", "99", "1,", "*-3", "²"]
 )
 @pytest.mark.parametrize("column", COLUMNS)
-def test_what_is_no_field_is_refused(column: Column, text: str) -> None:
+def test_an_invalid_field_is_refused(column: Column, text: str) -> None:
     with pytest.raises(ScheduleError, match=f"the {column.name} field is not understood"):
         EVERY.read(column, text)

@@ -40,7 +40,7 @@ def task(
         ("celery.schedules.crontab(hour='22-4/2', minute=5)", Cron("5 22-4/2 * * *")),
     ],
 )
-def test_a_schedule_has_its_equal(schedule: str, expected: Cron | Every) -> None:
+def test_schedules_of_celery_have_an_equivalent(schedule: str, expected: Cron | Every) -> None:
     assert [job.schedule for job in beat(schedule).jobs] == [expected]
 
 
@@ -63,7 +63,9 @@ def test_a_schedule_has_its_equal(schedule: str, expected: Cron | Every) -> None
         ("2 ** 99", "cannot be known"),
     ],
 )
-def test_a_schedule_that_has_none_is_told_with_its_line(schedule: str, told: str) -> None:
+def test_a_schedule_without_an_equivalent_is_reported_with_its_line(
+    schedule: str, told: str
+) -> None:
     found = beat(schedule)
     assert found.jobs == []
     (note,) = notes_of(found)
@@ -89,7 +91,7 @@ def test_a_schedule_that_has_none_is_told_with_its_line(schedule: str, told: str
         "from .. import a\napp.add_periodic_task(60, a.b.signature(), name='x')",
     ],
 )
-def test_beat_is_told_in_many_ways(text: str) -> None:
+def test_beat_schedules_are_read_in_all_styles(text: str) -> None:
     found = read(text.replace("ENTRY", "'x': {'task': 'a.b', 'schedule': 60}"))
     (job,) = found.jobs
     assert (job.name, job.action) == ("x", CeleryCall("a.b"))
@@ -117,7 +119,7 @@ def test_limits_of_an_entry_are_those_of_its_loop() -> None:
     assert job_of(read(text), "x").timeout == timedelta(seconds=5)
 
 
-def test_a_loop_has_what_the_decorator_of_its_task_says() -> None:
+def test_a_loop_has_the_options_of_its_task() -> None:
     ring = job_of(KINDS["celery"](), "ring-on-weekdays")
     # As Celery's full jitter: from no wait to the whole, which doubles.
     assert ring.retry == Retry(
@@ -188,7 +190,7 @@ def test_limits_are_those_of_the_decorator(option: str, attribute: str, value: o
         ("autoretry_for=(Mine,)", "autoretry_for=Mine of work: here, any error is tried again"),
     ],
 )
-def test_what_a_decorator_has_besides_is_told(option: str, told: str) -> None:
+def test_other_options_of_a_decorator_are_reported(option: str, told: str) -> None:
     (note,) = task(f"@app.task({option})").notes
     assert told in note.text
     assert note.place.line in (1, 2)
@@ -219,14 +221,14 @@ def test_parameters_are_those_of_the_function(
         ("(a=settings.X)", "the parameter a of work keeps its default"),
     ],
 )
-def test_parameters_that_cannot_travel_are_told(signature: str, told: str) -> None:
+def test_parameters_that_cannot_travel_are_reported(signature: str, told: str) -> None:
     job = task("@app.task", signature)
     (note,) = job.notes
     assert told in note.text
     assert job.parameters == []
 
 
-def test_a_task_that_asks_to_be_tried_again_is() -> None:
+def test_calls_of_retry_become_a_retry_policy() -> None:
     job = task(
         "@app.task(bind=True, max_retries=9)", "(self)", "raise self.retry(exc=e, countdown=5)"
     )
@@ -244,14 +246,14 @@ def test_a_task_that_asks_to_be_tried_again_is() -> None:
         ("class Work:\n    @app.task\n    def run(self): ...", "3: left out, run: it is a method"),
     ],
 )
-def test_a_task_that_is_no_function_is_told(text: str, told: str) -> None:
+def test_a_task_that_is_no_function_is_reported(text: str, told: str) -> None:
     found = read(text)
     assert found.jobs == []
     (note,) = notes_of(found)
     assert note.startswith(f"shop/tasks.py:{told}")
 
 
-def test_a_zone_that_is_not_written_down_is_told() -> None:
+def test_an_unknown_zone_is_reported() -> None:
     text = "app.conf.timezone = settings.TIME_ZONE\n"
     entry = "beat_schedule = {'x': {'task': 'a.b', 'schedule': crontab(minute=0)}}"
     found = read_celery({"tasks.py": text + entry}, tz="Asia/Tokyo")
@@ -271,7 +273,7 @@ def test_settings_of_beat_and_tasks_hold() -> None:
     assert "settings.py:15: which function cleanup is" in told
 
 
-def test_all_that_is_left_is_told_with_its_line() -> None:
+def test_everything_left_out_is_reported_with_its_line() -> None:
     notes = [note.split(": ", 1) for note in notes_of(KINDS["celery"]())]
     told = [
         f"{place.removeprefix('parish/').replace('.py', '')} {text[:30]}" for place, text in notes
@@ -325,7 +327,7 @@ def test_a_database_has_loops_and_pauses() -> None:
         ({}, {"kwargs": "[" * 100_000}, "its kwargs cannot be read: '[[["),
     ],
 )
-def test_a_row_of_a_dump_that_cannot_be_understood_is_left_out(
+def test_an_unreadable_row_of_a_dump_is_left_out(
     period: dict[str, Any], task: dict[str, Any], told: str
 ) -> None:
     fields = {
@@ -341,7 +343,7 @@ def test_a_row_of_a_dump_that_cannot_be_understood_is_left_out(
     assert any(f"left out, 'poll': {told}" in note for note in notes_of(found))
 
 
-def test_a_dump_and_modules_go_together() -> None:
+def test_a_dump_and_modules_are_combined() -> None:
     tasks = "@shared_task(max_retries=1, autoretry_for=(OSError,))\ndef report():\n    pass\n"
     found = read_celery({"shop/tasks.py": tasks, "dump.json": form("dump.json")})
     loop = job_of(found, "Report (office hours)")
@@ -359,11 +361,11 @@ def test_a_dump_and_modules_go_together() -> None:
         ("a.json", "[\n{}]", "a.json, line 2, is not a row of manage.py dumpdata"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused(file: str, text: str, told: str) -> None:
+def test_an_unreadable_file_is_refused(file: str, text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         read_celery({file: text})
 
 
-def test_nothing_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_import_runs_no_code(capsys: pytest.CaptureFixture[str]) -> None:
     read("print('run')\nbeat_schedule = {'x': {'task': print('run'), 'schedule': exit(1)}}\n")
     assert capsys.readouterr().out == ""

@@ -264,7 +264,7 @@ def _difference(entry: Any, job: ImportedJob | None) -> str:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_a_random_table_means_the_same_to_celery_and_to_us(part: int) -> None:
+def test_random_tables_mean_the_same_to_celery_and_the_import(part: int) -> None:
     for seed in range(part, SCHEDULES // PER_FILE, 4):
         source = Writer(seed).module()
         assert differences(source) == [], f"seed {seed}:\n{source}"

@@ -57,14 +57,14 @@ def test_a_schedule_means_the_same(schedule: str, expected: Cron | Every) -> Non
 @pytest.mark.parametrize(
     "schedule", ["0 0 * * 7", "0 22-4 * * *", "* * * *", "@reboot", "0 0 L * *", ""]
 )
-def test_a_schedule_that_there_cannot_be_is_told(schedule: str) -> None:
+def test_an_impossible_schedule_is_reported(schedule: str) -> None:
     found = read([manifest(schedule), manifest()])
     (note,) = notes_of(found)
     assert note.startswith("jobs.yaml:1: left out, CronJob work: ")
     assert len(found.jobs) == 1
 
 
-def test_a_number_that_is_none_is_told() -> None:
+def test_an_invalid_number_is_reported() -> None:
     found = read(manifest(startingDeadlineSeconds="60", suspend="no"))
     assert [note.partition(": ")[2] for note in notes_of(found)] == [
         "spec.startingDeadlineSeconds: expected a number, got '60'",
@@ -99,7 +99,7 @@ def test_a_schedule_that_never_fires_is_a_task() -> None:
     assert notes_of(found) == ["jobs.yaml:6: " + BY_HAND]
 
 
-def test_what_corresponds_is_carried_over() -> None:
+def test_equivalent_fields_are_carried_over() -> None:
     job = job_of(KINDS["cronjob"](), "postgres-backup")
     assert job.schedule == Cron("30 2 * * *", tz="Europe/Berlin", catch_up="skip", grace="200s")
     assert job.retry == Retry(2, initial="10s", multiplier=2, maximum="6m", jitter=0)
@@ -118,14 +118,14 @@ def test_what_corresponds_is_carried_over() -> None:
     assert job_of(KINDS["cronjob"](), "mixed-days").paused
 
 
-def test_without_limits_it_has_those_of_kubernetes() -> None:
+def test_without_limits_a_job_has_those_of_kubernetes() -> None:
     (job,) = read(manifest()).jobs
     assert job.retry.retries == 6
     assert job.timeout is None
     assert job.schedule == Cron("0 0 * * *")  # one that was missed is run late
 
 
-def test_what_is_not_carried_over_is_told_with_its_line() -> None:
+def test_fields_left_out_are_reported_with_their_line() -> None:
     notes = dict(note.split(": ", 1) for note in notes_of(KINDS["cronjob"]()))
     lines = [int(place.removeprefix("jobs.yaml:")) for place in notes]
     assert lines == [1, 22, 27, 29, 46, 49, 51, 53, 55, 57, 68, 70, 73, 92, 99, 101]
@@ -142,7 +142,7 @@ def test_what_is_not_carried_over_is_told_with_its_line() -> None:
         (("spec", "jobTemplate", "spec", "template", "spec"), "affinity"),
     ],
 )
-def test_whatever_is_not_known_is_told(where: tuple[str, ...], key: str) -> None:
+def test_unknown_fields_are_reported(where: tuple[str, ...], key: str) -> None:
     document = manifest()
     place = document
     for each in where:
@@ -152,7 +152,7 @@ def test_whatever_is_not_known_is_told(where: tuple[str, ...], key: str) -> None
     assert f"{key}: " in note
 
 
-def test_a_container_without_a_command_says_what_is_missing() -> None:
+def test_a_container_without_a_command_is_reported() -> None:
     env = [{"name": "WHAT", "value": "all"}]
     job, notes = of_container(command=[], args=["poll", "--$(WHAT)"], env=env)
     assert isinstance(job.action, Unknown)
@@ -172,7 +172,7 @@ def test_references_are_filled_in_as_kubernetes_does() -> None:
 
 
 @pytest.mark.parametrize("wrapped", ["list", "several", "json", "items"])
-def test_however_they_are_put_together_all_are_found(wrapped: str) -> None:
+def test_jobs_are_found_in_lists_and_documents(wrapped: str) -> None:
     two = [manifest("@daily"), manifest("@hourly")]
     text = {
         "list": yaml.safe_dump({"kind": "List", "items": two}),
@@ -209,12 +209,14 @@ spec:
         ("a: 2024-13-01", "jobs.yaml is not YAML: month must be in 1..12"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused(text: str, told: str) -> None:
+def test_an_unreadable_file_is_refused(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         read_cronjobs(text, "jobs.yaml")
 
 
-def test_what_to_install_is_told_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_its_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     imported = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:

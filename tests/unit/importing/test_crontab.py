@@ -44,7 +44,7 @@ def test_a_line_has_its_schedule(line: str, cron: str) -> None:
         ("echo '#' # it", "echo '#' # it", ""),
     ],
 )
-def test_what_stands_after_a_percent_sign_is_read(command: str, runs: str, reads: str) -> None:
+def test_text_after_a_percent_sign_is_the_input(command: str, runs: str, reads: str) -> None:
     found = command_of(only_job(f"* * * * * {command}"))
     assert (found.words, found.stdin) == (("/bin/sh", "-c", runs), reads)
 
@@ -91,9 +91,7 @@ def test_a_crontab_of_the_system_names_users() -> None:
         ("0 * * * * root x\n0 * * * * root y\n0 * * * * shop z", "crontab", None, "z"),
     ],
 )
-def test_whether_there_are_users_is_told_by_the_looks(
-    text: str, file: str, users: bool | None, command: str
-) -> None:
+def test_a_user_column_is_guessed(text: str, file: str, users: bool | None, command: str) -> None:
     found = read_crontab(text, file, tz="UTC", users=users)
     assert command_of(found.jobs[-1]).words[2] == command
     is_guess = users is None and "etc" not in file
@@ -122,14 +120,14 @@ def test_whether_there_are_users_is_told_by_the_looks(
         ("RANDOM_DELAY=6", "give each loop a jitter="),
     ],
 )
-def test_what_cannot_be_carried_over_is_told_with_its_line(text: str, told: str) -> None:
+def test_lines_left_out_are_reported_with_their_number(text: str, told: str) -> None:
     found = read_crontab(f"CRON_TZ=UTC\n{text}\n* * * * * y", "crontab", users=False)
     (note,) = notes_of(found)
     assert note.startswith(f"crontab:{1 + len(text.splitlines())}: ")
     assert told in note
 
 
-def test_a_zone_that_is_not_known_is_told_and_in_one_that_there_is_not_nothing_runs() -> None:
+def test_an_unknown_zone_is_reported_and_stops_the_import() -> None:
     (note,) = notes_of(read_crontab("@daily x", "crontab", users=False))
     assert "UTC is taken (--tz)" in note
     found = read_crontab("CRON_TZ=Mars/Dome\n@daily x", "crontab", users=False)

@@ -37,7 +37,7 @@ def told_of(found: Found) -> list[str]:
 
 
 @pytest.mark.parametrize(("text", "expected"), [*zip(LINES[::2], LINES[1::2], strict=True)])
-def test_a_module_is_followed_and_what_is_not_is_told_with_its_line(
+def test_a_module_is_evaluated_and_gaps_are_reported_with_their_line(
     text: str, expected: str
 ) -> None:
     text = text.replace("\\n", "\n").replace("<HOURLY>", HOURLY).replace("<BEAT>", BEAT)
@@ -51,7 +51,7 @@ def test_a_module_is_followed_and_what_is_not_is_told_with_its_line(
     assert [note[: len(start)] for note, start in zip(notes, told, strict=True)] == told
 
 
-def test_modules_that_are_given_are_imported() -> None:
+def test_given_modules_are_imported() -> None:
     base = f"CELERY_TIMEZONE = 'Asia/Tokyo'\nCELERY_BEAT_SCHEDULE = {{'a': {A}}}\n"
     found = read("from .base import *\nCELERY_BEAT_SCHEDULE['b'] = <B>", base=base)
     assert loops_of(found) == {"a": "60", "b": "90"}
@@ -62,7 +62,7 @@ def test_modules_that_are_given_are_imported() -> None:
     assert told_of(found) == []
 
 
-def test_a_module_that_says_what_it_exports_is_told() -> None:
+def test_exported_names_are_respected() -> None:
     tables = f"T = {{'a': {A}}}\n__all__ = ['T']"
     found = read(f"from .tables import *\n{BEAT} = T", tables=tables)
     told = "all public names of shop.tables are taken: its `__all__` is not followed"
@@ -100,7 +100,7 @@ def setup(sender, **kwargs):
     assert loop.action == CeleryCall("shop.beat.feeds", ("daily",), {"side": "left"})
 
 
-def test_what_is_disabled_is_paused() -> None:
+def test_disabled_entries_become_paused_loops() -> None:
     found = read(f"{BEAT} = {{'off': dict(<A>, enabled=False), 'on': dict(<B>, enabled=True)}}")
     assert [job.paused for job in found.jobs] == [True, False]
     assert told_of(found) == ["shop/beat.py:1: enabled=False of 'off': pause its loop"]

@@ -39,9 +39,7 @@ def test_code_is_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_code_is_seeded_and_has_the_schedules_and_limits_that_were_found(
-    kind: str, tmp_path: Path
-) -> None:
+def test_the_written_code_seeds_with_schedules_and_limits(kind: str, tmp_path: Path) -> None:
     found = KINDS[kind]()
     app = app_of(found, tmp_path)
     expected = [job.schedule for job in found.jobs if job.schedule is not None]
@@ -58,7 +56,7 @@ def test_code_is_seeded_and_has_the_schedules_and_limits_that_were_found(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_that_is_left_is_in_the_code(kind: str) -> None:
+def test_the_written_code_lists_everything_left_out(kind: str) -> None:
     found = KINDS[kind]()
     comments = " ".join(
         line.lstrip("# ") for line in code_of(found).splitlines() if line.startswith("#")
@@ -69,14 +67,14 @@ def test_all_that_is_left_is_in_the_code(kind: str) -> None:
 
 
 @given(st.text())
-def test_a_comment_stays_one(text: str) -> None:
+def test_a_comment_stays_a_comment(text: str) -> None:
     lines = comment(text, bullet="- ")
     assert all(line.startswith("# ") for line in lines)
     ast.parse("\n".join(lines))
 
 
 @given(st.text())
-def test_a_name_is_one(text: str) -> None:
+def test_names_are_valid_identifiers(text: str) -> None:
     assert name_of(text).isidentifier()
     ast.parse(f"def {name_of(text)}() -> None: ...")
 
@@ -99,7 +97,7 @@ def test_functions_are_named_as_in_the_file(text: str, name: str) -> None:
     assert name_of(text) == name
 
 
-def test_names_are_taken_once(tmp_path: Path) -> None:
+def test_names_are_unique(tmp_path: Path) -> None:
     place, call = SourceLine("a.py", 1), CeleryCall("a.b")
     jobs = [
         ImportedJob(place, "send", "", call, Every("1m")),
@@ -138,7 +136,7 @@ def test_a_retry_policy_is_written_whole(tmp_path: Path) -> None:
     assert str(spec.rate) == "10/m"
 
 
-def test_what_is_not_carried_over_cannot_end_a_comment() -> None:
+def test_text_left_out_cannot_end_a_comment() -> None:
     note = Note(SourceLine("a\nimport os", 1), "x\n\rimport sys\x0cimport abc")
     job = ImportedJob(note.place, "a", "b\nc", CeleryCall("a.b"), notes=[note])
     tree = ast.parse(code_of(Found("celery", "shop", [job], [note])))
@@ -174,7 +172,7 @@ def test_a_command_gets_its_words_input_and_environment_and_may_fail(tmp_path: P
         ("trap '' TERM; echo started >&9; sleep 600; sleep 600", 1),
     ],
 )
-def test_a_command_ends_with_its_run_and_all_that_it_has_started(
+def test_a_command_and_its_children_end_with_the_run(
     tmp_path: Path, script: str, grace: int
 ) -> None:
     alive = tmp_path / "alive"

@@ -16,7 +16,7 @@ class Shop:
     async def sell(self, order: int) -> None: ...
 
 
-def test_a_method_is_no_task_unless_it_is_bound():
+def test_an_unbound_method_is_no_task():
     with pytest.raises(RegistrationError, match="sell is a method; tasks must be module-level"):
         Arguments(Shop.sell)
     assert list(Arguments(Shop().sell).parameters) == ["order"]
@@ -42,7 +42,7 @@ class Renamed(BaseModel):
 async def takes_renamed(order: Renamed) -> None: ...
 
 
-def test_a_model_travels_by_the_names_that_it_is_read_by():
+def test_a_model_travels_by_its_aliases():
     arguments, order = Arguments(takes_renamed), Renamed(orderNumber=5)
     assert arguments.dump({"order": order}) == {"order": {"orderNumber": 5}}
     assert arguments.load({"order": {"orderNumber": 5}}) == {"order": order}
@@ -55,7 +55,7 @@ async def takes_anything(number: Any) -> None: ...
 
 
 @pytest.mark.parametrize("number", [float("nan"), -float("inf")])
-def test_what_is_no_number_in_json_is_refused(number: float):
+def test_numbers_that_json_lacks_are_refused(number: float):
     with pytest.raises(InvalidArguments, match="takes_number cannot be sent as JSON"):
         Arguments(takes_number).dump({"number": number})
     with pytest.raises(InvalidArguments, match="takes_anything would change on the way"):
@@ -65,7 +65,7 @@ def test_what_is_no_number_in_json_is_refused(number: float):
 async def takes_secret(token: SecretStr) -> None: ...
 
 
-def test_what_would_arrive_as_something_else_is_refused():
+def test_values_that_would_change_on_the_way_are_refused():
     with pytest.raises(InvalidArguments, match="would change on the way") as refused:
         Arguments(takes_secret).dump({"token": SecretStr("open-sesame")})
     assert "sesame" not in str(refused.value)
@@ -74,7 +74,7 @@ def test_what_would_arrive_as_something_else_is_refused():
 async def takes_positive(number: Annotated[int, Field(gt=0)]) -> None: ...
 
 
-def test_what_an_annotation_adds_to_a_type_is_checked():
+def test_constraints_of_annotations_are_checked():
     with pytest.raises(InvalidArguments, match="number: Input should be greater than 0, got 0"):
         Arguments(takes_positive).load({"number": 0})
 
@@ -120,7 +120,7 @@ READ: list[tuple[Any, Message, Any]] = [
 
 
 @pytest.mark.parametrize(("function", "message", "argument"), READ)
-def test_a_message_is_read_into_the_one_parameter(
+def test_a_foreign_message_fills_the_one_parameter(
     function: Any, message: Message, argument: dict[str, Any]
 ):
     assert read(function, message) == argument
@@ -137,7 +137,7 @@ def test_every_kind_of_json_is_read(kind: str):
 @pytest.mark.parametrize(
     "kind", ["application/xml; not=application/json", "json", "+json/x", "text/json5"]
 )
-def test_what_is_not_json_is_not_read_as_if_it_were(kind: str):
+def test_a_body_that_is_not_json_is_not_read_as_json(kind: str):
     told = "The content type .* cannot be read into 'order': annotate it as bytes"
     with pytest.raises(InvalidArguments, match=told):
         read(takes_order, Message(JSON, content_type=kind))
@@ -152,7 +152,7 @@ UNFIT: list[tuple[Any, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("function", "body", "told"), UNFIT)
-def test_a_body_that_does_not_fit_is_told(function: Any, body: bytes, told: str):
+def test_a_body_that_does_not_fit_is_refused(function: Any, body: bytes, told: str):
     with pytest.raises(InvalidArguments, match=told):
         read(function, Message(body))
 

@@ -40,7 +40,7 @@ def context() -> tuple[Context, list[Any]]:
 @pytest.mark.parametrize(
     ("value", "arrives"), [(None, None), ("é", "é"), ((1, 2), [1, 2]), ({5: None}, {"5": None})]
 )
-def test_a_carried_value_is_handed_on_as_json_makes_it(value: Any, arrives: Any):
+def test_a_carried_value_travels_as_json(value: Any, arrives: Any):
     run, handed_on = context()
     run.carry(value)
     assert handed_on == [arrives]
@@ -50,7 +50,7 @@ DEEP: Any = functools.reduce(lambda inner, _: [inner], range(100_000), list[obje
 
 
 @pytest.mark.parametrize("value", [{1}, float("nan"), DEEP], ids=["set", "nan", "deep"])
-def test_what_json_cannot_hold_is_not_carried(value: Any):
+def test_values_that_json_cannot_hold_are_not_carried(value: Any):
     run, handed_on = context()
     with pytest.raises(CarryError, match="The carried value must be JSON"):
         run.carry(value)

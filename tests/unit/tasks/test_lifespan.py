@@ -47,7 +47,7 @@ class Container:
         (of_nothing, "The lifespan of_nothing cannot be called with one argument, the app: too"),
     ],
 )
-def test_what_is_no_lifespan_is_refused_in_a_line(lifespan: Any, told: str):
+def test_an_invalid_lifespan_is_refused_in_one_line(lifespan: Any, told: str):
     with pytest.raises(RegistrationError) as refused:
         Scheduler("shop", lifespan=lifespan)
     assert told in str(refused.value)

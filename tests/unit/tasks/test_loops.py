@@ -15,12 +15,12 @@ async def report(city: str = "Bonn") -> None: ...
 REPORT = TaskSpec("report", report, Arguments(report), Policy(Retry()))
 
 
-def test_a_loop_is_called_like_its_task_and_key():
+def test_a_loop_is_named_by_task_and_key():
     assert str(loop_of(REPORT, Every("1h"), None)) == "report"
     assert str(loop_of(REPORT, Every("1h"), {"city": "Kiel"}, "kiel")) == "report.kiel"
 
 
-async def test_a_task_that_is_not_in_this_code_cannot_run_and_is_not_tried_again():
+async def test_a_task_missing_in_the_code_fails_without_retry():
     task = absent("gone")
     assert (task.name, task.policy.retry) == ("gone", Retry(0))
     assert (task.called, task.ordered, task.builtin) == (False, False, False)
@@ -28,7 +28,7 @@ async def test_a_task_that_is_not_in_this_code_cannot_run_and_is_not_tried_again
         await task.function()
 
 
-def test_supervision_runs_alone_beside_the_tasks_of_the_app_and_has_time_for_a_busy_journal():
+def test_supervision_runs_alone_with_time_for_a_busy_journal():
     loop = supervision(timedelta(seconds=15))
     assert (loop.id, loop.schedule, loop.args) == (LoopId("_supervision"), Every("15s"), {})
     assert (loop.task.name, loop.task.concurrency) == ("_supervision", 1)

@@ -7,7 +7,7 @@ from scheduler.errors import ScheduleError
 from scheduler.tasks.retries import NamedOutcome, Reject, RetryLater, StopLoop
 
 
-def test_a_task_says_why_its_run_ends():
+def test_a_task_gives_the_reason_of_its_outcome():
     for kind in (Reject, StopLoop):
         assert str(kind("bad order")) == kind("bad order").reason == "bad order"
         assert kind(ValueError("bad order")).reason == "bad order"
@@ -30,12 +30,12 @@ class Undocumented(Reject): ...
         (Undocumented(), REJECTED),
     ],
 )
-def test_without_a_reason_it_says_in_a_line_what_was_asked_for(outcome: NamedOutcome, said: str):
+def test_an_outcome_without_a_reason_names_itself(outcome: NamedOutcome, said: str):
     assert outcome.reason == ""
     assert str(outcome) == said
 
 
 @pytest.mark.parametrize("delay", ["soon", "-1s"])
-def test_a_delay_that_is_no_duration_is_refused(delay: Any):
+def test_a_delay_must_be_a_duration(delay: Any):
     with pytest.raises(ScheduleError, match="^delay: expected"):
         RetryLater(delay)

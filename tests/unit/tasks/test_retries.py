@@ -31,14 +31,14 @@ def seconds(retry: Retry, attempt: int, chance: float = STEADY) -> float:
         (run.options, {"dedline": "5s"}, r"options takes no dedline=; did you mean deadline=\?"),
     ],
 )
-def test_of_an_option_that_there_is_not_those_that_there_are_are_told(
+def test_an_unknown_option_is_refused_with_the_known_ones(
     make: Callable[..., object], options: dict[str, Any], told: str
 ):
     with pytest.raises(UsageError, match=f"^{told}"):
         make(**options)
 
 
-def test_stages_are_taken_in_turn_and_the_last_repeats_until_the_retries_are_exhausted():
+def test_delays_are_taken_in_order_and_the_last_repeats():
     retry = Retry(5, delays=["1s", "10s", timedelta(minutes=1)], jitter=0)
     assert [seconds(retry, attempt) for attempt in range(5)] == [1, 10, 60, 60, 60]
     assert retry.delay_after(5, ValueError(), STEADY) is None
@@ -58,7 +58,7 @@ def test_the_ten_thousandth_attempt_does_not_overflow(multiplier: float):
 
 
 @pytest.mark.parametrize(("chance", "wait"), [(0.0, 8), (0.25, 9), (0.5, 10), (0.75, 11)])
-def test_jitter_spreads_a_wait_evenly_around_itself(chance: float, wait: float):
+def test_jitter_spreads_a_wait_evenly_around_its_length(chance: float, wait: float):
     assert seconds(Retry(1, delays=["10s"], jitter=0.2), 0, chance) == wait
 
 
@@ -80,9 +80,7 @@ class Transient(ConnectionError):
         (StopLoop(), None),
     ],
 )
-def test_only_the_errors_that_are_named_are_tried_again(
-    error: BaseException | None, delay: timedelta | None
-):
+def test_only_named_errors_are_retried(error: BaseException | None, delay: timedelta | None):
     retry_on = OSError, Reject, StopLoop
     retry = Retry(delays=["1s"], jitter=0.2, retry_on=retry_on, give_up_on=(TimeoutError,))
     assert retry.delay_after(0, error, chance=0) == delay
@@ -111,7 +109,7 @@ def test_only_the_errors_that_are_named_are_tried_again(
         ({"give_up_on": (int,)}, "give_up_on: expected a tuple of exception types"),
     ],
 )
-def test_a_policy_that_cannot_be_meant_is_refused(arguments: dict[str, Any], message: str):
+def test_an_invalid_policy_is_refused(arguments: dict[str, Any], message: str):
     with pytest.raises(ScheduleError, match=message):
         Retry(**arguments)
 

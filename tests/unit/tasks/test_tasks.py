@@ -58,7 +58,7 @@ async def body(body: bytes) -> None: ...
         (without_context, None),
     ],
 )
-def test_the_context_is_found_by_its_type_wherever_it_stands(
+def test_the_context_is_found_by_its_type_at_any_position(
     function: Callable[..., Any], context: str | None
 ):
     assert Arguments(function).context == context
@@ -78,7 +78,7 @@ VALUES: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "wire"), VALUES)
-def test_a_value_travels_as_json_and_arrives_as_it_was(kind: Any, value: Any, wire: Any):
+def test_a_value_travels_as_json_and_arrives_unchanged(kind: Any, value: Any, wire: Any):
     async def task(value: Any) -> None: ...
 
     task.__annotations__["value"] = kind
@@ -104,7 +104,7 @@ async def any_value(value: Any) -> None: ...
 
 
 @pytest.mark.parametrize("value", [b"\xff", {1: {2: object()}}])
-def test_what_json_cannot_hold_is_refused(value: Any):
+def test_arguments_that_json_cannot_hold_are_refused(value: Any):
     with pytest.raises(InvalidArguments, match="any_value cannot be sent as JSON"):
         Arguments(any_value).dump({"value": value})
 
@@ -141,12 +141,12 @@ UNFIT: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("function", "told"), UNFIT)
-def test_what_no_message_can_call_is_refused(function: Any, told: str):
+def test_signatures_that_no_message_can_fill_are_refused(function: Any, told: str):
     with pytest.raises(RegistrationError, match=f"(?s){told}"):
         Scheduler("shop").task(function)
 
 
-def test_what_is_no_coroutine_function_blocks():
+def test_plain_functions_run_in_a_thread():
     def blocking() -> None: ...
 
     app = Scheduler("shop")
@@ -156,7 +156,7 @@ def test_what_is_no_coroutine_function_blocks():
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "*", "ä", "x" * 65, "a\n"])
-def test_a_name_that_a_queue_cannot_have_is_refused(name: str):
+def test_a_name_invalid_for_a_queue_is_refused(name: str):
     if name:
         with pytest.raises(RegistrationError, match="1 to 64 letters.*pass name="):
             Scheduler("shop").periodic(every="1h", name=name)(nothing)
@@ -192,7 +192,9 @@ def test_a_task_may_have_another_name_than_its_function(name: str):
         ),
     ],
 )
-def test_a_bad_option_is_told(options: dict[str, Any], error: type[Exception], told: str):
+def test_a_bad_option_of_a_periodic_task_is_refused(
+    options: dict[str, Any], error: type[Exception], told: str
+):
     app = Scheduler("shop")
     with pytest.raises(error, match=told):
         app.periodic(**options)(nothing)
@@ -220,7 +222,7 @@ def test_a_bad_option_is_told(options: dict[str, Any], error: type[Exception], t
         ({"rate": "5/s", "shards": 2}, "shards of body: .* has one queue"),
     ],
 )
-def test_a_bad_option_of_a_task_that_is_called_is_told(options: dict[str, Any], told: str):
+def test_a_bad_option_of_a_called_task_is_refused(options: dict[str, Any], told: str):
     app = Scheduler("shop")
     with pytest.raises(RegistrationError, match=told):
         app.task(**options)(body)
@@ -239,7 +241,7 @@ def test_a_loop_needs_all_arguments_of_its_task(args: dict[str, Any] | None, tol
         Scheduler("shop").periodic(every="1h", args=args)(without_context)
 
 
-def test_what_celery_has_on_a_task_is_answered_with_what_there_is_here():
+def test_names_of_celery_are_answered_with_the_ones_here():
     task: Any = Scheduler("shop").task(nothing)
     with pytest.raises(AttributeError, match=r"no attribute 'delay': write send\(\.\.\.\)"):
         task.delay(1)
@@ -249,7 +251,7 @@ def test_what_celery_has_on_a_task_is_answered_with_what_there_is_here():
             getattr(loop, name)
 
 
-async def test_a_decorated_task_is_still_the_coroutine_function_it_was():
+async def test_a_decorated_task_is_still_a_coroutine_function():
     app = Scheduler("shop")
 
     @app.periodic(every="1h", args={"a": 1})
@@ -264,7 +266,7 @@ async def test_a_decorated_task_is_still_the_coroutine_function_it_was():
     assert list(inspect.signature(add).parameters) == ["a", "b"]
 
 
-def test_a_loop_has_what_its_decorator_was_given():
+def test_a_loop_has_the_options_of_its_decorator():
     app, retry = Scheduler("shop"), Retry(7)
 
     @app.periodic(
@@ -298,7 +300,7 @@ def test_a_task_has_defaults():
 
 
 @pytest.mark.parametrize("expires", ["0s", "1h"])
-def test_a_task_that_is_called_has_what_its_decorator_was_given(expires: str):
+def test_a_called_task_has_the_options_of_its_decorator(expires: str):
     task = Scheduler("shop").task(
         subscribe=[("orders", "order.*"), ("events", "", "fanout")], rate="50/s", expires=expires
     )

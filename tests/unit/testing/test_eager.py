@@ -14,7 +14,7 @@ from scheduler.testing import eager
 from tests.stage import new_app
 
 
-async def test_what_is_sent_has_run_when_sending_returns() -> None:
+async def test_a_sent_call_has_run_when_send_returns() -> None:
     app, ran = new_app(), list[Any]()
 
     @app.task
@@ -32,7 +32,7 @@ async def test_what_is_sent_has_run_when_sending_returns() -> None:
     assert [each[0] for each in ran] == ["Ada", "Bob", "Cyd", "Dan", "Eve"]
 
 
-async def test_a_run_tells_how_far_it_is_though_nobody_can_ask(app: Scheduler) -> None:
+async def test_progress_works_without_a_processor(app: Scheduler) -> None:
     @app.task
     async def work(ctx: Context) -> None:
         ctx.progress(0.5, "half")
@@ -47,7 +47,7 @@ async def test_a_run_tells_how_far_it_is_though_nobody_can_ask(app: Scheduler) -
 
 
 @pytest.mark.parametrize("error", [ConnectionError("down"), RetryLater("1s")])
-async def test_a_failure_is_the_senders_and_nothing_is_tried_again(error: Exception) -> None:
+async def test_a_failure_raises_in_the_sender_without_retry(error: Exception) -> None:
     app, attempts = new_app(), list[int]()
 
     @app.task(retry=Retry(3, delays=["1s"]))
@@ -64,7 +64,7 @@ async def test_a_failure_is_the_senders_and_nothing_is_tried_again(error: Except
     assert attempts == [1, 1]
 
 
-async def test_arguments_are_checked_and_travel_as_they_would() -> None:
+async def test_arguments_are_checked_and_travel_as_json() -> None:
     app, got = new_app(), list[object]()
 
     @app.task
@@ -82,7 +82,7 @@ async def test_arguments_are_checked_and_travel_as_they_would() -> None:
     assert got[0] is not tags
 
 
-async def test_what_stands_around_runs_and_what_they_send_does_so_here_too() -> None:
+async def test_middleware_runs_and_its_sends_run_too() -> None:
     app, log = new_app(), list[Any]()
 
     @app.around
@@ -111,7 +111,7 @@ async def test_what_stands_around_runs_and_what_they_send_does_so_here_too() -> 
     assert log == ["run me", "greet", "run me", here, "sent", "sent"]
 
 
-def test_plain_functions_run_in_threads_and_code_without_an_event_loop_sends_too() -> None:
+def test_plain_functions_run_in_threads_and_can_send() -> None:
     app, threads = new_app(), list[int]()
 
     @app.task
@@ -124,7 +124,7 @@ def test_plain_functions_run_in_threads_and_code_without_an_event_loop_sends_too
     assert threads != [threading.get_ident()]
 
 
-async def test_timeouts_hold_there_are_no_loops_and_the_end_of_the_block_ends_it() -> None:
+async def test_timeouts_apply_loops_do_not_run_and_the_block_ends_it() -> None:
     app, ran = new_app(), list[str]()
 
     @app.task(timeout="20ms")

@@ -31,7 +31,7 @@ async def nothing() -> None: ...
 async def forget(sending: object, send_next: object) -> None: ...
 
 
-async def test_what_is_due_runs_and_what_is_later_waits() -> None:
+async def test_due_runs_run_and_later_ones_wait() -> None:
     app, greeted = new_app(), list[str]()
 
     @app.task
@@ -52,7 +52,7 @@ async def test_what_is_due_runs_and_what_is_later_waits() -> None:
         assert kit.now == after(600)
 
 
-async def test_what_runs_is_told_and_ended(app: Scheduler) -> None:
+async def test_running_runs_are_listed_and_cancelled(app: Scheduler) -> None:
     @app.task
     async def work(ctx: Context) -> None:
         ctx.progress(0.5, "half")
@@ -70,7 +70,7 @@ async def test_what_runs_is_told_and_ended(app: Scheduler) -> None:
         assert "cancelled by" in ran.line
 
 
-async def test_what_runs_send_is_run_too_and_time_passes_for_as_long_as_runs_take() -> None:
+async def test_sent_calls_run_and_virtual_time_passes_during_runs() -> None:
     app = new_app()
 
     @app.task
@@ -92,7 +92,7 @@ async def test_what_runs_send_is_run_too_and_time_passes_for_as_long_as_runs_tak
         assert kit.now == after(50)
 
 
-async def test_time_passes_until_a_moment_and_no_loop_is_missed_that_is_due_then() -> None:
+async def test_advancing_to_a_moment_runs_all_loops_due_then() -> None:
     app = new_app()
     app.periodic(cron="0 9 * * *", tz="UTC", name="report")(nothing)
     app.periodic(every="7h", mode="fixed_rate", name="poll")(nothing)
@@ -105,7 +105,7 @@ async def test_time_passes_until_a_moment_and_no_loop_is_missed_that_is_due_then
         assert {run.scheduled_at - run.started_at for run in kit.runs} == {timedelta(0)}
 
 
-async def test_what_leaves_its_timer_a_little_early_still_waits_for_its_time() -> None:
+async def test_early_messages_wait_for_their_time() -> None:
     app = new_app()
     app.periodic(every="1m", mode="fixed_rate", name="poll")(nothing)
     async with Kit(app, start=START) as kit:
@@ -117,7 +117,7 @@ async def test_what_leaves_its_timer_a_little_early_still_waits_for_its_time() -
         kit.assert_ran("poll", times=3)
 
 
-async def test_time_does_not_go_back_and_moments_are_aware() -> None:
+async def test_time_does_not_go_back_and_needs_aware_moments() -> None:
     naive = START.replace(tzinfo=None)
     async with Kit(new_app(), start=START) as kit:
         with pytest.raises(UsageError, match=r"^2026-03-01T11:59:00\+00:00 has passed: it is 20"):
@@ -156,7 +156,7 @@ async def test_retries_come_when_time_has_passed_and_the_last_failure_is_parked(
         assert repr(parked) == "Parked(call(number=7), exhausted: ConnectionError: 7 is busy)"
 
 
-async def test_what_is_parked_is_told_in_its_order_whatever_it_is(app: Scheduler) -> None:
+async def test_parked_messages_of_any_kind_are_listed_in_order(app: Scheduler) -> None:
     @app.periodic(every="1h", args={"city": "Bonn"}, retry=Retry(0))
     async def poll(city: str) -> None:
         raise OSError("down")
@@ -191,7 +191,7 @@ async def test_what_is_parked_is_told_in_its_order_whatever_it_is(app: Scheduler
             await kit.publish("orders", "order.lost", {})
 
 
-async def test_no_run_is_missed_that_is_due_just_then_by_timers_that_count_milliseconds() -> None:
+async def test_runs_due_at_the_very_moment_are_not_missed() -> None:
     app = new_app(longest_lead=timedelta(0))
     app.periodic(cron="* * * * * *", tz="UTC", name="beat")(nothing)
     async with Kit(app, start=START.replace(microsecond=123_457)) as kit:
@@ -200,7 +200,7 @@ async def test_no_run_is_missed_that_is_due_just_then_by_timers_that_count_milli
             kit.assert_ran("beat", times=second)
 
 
-async def test_what_is_sent_is_told_with_its_arguments_and_when_it_is_due(app: Scheduler) -> None:
+async def test_sent_calls_are_listed_with_arguments_and_due_time(app: Scheduler) -> None:
     @app.task
     async def greet(name: str, times: int = 1) -> None: ...
 
@@ -224,7 +224,7 @@ async def test_what_is_sent_is_told_with_its_arguments_and_when_it_is_due(app: S
         assert len(kit.sent) == 2
 
 
-async def test_records_are_asked_for_by_task_or_loop_and_no_name_is_misspelt() -> None:
+async def test_records_are_filtered_by_task_or_loop_and_misspelt_names_refused() -> None:
     app = new_app()
     poll = app.task(name="poll")(nothing)
     async with Kit(app, start=START) as kit:
@@ -240,7 +240,7 @@ async def test_records_are_asked_for_by_task_or_loop_and_no_name_is_misspelt() -
             kit.runs.of("pol")
 
 
-async def test_threads_are_waited_for_and_the_clock_stands_still_meanwhile() -> None:
+async def test_the_clock_stops_while_threads_run() -> None:
     app, may_end = new_app(), threading.Event()
 
     @app.task(timeout="1s")
@@ -257,7 +257,7 @@ async def test_threads_are_waited_for_and_the_clock_stands_still_meanwhile() -> 
         assert kit.now == START
 
 
-async def test_what_waits_for_its_turn_by_a_rate_is_due(app: Scheduler) -> None:
+async def test_calls_that_wait_for_their_rate_are_due(app: Scheduler) -> None:
     call = app.task(name="call", rate="2/s")(nothing)
     async with Kit(app, start=START) as kit:
         await call.send_many(dict[str, str]() for _ in range(5))
@@ -266,7 +266,7 @@ async def test_what_waits_for_its_turn_by_a_rate_is_due(app: Scheduler) -> None:
         assert after(1.5) <= kit.now <= after(2.5)
 
 
-async def test_chosen_tasks_run_and_what_is_sent_to_others_waits(app: Scheduler) -> None:
+async def test_only_chosen_tasks_run_and_calls_to_other_tasks_wait(app: Scheduler) -> None:
     one, other = app.task(name="one")(nothing), app.task(name="other")(nothing)
     async with Kit(app, tasks=[one], start=START) as kit:
         await one.send()
@@ -278,7 +278,7 @@ async def test_chosen_tasks_run_and_what_is_sent_to_others_waits(app: Scheduler)
         Kit(app, tasks=["two"])
 
 
-async def test_what_did_not_run_as_often_is_told_with_what_ran_instead(app: Scheduler) -> None:
+async def test_a_wrong_count_of_runs_lists_the_actual_runs(app: Scheduler) -> None:
     greet = app.task(name="greet")(nothing)
 
     @app.task
@@ -304,7 +304,7 @@ async def test_what_did_not_run_as_often_is_told_with_what_ran_instead(app: Sche
         ]
 
 
-async def test_what_was_skipped_has_not_run(app: Scheduler) -> None:
+async def test_skipped_runs_do_not_count_as_runs(app: Scheduler) -> None:
     @app.task(concurrency=1, expires="10s")
     async def shrink() -> None:
         await asyncio.sleep(11)
@@ -317,7 +317,7 @@ async def test_what_was_skipped_has_not_run(app: Scheduler) -> None:
         assert [each.reason for each in kit.parked] == ["expired"]
 
 
-async def test_what_keeps_the_processor_from_starting_is_raised() -> None:
+async def test_an_error_at_the_start_of_the_processor_is_raised() -> None:
     @asynccontextmanager
     async def pool(app: Scheduler) -> AsyncGenerator[None]:
         raise OSError("no database")
@@ -330,7 +330,7 @@ async def test_what_keeps_the_processor_from_starting_is_raised() -> None:
     assert not begun
 
 
-async def test_an_app_is_as_it_was_when_its_kit_has_gone(app: Scheduler) -> None:
+async def test_an_app_is_unchanged_after_its_kit(app: Scheduler) -> None:
     greet = app.task(name="greet")(nothing)
     for _ in range(2):
         async with Kit(app, start=START) as kit:
@@ -343,7 +343,7 @@ async def test_an_app_is_as_it_was_when_its_kit_has_gone(app: Scheduler) -> None
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_it_needs_virtual_time() -> None:
+def test_the_kit_needs_virtual_time() -> None:
     async def open_kit() -> None:
         async with Kit(new_app()):
             raise AssertionError("it has begun")
@@ -352,7 +352,7 @@ def test_it_needs_virtual_time() -> None:
         asyncio.run(open_kit())
 
 
-def test_an_event_loop_tells_how_far_it_is_to_what_goes_on_next() -> None:
+def test_an_event_loop_knows_its_next_timer() -> None:
     async def look() -> list[float | None]:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
@@ -373,7 +373,7 @@ def test_an_event_loop_tells_how_far_it_is_to_what_goes_on_next() -> None:
     assert run_virtually(look()) == [None, 3, 3]
 
 
-def test_a_year_that_begins_in_a_zone_is_as_long_as_any() -> None:
+def test_a_year_has_its_length_in_any_zone() -> None:
     app, berlin = new_app(), ZoneInfo("Europe/Berlin")
     app.periodic(cron="30 2 * * *", tz="Europe/Berlin", name="backup")(nothing)
 

@@ -33,7 +33,7 @@ from scheduler.testing import VirtualTimeLoop
 
 START = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
-async def test_time_is_virtual(scheduler_kit, scheduler_app, name):
+async def test_marked_tests_have_virtual_time(scheduler_kit, scheduler_app, name):
     began = time.monotonic()
     await asyncio.sleep(3600)
     await scheduler_kit.advance("300d")
@@ -42,11 +42,11 @@ async def test_time_is_virtual(scheduler_kit, scheduler_app, name):
 
 @pytest.mark.scheduler_kit(start=START)
 @pytest.mark.parametrize("number", [1, 2])
-async def test_its_options_are_marked(scheduler_kit, number):
+async def test_options_of_the_plugin_are_marked(scheduler_kit, number):
     assert scheduler_kit.now == START
 
 @pytest.mark.usefixtures("scheduler_kit")
-async def test_it_need_not_be_named():
+async def test_the_plugin_loads_by_itself():
     assert isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
 
 class TestClass:
@@ -54,12 +54,12 @@ class TestClass:
     def prepared(self):
         self.prepared = True
 
-    async def test_methods_are_tests_too(self, scheduler_kit):
+    async def test_the_plugin_works_for_methods(self, scheduler_kit):
         assert self.prepared
         assert isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
 """
 OTHERS = """
-async def test_others_have_real_time():
+async def test_unmarked_tests_have_real_time():
     assert not isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
 """
 
@@ -95,14 +95,14 @@ def run_pytest(project: Path, *options: str, **tests: str) -> str:
     ],
     ids=["alone", "strict", "auto"],
 )
-def test_a_test_runs_in_virtual_time_whatever_runs_the_others(
+def test_virtual_time_works_with_any_runner(
     tmp_path: Path, options: tuple[str, ...], tests: dict[str, str], passed: int
 ) -> None:
     told = run_pytest(tmp_path, *options, **tests)
     assert f"{passed} passed in" in told, told
 
 
-def test_a_failure_is_shown_where_it_is_and_misuse_is_told(tmp_path: Path) -> None:
+def test_failures_show_their_line_and_misuse_is_explained(tmp_path: Path) -> None:
     told = run_pytest(
         tmp_path,
         *ALONE,
@@ -116,7 +116,7 @@ def test_a_failure_is_shown_where_it_is_and_misuse_is_told(tmp_path: Path) -> No
     assert "define that in your conftest.py" in told
 
 
-def test_who_does_not_use_it_loads_next_to_nothing() -> None:
+def test_unused_the_plugin_loads_almost_nothing() -> None:
     script = "import sys, pytest, scheduler.pytest_plugin; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     loaded = set(done.stdout.decode().split())

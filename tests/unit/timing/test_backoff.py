@@ -18,7 +18,7 @@ def test_waits_double_up_to_the_last():
 @pytest.mark.parametrize(
     ("options", "shortest"), [({}, 0.5), ({"jitter": 0.25}, 0.75), ({"jitter": 1}, 0)]
 )
-def test_a_part_of_each_wait_is_left_out_by_chance(
+def test_waits_are_shortened_at_random(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, float], shortest: float
 ):
     monkeypatch.setattr(pacing, "dice", Random(1))

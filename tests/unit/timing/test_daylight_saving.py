@@ -169,7 +169,7 @@ ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC"]
 
 
 @pytest.mark.parametrize("name", ZONES)
-def test_a_year_is_right(name: str):
+def test_a_year_of_ticks_is_right(name: str):
     start, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
     year = Walk(name, start - 2 * DAY, end + 2 * DAY, pace=5 * MINUTE)
     days = [day for day in year.days if day.isoweekday() <= 5]
@@ -218,7 +218,7 @@ def test_a_year_is_right(name: str):
         ),
     ],
 )
-def test_the_clock_shows(expression: str, tz: str, start: str, found: list[str]):
+def test_wall_clock_times_at_changes(expression: str, tz: str, start: str, found: list[str]):
     cron, tick, shown = Cron(expression, tz=tz), datetime.fromisoformat(start), list[str]()
     for _ in found:
         tick = cron.next_after(tick)

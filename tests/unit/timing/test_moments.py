@@ -15,13 +15,13 @@ from scheduler.timing.moments import (
 NOON = datetime(2026, 6, 15, 12, tzinfo=UTC)
 
 
-def test_the_clock_of_the_machine_tells_the_time_in_utc():
+def test_the_system_clock_reads_utc():
     before, now = datetime.now(UTC), SystemClock().now()
     assert before <= now <= datetime.now(UTC)
     assert now.tzinfo is UTC
 
 
-def test_the_clock_of_a_loop_goes_with_its_timers():
+def test_the_loop_clock_follows_the_timers_of_its_event_loop():
     async def told() -> list[datetime]:
         clock = LoopClock(NOON)
         start = clock.now()
@@ -45,6 +45,6 @@ def test_a_moment_travels_as_milliseconds(moment: datetime, ms: int):
     assert moment_of(ms).tzinfo is UTC
 
 
-def test_what_is_less_than_a_millisecond_is_left_out():
+def test_fractions_of_a_millisecond_are_dropped():
     moment = datetime(2026, 6, 1, 9, 0, 0, 250_999, tzinfo=UTC)
     assert moment_of(milliseconds_since_epoch(moment)) == moment - timedelta(microseconds=999)

@@ -23,7 +23,7 @@ NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def test_it_is_a_moment_rounded_up_to_what_travels_so_that_it_is_never_early() -> None:
+def test_a_one_off_is_rounded_up_so_that_it_is_never_early() -> None:
     assert Once(NOON + timedelta(microseconds=1)).at == NOON + timedelta(milliseconds=1)
     assert Once(NOON.astimezone(ZoneInfo("Asia/Tokyo"))) == Once(NOON)
     assert describe(Once(NOON)) == "once at 2026-06-01 12:00:00+00:00"
@@ -32,13 +32,13 @@ def test_it_is_a_moment_rounded_up_to_what_travels_so_that_it_is_never_early() -
 @pytest.mark.parametrize(
     "moment", [NOON.replace(tzinfo=None), NOON.replace(year=1969), NOON.replace(year=9001)]
 )
-def test_it_is_aware_and_on_the_calendar(moment: datetime) -> None:
+def test_a_one_off_needs_an_aware_moment_of_the_calendar(moment: datetime) -> None:
     with pytest.raises(ScheduleError):
         Once(moment)
 
 
 @pytest.mark.parametrize("now", [NOON - HOUR, NOON, NOON + HOUR])
-def test_it_has_one_tick_which_is_run_however_late(now: datetime) -> None:
+def test_a_one_off_has_one_tick_which_runs_however_late(now: datetime) -> None:
     once = Once(NOON)
     assert once.next_after(now) == NOON
     assert admit(once, NOON, now) == Admission(NOON, run=True, missed=0)
@@ -53,7 +53,7 @@ def test_it_has_one_tick_which_is_run_however_late(now: datetime) -> None:
         (Once(NOON, HOUR), {"once_ms": 1780315200000, "kept_ms": 3600000}),
     ],
 )
-def test_it_travels(once: Once, wire: dict[str, Any]) -> None:
+def test_a_one_off_travels(once: Once, wire: dict[str, Any]) -> None:
     assert to_wire(once) == wire
     assert from_wire(wire) == once
 
@@ -69,6 +69,6 @@ def test_it_travels(once: Once, wire: dict[str, Any]) -> None:
         {"once_ms": 1, "jitter_ms": 1},
     ],
 )
-def test_what_is_no_moment_is_refused(wire: dict[str, Any]) -> None:
+def test_a_one_off_without_a_moment_is_refused(wire: dict[str, Any]) -> None:
     with pytest.raises(ScheduleError):
         from_wire(wire)

@@ -40,7 +40,7 @@ from scheduler.timing.crontab import in_words, seconds_first
         ("0 9 * * SUN,SAT", "at 09:00, on Saturday and Sunday"),
     ],
 )
-def test_an_expression_is_said_in_words(expression: str, words: str):
+def test_an_expression_is_described_in_words(expression: str, words: str):
     assert in_words(expression) == words
 
 
@@ -61,5 +61,5 @@ def test_an_expression_is_said_in_words(expression: str, words: str):
         ("0 9 31 12 * *", None),
     ],
 )
-def test_seconds_that_seem_to_stand_first_are_seen(expression: str, meant: str | None):
+def test_a_leading_field_of_seconds_is_detected(expression: str, meant: str | None):
     assert seconds_first(expression) == meant

@@ -18,7 +18,7 @@ from scheduler.timing.pacing import Pacer, Rate, parse_rate
         ("999999999/s", 999_999_999, 1, pytest.approx(1e-9)),
     ],
 )
-def test_a_rate_is_so_many_in_a_time(text: str, count: int, seconds: int, interval: float):
+def test_a_rate_is_a_number_per_time(text: str, count: int, seconds: int, interval: float):
     rate = parse_rate(text)
     assert rate == Rate(count, timedelta(seconds=seconds))
     assert rate.interval == interval

@@ -87,7 +87,7 @@ def test_a_fixed_delay_has_no_latest_tick():
         ({"period": "1h", "catch_up": "skip", "grace": "?"}, "grace: expected a number"),
     ],
 )
-def test_an_every_that_cannot_be_meant_is_refused(arguments: dict[str, Any], message: str):
+def test_an_invalid_every_is_refused(arguments: dict[str, Any], message: str):
     with pytest.raises(ScheduleError, match=message):
         Every(**arguments)
 
@@ -116,7 +116,7 @@ def test_an_expression_matches(expression: str, found: list[str]):
     assert ticks(Cron(expression), NOON, len(found)) == [at(text) for text in found]
 
 
-def test_the_zone_decides_what_nine_oclock_is():
+def test_the_zone_decides_when_nine_oclock_is():
     assert Cron("0 9 * * *", tz="Asia/Kolkata").next_after(NOON) == at("06-16 03:30")
     assert Cron("0 9 * * *", tz=ZoneInfo("America/New_York")).next_after(NOON) == at("06-15 13:00")
 
@@ -197,7 +197,7 @@ PARTS = {
 }
 
 
-def test_without_a_change_of_the_clocks_a_thousand_expressions_mean_what_croniter_says():
+def test_a_thousand_expressions_agree_with_croniter():
     choose = random.Random(20261121).choice
     for _ in range(1000):
         expression = " ".join(choose(parts) for parts in PARTS.values())
@@ -307,7 +307,7 @@ TEN_SKIP = Every("10s", mode="fixed_rate", catch_up="skip")
         (DAILY_SKIP, "06-12 09:00", "06-15 12:00", ("06-15 09:00", False, 4)),
     ],
 )
-def test_what_a_token_is_worth(
+def test_the_worth_of_a_token(
     schedule: Recurring, tick: str, now: str, admission: tuple[str, bool, int]
 ):
     nominal, run, missed = admission
@@ -331,12 +331,12 @@ def test_what_a_token_is_worth(
         (Cron("0 9 * * MON-FRI"), "06-12 09:00", "06-15 09:30", ("06-16 09:00", 1)),
     ],
 )
-def test_what_comes_after_a_run(schedule: Recurring, tick: str, now: str, plan: tuple[str, int]):
+def test_the_next_tick_after_a_run(schedule: Recurring, tick: str, now: str, plan: tuple[str, int]):
     following, missed = plan
     assert plan_next(schedule, at(tick), at(now)) == Plan(at(following), missed)
 
 
-def test_missed_ticks_are_counted_by_arithmetic_but_those_of_a_calendar_up_to_the_limit():
+def test_missed_ticks_are_computed_and_calendar_ticks_are_counted_to_a_limit():
     every = Every("100ms", mode="fixed_rate", catch_up="skip")
     assert admit(every, NOON - timedelta(days=30), NOON).missed == 25_920_000
     latest, skip = Cron("* * * * *"), Cron("* * * * *", catch_up="skip", grace="0s")
@@ -410,7 +410,7 @@ ENDLESS = functools.reduce(lambda inner, _: [inner], range(100_000), list[object
         (ENDLESS, "got: list"),
     ],
 )
-def test_what_is_no_schedule_is_refused(wire: object, message: str):
+def test_an_invalid_schedule_is_refused(wire: object, message: str):
     said = {"every_ms": 1000, "mode": "fixed_delay", "offset_ms": 0, "jitter_ms": 0}
     assert from_wire(said | {"catch_up": "latest", "grace_ms": 60_000}) == Every("1s")
     with pytest.raises(ScheduleError, match=message):
