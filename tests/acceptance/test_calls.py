@@ -1,5 +1,6 @@
-"""Calls sent by hand, and what became of them; and a broker that does not answer."""
+"""Calls sent by hand, scheduled, stored; what became of them; a broker that does not answer."""
 
+import asyncio
 import re
 import signal
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from scheduler import Scheduler, Settings
 from tests.acceptance.conftest import CommandLine, Done, seeded_app
 from tests.rabbitmq import PrivateNode
 from tests.sweep import new_namespace
@@ -109,32 +111,92 @@ def test_a_paused_task_is_left_alone_until_it_is_resumed(shop: CommandLine) -> N
     assert "only a loop is resumed at once" in shop("resume", "bill", "--now").err
 
 
+def scheduled(shop: CommandLine) -> dict[str, str]:
+    return {each["name"]: each["at"] for each in shop("scheduled", "list", "--json").json}
+
+
+def test_a_named_one_off_is_listed_moved_and_cancelled(shop: CommandLine) -> None:
+    assert shop("scheduled", "list").out == "No named one-off is scheduled.\n"
+    for order in 8, 7:
+        args = "--args", f'{{"order": {order}}}'
+        assert shop("send", "bill", *args, "--in", f"{order}h", "--unique", f"o-{order}").code == 0
+    first, *rest = shop("scheduled", "list").out.splitlines()
+    assert first.split() == ["NAME", "AT", "ARGS"]
+    assert [line.split()[0] for line in rest] == ["bill.o-7", "bill.o-8"]
+
+    moved = shop("scheduled", "move", "bill.o-7", "--at", "2040-06-01T09:00")
+    assert (moved.code, moved.out) == (0, "bill.o-7: rescheduled\n")
+    assert scheduled(shop)["bill.o-7"] == "2040-06-01T00:00:00Z"  # nine o'clock here
+    assert shop("scheduled", "move", "bill.o-7", "--after", "2h").code == 0
+    assert scheduled(shop)["bill.o-7"] < "2040"
+
+    gone = shop("scheduled", "cancel", "bill.o-8")
+    assert (gone.code, gone.out) == (0, "bill.o-8: removed\n")
+    for command in ("move", "bill.o-8", "--after", "1s"), ("cancel", "bill.o-8"):
+        done = shop("scheduled", *command)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "did you mean 'bill.o-7'?" in done.err
+    assert shop("scheduled", "list", "--task", "bill").out.count("\n") == 2
+    assert shop("scheduled", "cancel", "bill.o-7").code == 0
+
+
+def test_stored_messages_are_listed_sent_or_purged(
+    shop: CommandLine, namespace: str, tmp_path: Path
+) -> None:
+    settings: Any = {"broker_url": "amqp://127.0.0.1:1/", "send_deadline": "100ms"}
+    away = Scheduler(namespace, Settings(**settings), fallback=f"sqlite:///{tmp_path}/unsent.db")
+
+    @away.task
+    async def bill(order: int) -> None: ...
+
+    def doctor_says() -> dict[str, str]:
+        found = shop("doctor", SAFE, "--json").json
+        return {each["verdict"]: each["detail"] for each in found if each["about"][:2] == "un"}
+
+    assert shop("unsent", "list", SAFE).out == "No message is stored.\n"
+    assert doctor_says() == {"ok": "none is stored"}
+    assert bill.options(message_id="now").blocking.send(1).stored
+    assert bill.options(message_id="later").blocking.send_later("1h", 2).stored
+    first, *rest = shop("unsent", "list", SAFE).out.splitlines()
+    assert first.split() == ["ID", "TO", "DUE", "STORED"]
+    assert [line.split()[:2] for line in rest] == [["now", "bill"], ["later", "bill"]]
+    assert doctor_says()["warning"].startswith("2 stored, the oldest at 20")
+    sent = shop("unsent", "send", SAFE)
+    assert (sent.code, sent.out) == (0, "2 sent, 0 left\n")
+    assert shop("unsent", "send", SAFE, "--json").json == {"sent": 0, "left": 0}
+
+    assert asyncio.run(away.publish("nowhere", "order.paid", b"", message_id="m")).stored
+    sent = shop("unsent", "send", SAFE)
+    assert (sent.code, sent.out) == (1, "0 sent, 1 left\n")
+    assert "1 stored message could not be sent: The exchange 'nowhere' does not exist" in sent.err
+    (row,) = shop("unsent", "list", SAFE, "--json").json
+    assert (row["id"], row["task"], row["exchange"]) == ("m", None, "nowhere")
+    assert shop("unsent", "purge", SAFE, answer="n\n").code == 1
+    assert shop("unsent", "purge", SAFE, "--yes", "--json").json == {"purged": ["m"]}
+    plain = shop("unsent", "send")
+    assert plain.code == 2
+    assert 'give it Scheduler(..., fallback="sqlite:///unsent.db")' in plain.err
+
+
 CALL = ["send", "mail", "--args", '{"to": "x"}']
 SAFE = "shop.py:safe"
 LOOKS = (
-    *(["history"], ["history", "mail"], ["history", "mail", "--failed"], ["census"]),
-    *(["failed", "list"], ["scheduled", "list"]),
+    *(["history"], ["history", "mail", "--failed"], ["census"], ["failed", "list"]),
+    ["scheduled", "list"],
 )
-COMMANDS = (
-    *LOOKS,
-    *(["status"], ["status", "tidy"], ["doctor"], ["ps"], ["cancel", "tidy"], ["trigger", "tidy"]),
-    *(["history", "--id", "x"], CALL, [*CALL, "--unique", "x"], ["pause", "mail"]),
-    *(["resume", "mail"], ["pause", "tidy"], ["remove", "mail.a"], ["sync", "loops.toml"]),
-    *(["seed"], ["seed", "--prune"], ["seed", "--dry-run"], ["unsent", "send", SAFE]),
-    *(
-        ["failed", "show", "x"],
-        ["failed", "replay", "--all"],
-        ["failed", "purge", "--all", "--yes"],
-    ),
+ACTS = (
+    *(CALL, [*CALL, "--unique", "x"], ["pause", "mail"], ["resume", "mail"], ["trigger", "tidy"]),
+    *(["remove", "mail.a"], ["sync", "loops.toml"], ["seed"], ["unsent", "send", SAFE]),
+    *(["failed", "replay", "--all"], ["failed", "purge", "--all", "--yes"], ["cancel", "tidy"]),
     *(["schedule", "set", "tidy", "--every", "2h"], ["schedule", "clear", "tidy"]),
     *(["scheduled", "move", "mail.x", "--after", "1h"], ["scheduled", "cancel", "mail.x"]),
-    ["send", SAFE, "bill", "--args", '{"order": 1}', "--unique", "x"],
 )
+ASKS = (["status"], ["status", "tidy"], ["doctor"], ["ps"], ["failed", "show", "x"])
 LOCAL = (
     *(["next"], ["unsent", "list", SAFE], ["unsent", "purge", SAFE, "--yes"], ["topology", "show"]),
     ["send", SAFE, "bill", "--args", '{"order": 1}', "--timeout", "3s"],
 )
-MEMORY, DISK = "set_vm_memory_high_watermark", "set_disk_free_limit"
+LIMIT = "set_vm_memory_high_watermark"
 
 
 @pytest.fixture(scope="module")
@@ -146,37 +208,27 @@ def on_node(node: PrivateNode, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def at_once(
-    shop: CommandLine, commands: Sequence[Sequence[str]]
+    shop: CommandLine, commands: Sequence[Sequence[str]], *options: str
 ) -> Iterator[tuple[Sequence[str], Done]]:
     """Run commands side by side."""
     with ThreadPoolExecutor(16) as pool:
-        running = [pool.submit(shop, *each) for each in commands]
+        running = [pool.submit(shop, *each, *options) for each in commands]
         yield from zip(commands, (each.result() for each in running), strict=True)
 
 
-@pytest.mark.parametrize("way", ["blocked", "frozen"])
 def test_a_command_ends_though_the_broker_does_not_answer(
-    node: PrivateNode, on_node: CommandLine, way: str
+    node: PrivateNode, on_node: CommandLine
 ) -> None:
-    if way == "blocked":
-        node.ctl(MEMORY, "0.000001")
-    else:
-        node.freeze()
+    node.freeze()
     try:
-        # That commands which look do so under an alarm, another test sees.
-        commands = [each for each in COMMANDS if way == "frozen" or each not in LOOKS]
-        for command, done in at_once(on_node, [[*each, "--timeout", "1s"] for each in commands]):
-            assert "Traceback" not in done.err, command
-            if way == "frozen":
-                assert (done.code, done.out) == (1, ""), command
-                assert done.err.count("\n") == 1, (command, done.err)
-                assert re.search("within 1 ?s", done.err), (command, done.err)
+        for command, done in at_once(on_node, [*LOOKS, *ACTS, *ASKS], "--timeout", "1s"):
+            assert (done.code, done.out) == (1, ""), command
+            assert done.err.count("\n") == 1, (command, done.err)
+            assert re.search("within 1 ?s", done.err), (command, done.err)
         for command, done in at_once(on_node, LOCAL):
             assert done.code == 0, (command, done.err)
     finally:
-        if way == "frozen":
-            node.thaw()
-        node.ctl(MEMORY, "0.6")
+        node.thaw()
 
 
 def test_an_alarm_does_not_keep_commands_from_looking(
@@ -186,29 +238,31 @@ def test_an_alarm_does_not_keep_commands_from_looking(
     with shop.processor() as processor:
         processor.until("processing")
         assert shop("status", "--json").json["alarm"] == ""
-        node.ctl(DISK, "100000000000000")
+        node.ctl(LIMIT, "0.000001")
         try:
             while not (status := shop("status", "--json")).json["alarm"]:
                 time.sleep(0.5)
-            assert (status.code, status.json["alarm"]) == (1, "low on disk")
-            assert "blocks publishers (low on disk)" in shop("status").out
+            assert (status.code, status.json["alarm"]) == (1, "low on memory")
+            assert "blocks publishers (low on memory)" in shop("status").out
             for command, done in at_once(shop, LOOKS):
                 assert done.code == 0, (command, done.err)
+            for command, done in at_once(shop, ACTS, "--timeout", "1s"):
+                assert "Traceback" not in done.err, command
             doctor = shop("doctor", "--json")
             found = {each["about"]: each["verdict"] for each in doctor.json}
             assert (doctor.code, found["messages"]) == (1, "problem")
             ps = shop("ps")
-            told = "processors were not asked: the broker blocks publishers (low on disk)"
+            told = "processors were not asked: the broker blocks publishers (low on memory)"
             assert (ps.code, ps.out) == (1, f"Incomplete: {told}.\n")
         finally:
-            node.ctl(DISK, "50000000")
+            node.ctl(LIMIT, "0.6")
 
 
 def test_a_watch_ends_or_says_that_the_broker_does_not_answer(
     node: PrivateNode, on_node: CommandLine
 ) -> None:
     """One that has shown something goes on, as the broker may answer again."""
-    with on_node.terminal("status", "--watch", "--timeout", "5s") as watching:
+    with on_node.terminal("status", "--watch", "--timeout", "3s") as watching:
         watching.until("until Ctrl-C")
         node.freeze()
         try:

@@ -43,7 +43,7 @@ def refused(done: Done, *words: str) -> None:
     assert [word for word in words if word not in line] == []
 
 
-def test_what_was_declared_for_other_code_is_refused_until_it_is_migrated(
+def test_queues_of_other_code_are_refused_until_they_are_migrated(
     shop: CommandLine,
 ) -> None:
     assert shop("seed", "market.py").code == FINE
@@ -79,7 +79,7 @@ def test_the_namespace_of_another_app_is_refused_until_it_is_taken_over(shop: Co
     refused(shop("seed", "market.py"), "seeded from the module 'moved'")
 
 
-def test_a_prune_that_is_only_tried_says_what_it_would_remove(shop: CommandLine) -> None:
+def test_a_dry_run_of_prune_lists_what_it_would_remove(shop: CommandLine) -> None:
     assert shop("seed", "market.py").code == FINE
     seeded = shop("seed", "bazaar.py", "--take-over")
     assert (seeded.code, "not in this code: report (" in seeded.out) == (FINE, True)

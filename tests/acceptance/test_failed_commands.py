@@ -138,7 +138,7 @@ def refused(done: Done) -> str:
     return line
 
 
-def test_an_app_without_loops_is_told_what_was_done_for_its_tasks(desk: Desk):
+def test_an_app_without_loops_is_seeded_for_its_tasks(desk: Desk):
     no_loops = f"The app of namespace {desk.names.namespace!r} has no loops"
     queues = f"{no_loops}; the queues of its tasks are declared: sms, mail, audit.\n"
     assert (desk.run("seed").code, desk.run("seed").out) == (FINE, queues)
@@ -149,12 +149,11 @@ def test_an_app_without_loops_is_told_what_was_done_for_its_tasks(desk: Desk):
     assert (upcoming.code, upcoming.out) == (FINE, f"{no_loops}; {when}\n")
 
 
-def test_the_status_of_tasks_is_what_waits_for_them(desk: Desk):
+def test_the_status_counts_messages_of_tasks(desk: Desk):
     assert desk("replay", desk.id_of("m2")).code == FINE
     done = desk.run("status")
     assert done.code == FINE
-    told, _, head, *rows, _, parked = done.out.splitlines()
-    assert told == f"The app of namespace {desk.names.namespace!r} has no loops."
+    _, _, head, *rows, _, parked = done.out.splitlines()
     assert head.split()[:5] == ["TASK", "READY", "OLDEST", "PROCESSORS", "PARKED"]
     assert [row.split()[:4] for row in rows] == [
         ["sms", "1", "0", "1"],
@@ -162,15 +161,13 @@ def test_the_status_of_tasks_is_what_waits_for_them(desk: Desk):
         ["audit", "0", "0", "1"],
     ]
     assert parked == "4 parked: see `scheduler failed list`"
-    told_to_programs = desk.run("status", "--json").json
-    assert told_to_programs["loops"] == []
-    assert told_to_programs["parked"] == 4
-    assert (told_to_programs["delayed"], told_to_programs["orphans"]) == (0, [])
+    status = desk.run("status", "--json").json
+    assert {"loops": [], "parked": 4, "delayed": 0, "orphans": []}.items() <= status.items()
     of_task = {"task": "sms", "ready": 1, "processors": 0, "parked": 1}
-    assert told_to_programs["tasks"][0].items() >= of_task.items()
+    assert status["tasks"][0].items() >= of_task.items()
 
 
-def test_the_list_is_a_table_of_what_matters(desk: Desk):
+def test_parked_messages_are_listed_in_a_table(desk: Desk):
     done = desk("list", DESK)
     assert done.code == FINE
     words = [(row[0].partition("@")[0], *row[1:4], *row[6:]) for row in done.rows]
@@ -203,7 +200,7 @@ def test_a_terminal_shows_as_much_of_an_id_as_a_verb_needs(desk: Desk):
     assert desk.left == ["m3", "m4", "m5"]
 
 
-def test_what_is_purged_is_in_the_trash_and_is_restored(desk: Desk):
+def test_purged_messages_are_restored_from_the_trash(desk: Desk):
     ids = [desk.id_of("m1"), desk.id_of("m2")]
     assert desk("purge", "--yes", *ids).out.splitlines()[-1] == "2 purged"
     assert desk.left == ["m3", "m4", "m5"]
@@ -214,7 +211,7 @@ def test_what_is_purged_is_in_the_trash_and_is_restored(desk: Desk):
     assert (done.code, done.out.splitlines()) == (1, [f"not found: {ids[1]}", "0 restored"])
 
 
-def test_one_is_shown_with_all_that_is_known_of_it(desk: Desk):
+def test_a_parked_message_is_shown_with_error_and_traceback(desk: Desk):
     done = desk("show", desk.id_of("m1"))
     assert done.code == FINE
     for words in (
@@ -232,29 +229,7 @@ def test_one_is_shown_with_all_that_is_known_of_it(desk: Desk):
     assert foreign["headers"]["scheduler-key"] == "order.paid"
 
 
-@pytest.mark.parametrize(
-    ("verb", "options", "left"),
-    [
-        ("replay", ["--all"], []),
-        ("replay", ["--task", "sms", "--reason", "exhausted"], ["m2", "m3", "m4", "m5"]),
-        ("purge", ["--task", "sms", "--reason", "exhausted", "--yes"], ["m2", "m3", "m4", "m5"]),
-    ],
-)
-def test_those_are_taken_that_were_chosen_and_no_others(
-    desk: Desk, verb: str, options: list[str], left: list[str]
-):
-    done = desk(verb, *options, "--json")
-    assert done.code == FINE
-    assert desk.left == left
-    (taken,) = [ids for key, ids in done.json.items() if key != "not_found"]
-    assert len(taken) == 5 - len(left)
-    assert done.json["not_found"] == []
-    replayed = sum(len(desk.waiting(task)) for task in TASKS)
-    known = {"m1", "m2", "m3", "m4"} - set(left)  # m5 is of a task that is gone
-    assert replayed == (len(known) if verb == "replay" else 0)
-
-
-def test_a_replay_may_have_other_arguments_that_fit_the_task(desk: Desk):
+def test_a_message_is_replayed_with_other_arguments_that_fit(desk: Desk):
     name, foreign = desk.id_of("m1"), desk.id_of("m4")
     for message, args, told in (
         (name, {"nope": 1}, "do not fit sms: phone: Field required"),
@@ -277,3 +252,5 @@ def test_purging_asks_first(desk: Desk):
     purged = desk("purge", "--task", "sms", answer="y\n")
     assert (purged.code, purged.out.splitlines()[-1]) == (FINE, "2 purged")
     assert desk.left == ["m3", "m4", "m5"]
+    assert desk("replay", "--all").out.splitlines()[-1] == "3 replayed"
+    assert desk.left == []

@@ -41,7 +41,7 @@ def files(tmp_path: Path) -> Path:
         (["cronjob", "jobs.yaml"], "4 loops;", "jobs.yaml:92: the command is the entrypoint"),
     ],
 )
-def test_code_is_printed_and_what_is_left_is_told_beside(
+def test_code_is_printed_and_the_rest_reported_on_stderr(
     offline: CommandLine, files: Path, arguments: list[str], head: str, place: str
 ) -> None:
     before = sorted(files.rglob("*"))
@@ -60,9 +60,7 @@ def test_code_is_printed_and_what_is_left_is_told_beside(
     assert offline("next", "jobs.py", "-n", "1").code == 0
 
 
-def test_no_file_is_written_over_unless_that_is_asked_for(
-    offline: CommandLine, tmp_path: Path
-) -> None:
+def test_a_file_is_overwritten_only_with_force(offline: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "jobs.py"
     path.write_text("mine = 1\n")
     refused = offline("import", "crontab", "-", "--out", "jobs.py", answer=LINE)
@@ -91,7 +89,7 @@ def test_several_files_are_one_app(offline: CommandLine, tmp_path: Path) -> None
     assert done.out.count("tz='Asia/Tokyo'") == 2
 
 
-def test_json_has_the_code_and_what_is_left(offline: CommandLine) -> None:
+def test_json_has_the_code_and_the_rest(offline: CommandLine) -> None:
     found = offline("import", "crontab", "-", "--json", answer=f"{LINE}@reboot x\n").json
     ast.parse(found["code"])
     assert (found["loops"], found["tasks"], found["written"]) == (1, 0, None)
@@ -104,9 +102,6 @@ def test_json_has_the_code_and_what_is_left(offline: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text", "code", "told"),
     [
-        (["crontab"], "", MISUSE, "The command needs the argument FILE: see --help."),
-        (["crontab", "none"], "", MISUSE, "none cannot be read: No such file or directory."),
-        (["crontab", "-"], "# no\n", MISUSE, "stdin has no jobs: "),
         (["celery", "/"], "", MISUSE, "/ is a folder: name its files"),
         (["crontab", "-"], "@reboot x\n", WRONG, "Nothing in the files can be carried"),
         (["crontab", "-", "--namespace", "a b"], LINE, MISUSE, "--namespace has 1 to 64 letters"),
@@ -115,7 +110,7 @@ def test_json_has_the_code_and_what_is_left(offline: CommandLine) -> None:
         (["crontab", "-", "--out", "no/such.py"], LINE, MISUSE, "no/such.py cannot be written"),
     ],
 )
-def test_what_cannot_be_is_told_in_a_line(
+def test_misuse_is_answered_in_a_line(
     offline: CommandLine, arguments: list[str], text: str, code: int, told: str
 ) -> None:
     done = offline("import", *arguments, answer=text)

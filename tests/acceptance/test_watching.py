@@ -27,7 +27,7 @@ def without(directory: Path, *packages: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("option", ["--health-port", "--metrics-port"])
-def test_a_port_that_is_taken_is_told(offline: CommandLine, taken: int, option: str):
+def test_a_port_that_is_in_use_is_reported(offline: CommandLine, taken: int, option: str):
     done = offline("run", SHOP, option, str(taken), SCHEDULER_BROKER_URL=UNREACHABLE)
     assert (done.code, done.out) == (WRONG, "")
     assert done.err == (

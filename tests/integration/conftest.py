@@ -17,9 +17,10 @@ from scheduler.brokers.contract import Broker
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, QueueType, Topology
 from tests.contract.proxy import Proxy
-from tests.integration.shop import Shop, opened
+from tests.integration.scene import Scene
+from tests.integration.shop import Shop
 from tests.stage import an_app
-from tests.sweep import clear
+from tests.sweep import clear, new_namespace
 from tests.tokens import count
 from tests.warm import Program, start
 
@@ -189,9 +190,13 @@ async def sweep(field: Field, loops: int = 50) -> None:
 
 @pytest.fixture(scope="session")
 def shared(broker_url: str) -> Iterator[Shop]:
-    """A shop for all tests of this process."""
-    with opened(broker_url) as shop:
+    """A shop for all tests of this process, seeded once."""
+    shop = Shop(broker_url, new_namespace())
+    try:
+        asyncio.run(shop.seed())
         yield shop
+    finally:
+        asyncio.run(clear(broker_url, shop.app.topology()))
 
 
 @pytest.fixture
@@ -231,3 +236,9 @@ def app(namespace: str, queue_type: QueueType) -> Scheduler:
 async def swept(app: Scheduler, broker_url: str) -> AsyncIterator[None]:
     yield
     await clear(broker_url, app.topology())
+
+
+@pytest.fixture
+async def scene(namespace: str, broker_url: str) -> AsyncIterator[Scene]:
+    async with Scene(namespace, broker_url) as scene:
+        yield scene

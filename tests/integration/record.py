@@ -4,7 +4,11 @@ import json
 import os
 import signal
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
+
+from scheduler.brokers.amqp.broker import AmqpBroker
 
 RECORD = Path(os.environ["RECORD"])
 
@@ -19,3 +23,26 @@ def note(what: str, **facts: object) -> None:
 def die() -> None:
     """End this process, as `kill -9` does."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_after(steps: int) -> None:
+    """End this process so once it has changed the broker so often."""
+    left = steps
+
+    def deadly(step: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def done(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            result = await step(*args, **kwargs)
+            left -= 1
+            if left == 0:
+                die()
+            return result
+
+        return done
+
+    for name in "declare", "unbind", "publish", "delete":
+        setattr(AmqpBroker, name, deadly(getattr(AmqpBroker, name)))
+
+
+if "KILL_AFTER" in os.environ:
+    die_after(int(os.environ["KILL_AFTER"]))

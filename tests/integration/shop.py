@@ -1,20 +1,19 @@
 """An app of one-off tasks on a real broker: seeded once, for all tests of a process."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from scheduler import Context, Reject, Retry, RetryLater, Scheduler, Settings
+from scheduler import Context, Retry, RetryLater, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import FailedQueues, ParkedMessage
 from tests.contract.wire import eventually
 from tests.integration.witness import Witness
 from tests.stage import at_work, failed_of, processor_of, program_of
-from tests.sweep import clear, empty, new_namespace
+from tests.sweep import empty
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,6 @@ class Run:
     value: Any
     attempt: int
     at: datetime
-    due_at: datetime
     message: Message
     routing_key: str
 
@@ -48,9 +46,7 @@ class Shop(Witness):
 
     def _note(self, ctx: Context, task: str, value: Any = None) -> None:
         now = datetime.now(UTC)
-        self.runs.append(
-            Run(task, value, ctx.attempt, now, ctx.scheduled_at, ctx.message, ctx.routing_key)
-        )
+        self.runs.append(Run(task, value, ctx.attempt, now, ctx.message, ctx.routing_key))
         self._news.set()
 
     def _register(self) -> None:
@@ -63,7 +59,7 @@ class Shop(Witness):
         @app.task(retry=Retry(3, delays=["200ms", "1.5s", "1s"], jitter=0))
         async def fails(ctx: Context, n: int) -> None:
             note(ctx, "fails", n)
-            raise Reject("no") if n < 0 else ValueError(f"boom {n}")
+            raise ValueError(f"boom {n}")
 
         @app.task(ordered=True, retry=Retry(7, delays=["100ms"], jitter=0))
         async def book(ctx: Context, n: int) -> None:
@@ -101,9 +97,6 @@ class Shop(Witness):
         ):
             yield broker
 
-    def runs_of(self, task: str) -> list[Run]:
-        return [run for run in self.runs if run.task == task]
-
     def failed(self, broker: AmqpBroker) -> FailedQueues:
         return failed_of(self.app.names, broker)
 
@@ -125,10 +118,6 @@ class Shop(Witness):
         async with AmqpBroker(self.url) as broker:
             await program_of(self.app, broker).seeding.seed()
 
-    async def sweep(self) -> None:
-        """Delete everything of the namespace."""
-        await clear(self.url, self.app.topology())
-
     async def empty(self) -> None:
         """Forget what other tests left behind."""
         names = self.app.names
@@ -137,14 +126,3 @@ class Shop(Witness):
         async with AmqpBroker(self.url) as broker:
             for queue in queues:
                 await empty(broker, queue)
-
-
-@contextmanager
-def opened(url: str) -> Generator[Shop]:
-    """A shop that is seeded, and swept in the end."""
-    shop = Shop(url, new_namespace())
-    try:
-        asyncio.run(shop.seed())
-        yield shop
-    finally:
-        asyncio.run(shop.sweep())

@@ -8,15 +8,16 @@ from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from typing import Any
 
+import aiormq
 import pytest
-from aiormq.exceptions import AMQPError, ChannelInvalidStateError
+from aiormq.exceptions import AMQPConnectionError, AMQPError, ChannelInvalidStateError
 from yarl import URL
 
 from scheduler.brokers.amqp import driver, session, streams
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.connection import Endpoint
-from scheduler.brokers.amqp.driver import DriverChannel
-from scheduler.errors import DeliveryLost, Unconfirmed
+from scheduler.brokers.amqp.driver import DriverChannel, closing_of
+from scheduler.errors import DeliveryLost, IncompatibleBroker, Unconfirmed
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -30,7 +31,7 @@ from scheduler.protocol.topology import Names, Queue, QueueType, Topology, topol
 from tests.contract.proxy import Proxy, Way
 from tests.contract.wire import Inbox, RabbitWire, Reader, eventually, has_depth, send, take_all
 from tests.rabbitmq import PrivateNode
-from tests.stage import failed_of
+from tests.stage import failed_of, of
 from tests.sweep import sweep as delete_all
 
 connections: list[driver.DriverConnection] = []
@@ -59,6 +60,15 @@ def consuming(connection: driver.DriverConnection) -> Any:
     open_ones = list[Any](connection.channels.values())
     (channel,) = (each for each in open_ones if each is not None and each.consumers)
     return channel
+
+
+async def back(events: list[Event]) -> None:
+    """Wait until a connection was made again."""
+
+    async def connected() -> bool:
+        return bool(of(Connected, events))
+
+    await eventually(connected)
 
 
 async def closed_down_to(number: int) -> None:
@@ -98,7 +108,7 @@ async def test_a_cancelled_consumer_leaves_nothing_behind(
         assert consumer() is None
 
 
-async def test_what_a_cancelled_consumer_holds_is_lost_with_the_connection(
+async def test_the_messages_of_a_cancelled_consumer_are_lost_with_its_connection(
     broker_url: str, queue_type: QueueType
 ) -> None:
     async with RabbitWire(queue_type, broker_url) as wire:
@@ -115,7 +125,7 @@ async def test_what_a_cancelled_consumer_holds_is_lost_with_the_connection(
         assert await take_all(await wire.connect(), queue, 1) == [b"b"]
 
 
-async def test_looking_at_what_is_parked_leaves_no_channel_open(
+async def test_browsing_parked_messages_leaves_no_channel_open(
     broker_url: str, namespace: str, queue_type: QueueType
 ) -> None:
     names, wanted = Names(namespace), topology(namespace, ["sms"], queue_type=queue_type)
@@ -134,7 +144,7 @@ async def test_looking_at_what_is_parked_leaves_no_channel_open(
 
 
 @pytest.mark.parametrize("began", [True, False], ids=["after something", "after nothing"])
-async def test_a_follower_to_whom_nothing_is_delivered_any_more_asks_anew(
+async def test_a_follower_that_gets_no_deliveries_subscribes_again(
     broker_url: str, began: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence = timedelta(seconds=0.5)
@@ -156,7 +166,7 @@ async def test_a_follower_to_whom_nothing_is_delivered_any_more_asks_anew(
         assert await reader.bodies(1) == [b"d"]
 
 
-async def test_what_is_acked_while_its_channel_is_closed_ends_no_connection(
+async def test_an_ack_over_a_closing_channel_does_not_end_the_connection(
     broker_url: str,
 ) -> None:
     async with RabbitWire("quorum", broker_url) as wire:
@@ -175,7 +185,7 @@ async def test_what_is_acked_while_its_channel_is_closed_ends_no_connection(
 
 
 @pytest.mark.parametrize("waits", ["send", "get"])
-async def test_a_connection_over_which_no_answer_comes_is_given_up(
+async def test_a_connection_without_answers_is_replaced(
     broker_url: str, proxy: Proxy, through: str, waits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=2))
@@ -189,23 +199,19 @@ async def test_a_connection_over_which_no_answer_comes_is_given_up(
         proxy.swallow(Way.DOWN)
         with pytest.raises(Unconfirmed, match="was lost before the broker responded"):
             await (send(broker, queue, b"b") if waits == "send" else broker.get(queue))
-
-        async def is_back() -> bool:
-            return any(isinstance(event, Connected) for event in events)
-
-        await eventually(is_back)
+        await back(events)
         await send(broker, queue, b"c")
         bodies = [b"a", b"b", b"c"] if waits == "send" else [b"a", b"c"]
         await has_depth(wire.broker, queue, ready=len(bodies))
         assert sorted(await take_all(wire.broker, queue, len(bodies))) == bodies
-    (lost,) = [event for event in events if isinstance(event, ConnectionLost)]
+    (lost,) = of(ConnectionLost, events)
     assert lost.reason == "the broker did not respond for 2 s, and no alarm blocks it"
 
 
 async def test_a_connection_that_an_alarm_blocks_is_kept(
     node: PrivateNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=3))
+    monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=2))
     events, limit = list[Event](), "set_vm_memory_high_watermark"
     async with AmqpBroker(node.url, emit=events.append) as broker:
         await broker.declare(Topology(queues=(Queue("q", {"x-queue-type": "quorum"}),)))
@@ -219,11 +225,11 @@ async def test_a_connection_that_an_alarm_blocks_is_kept(
             await asyncio.to_thread(node.ctl, limit, "0.6")
         await asyncio.gather(*waiting)
         await broker.delete("q")
-    assert not [event for event in events if isinstance(event, ConnectionLost)]
+    assert not of(ConnectionLost, events)
 
 
 @pytest.mark.parametrize("ends", ["leaves", "is cancelled"])
-async def test_what_was_acked_in_a_hurry_does_not_come_again(
+async def test_acked_messages_do_not_return_when_their_consumer_ends(
     broker_url: str, queue_type: QueueType, ends: str
 ) -> None:
     count = 1000
@@ -301,7 +307,7 @@ def _takes_more(channel: DriverChannel) -> bool:
     return True
 
 
-async def test_a_connection_that_goes_is_made_anew_whatever_was_met_meanwhile(
+async def test_a_lost_connection_is_made_again_after_any_error(
     broker_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect, obstacles = Endpoint.connect, [KeyError("product"), StopAsyncIteration()]
@@ -322,7 +328,7 @@ async def test_a_connection_that_goes_is_made_anew_whatever_was_met_meanwhile(
     assert isinstance(again, Connected)
 
 
-async def test_a_consumer_that_is_interrupted_begins_again_whatever_was_met_meanwhile(
+async def test_an_interrupted_consumer_begins_again_after_any_error(
     broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: asyncio.Queue[Event] = asyncio.Queue()
@@ -360,3 +366,36 @@ def test_a_connection_that_was_closed_leaves_no_task_behind(broker_url: str) -> 
         with closing(asyncio.new_event_loop()) as loop:
             loop.run_until_complete(connect())
             assert asyncio.all_tasks(loop) == set()
+
+
+# Connections that a program opens with the driver itself
+
+
+async def test_a_queue_that_is_exclusive_to_another_connection_cannot_be_declared(
+    broker_url: str,
+) -> None:
+    async with RabbitWire("classic", broker_url) as wire:
+        queue = wire.queue()
+        other = await aiormq.connect(broker_url)
+        await (await other.channel()).queue_declare(queue.name, exclusive=True)
+        with pytest.raises(IncompatibleBroker, match=f"exclusive access .* '{queue.name}'"):
+            await wire.broker.declare(Topology(queues=(queue,)))
+        await other.close()
+
+
+async def test_the_driver_logs_for_connections_of_others_and_not_for_ours(
+    proxy: Proxy, through: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    events = list[Event]()
+    async with AmqpBroker(through, emit=events.append):
+        proxy.cut()
+        await back(events)
+        assert not [each for each in caplog.records if each.name.startswith("aiormq")]
+        other = await aiormq.connect(through)
+        events.clear()
+        proxy.cut()
+        with pytest.raises(AMQPConnectionError):
+            await closing_of(other)
+        await back(events)
+    (told,) = [each for each in caplog.records if each.name.startswith("aiormq")]
+    assert told.getMessage() == "Cancelling cause reader exited abnormally"

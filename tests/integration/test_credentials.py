@@ -14,56 +14,39 @@ from scheduler.events import Connected, ConnectionRetried
 from tests.contract.proxy import Proxy
 from tests.integration.witness import Witness
 from tests.rabbitmq import Users, free_ports
+from tests.stage import of
 
 OLD, NEW = "old & 100% @/:?# é", "new & 100% @/:?# é"
 
 
-@pytest.fixture
-def user(users: Users) -> str:
-    """The name of a user whose password is the old one."""
-    name = urlsplit(users.add(OLD, configure=".*", write=".*", read=".*")).username
-    assert name
-    return name
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return holding(OLD, tmp_path / "password")
-
-
-def holding(password: str, file: Path) -> Path:
-    file.write_text(f"{password}\n")
-    return file
-
-
-@pytest.fixture
-def app(namespace: str, proxy: Proxy, broker_url: str, user: str, file: Path) -> Scheduler:
+async def test_a_changed_password_is_used_without_a_restart(
+    namespace: str, proxy: Proxy, broker_url: str, users: Users, tmp_path: Path
+) -> None:
+    user = urlsplit(users.add(OLD, configure=".*", write=".*", read=".*")).username
+    assert user
+    file = tmp_path / "password"
+    file.write_text(f"{OLD}\n")
     values: dict[str, Any] = {
         "broker_url": f"amqp://127.0.0.1:{proxy.port}{urlsplit(broker_url).path}",
         "broker_user": user,
         "broker_password_file": file,
     }
-    return Scheduler(namespace, Settings(**values))
-
-
-async def test_a_changed_password_is_taken_without_a_restart(
-    app: Scheduler, proxy: Proxy, users: Users, user: str, file: Path
-) -> None:
+    app = Scheduler(namespace, Settings(**values))
     witness = Witness(app)
     async with broker_of(app.settings, emit=app.events.emit) as broker:
         assert await broker.depth("no such queue") is None
         users.set_password(user, NEW)
         proxy.cut()
         await witness.heard(ConnectionRetried, 2)
-        holding(NEW, file)
+        file.write_text(f"{NEW}\n")
         await witness.heard(Connected, 1)
         assert await broker.depth("no such queue") is None
-    told = [each for each in witness.events if isinstance(each, ConnectionRetried)]
-    assert all(f"refused access for user {user!r}: ACCESS_REFUSED" in each.reason for each in told)
-    assert not [each for each in told if "100%" in repr(each)]
+    reasons = [each.reason for each in of(ConnectionRetried, witness.events)]
+    assert all(f"refused access for user {user!r}: ACCESS_REFUSED" in each for each in reasons)
+    assert "100%" not in str(reasons)
 
 
-async def test_who_had_to_wait_for_the_broker_is_not_patient_with_a_refusal_either(
+async def test_a_client_that_waited_for_the_broker_does_not_retry_a_refusal(
     namespace: str, broker_url: str
 ) -> None:
     (port,) = free_ports(1)

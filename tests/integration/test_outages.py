@@ -2,20 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
 import pytest
-from yarl import URL
 
 from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import (
     Connected,
     ConnectionLost,
-    ConnectionRetried,
     RunLost,
     RunSettled,
     RunStarted,
@@ -24,7 +22,7 @@ from scheduler.protocol.topology import QueueType
 from tests.contract.proxy import Proxy
 from tests.integration.conftest import at_rest
 from tests.integration.witness import Witness
-from tests.rabbitmq import PrivateNode, free_ports
+from tests.rabbitmq import PrivateNode
 from tests.stage import at_work, processor_of, program_of
 from tests.sweep import clear, new_namespace
 from tests.tokens import count
@@ -136,36 +134,3 @@ async def test_a_run_whose_connection_goes_is_cancelled_and_run_again(
         assert [run.redelivered for run in started[:2]] == [False, True]
     async with AmqpBroker(broker_url) as broker:
         assert await tokens(app, broker) == 1
-
-
-@pytest.mark.usefixtures("swept")
-async def test_of_several_addresses_the_next_is_taken_when_one_is_gone(
-    app: Scheduler, broker_url: str
-) -> None:
-    witness = Witness(app)
-
-    @app.periodic(every="100ms")
-    async def beat() -> None: ...
-
-    def through(port: int) -> str:
-        return str(URL(broker_url).with_port(port))
-
-    there = URL(broker_url)
-    assert there.host
-    assert there.port
-    async with AsyncExitStack() as stack:
-        proxies = [await stack.enter_async_context(Proxy(there.host, there.port)) for _ in range(2)]
-        (nowhere,) = free_ports(1)
-        urls = ",".join(through(port) for port in (nowhere, *(each.port for each in proxies)))
-        async with working(app, urls) as broker:
-            await witness.heard(RunSettled, 3)
-            (used,) = (proxy for proxy in proxies if f":{proxy.port}/" in broker.address)
-            before = broker.address
-            used.closed = True
-            used.cut()
-            await witness.heard(Connected, 1)
-            await witness.heard(RunSettled, witness.count(RunSettled) + 3)
-            (lost,) = (each for each in witness.events if isinstance(each, ConnectionLost))
-            (again,) = (each for each in witness.events if isinstance(each, Connected))
-            assert lost.address == before != again.address == broker.address
-            assert witness.count(ConnectionRetried) == 0

@@ -11,7 +11,6 @@ from tests.integration.conftest import Field
 from tests.unit.processor.test_processes import is_there
 
 APP = f"{Path(__file__).parent / 'apps' / 'blocking.py'}:app"
-LONG = {"PROCESS": "1", "TAKES": "600", "TIMEOUT": "1h"}
 
 
 @pytest.fixture
@@ -33,19 +32,25 @@ def processes_of(field: Field) -> set[int]:
     return {note["pid"] for note in notes} | servers - {1}
 
 
-async def test_no_process_outlives_its_processor(working: Field, broker: Broker) -> None:
-    working.call("seed", PROCESS="1")
-    doomed = working.start("run", **LONG, SCHEDULER_SHUTDOWN_GRACE="200ms")
+@pytest.mark.parametrize("executor", ["process", "thread"])
+async def test_a_function_that_outlasts_the_grace_runs_again_elsewhere(
+    working: Field, broker: Broker, executor: str
+) -> None:
+    way = {"PROCESS": "1"} if executor == "process" else {}
+    working.call("seed", **way)
+    doomed = working.start("run", TAKES="600", SCHEDULER_SHUTDOWN_GRACE="500ms", **way)
     await working.until(lambda: bool(working.notes("start")))
-    (note,) = working.notes("start")
-    assert note["pid"] != doomed.pid
+    (first,) = working.notes("start")
     doomed.terminate()
-    doomed.wait(timeout=30)
-    await working.until(lambda: not is_there(note["pid"]))
-    working.start("run", PROCESS="1", TIMEOUT="1h")
+    output = working.output_of(doomed)
+    assert doomed.returncode == 0
+    assert ("abandoned: the thread outlived" in output) is (executor == "thread")
+    assert (first["pid"] == doomed.pid) is (executor == "thread")
+    await working.until(lambda: not is_there(first["pid"]))
+    working.start("run", **way)
     await working.until(lambda: bool(working.notes("end")))
     again = working.notes("start")[1]
-    assert (again["seq"], again["attempt"]) == (note["seq"], note["attempt"])
+    assert (again["seq"], again["attempt"]) == (first["seq"], first["attempt"])
     working.stop()
     assert await working.tokens(broker, 1) == {"loop0": 1}
 
@@ -66,7 +71,7 @@ What becomes of a reported run does not depend on where it ran: `test_kill_point
 @pytest.mark.parametrize(
     ("moment", "victim"), [(moment, victim) for moment in MOMENTS for victim in MOMENTS[moment]]
 )
-async def test_whatever_is_killed_at_whatever_moment(
+async def test_whatever_process_is_killed_at_any_moment_the_loop_goes_on(
     forking: Field, broker: Broker, moment: str, victim: str
 ) -> None:
     async def until_all_are_gone() -> None:
@@ -105,7 +110,9 @@ async def test_whatever_is_killed_at_whatever_moment(
     assert await forking.tokens(broker, 1) == {"loop0": 1}
 
 
-async def test_a_fork_server_that_stands_still_keeps_nobody_from_asking(forking: Field) -> None:
+async def test_a_stopped_fork_server_does_not_delay_the_answers_of_its_processor(
+    forking: Field,
+) -> None:
     forking.call("seed")
     forking.start("run")
     await forking.until(lambda: len(forking.notes("end")) > 2)
@@ -119,22 +126,3 @@ async def test_a_fork_server_that_stands_still_keeps_nobody_from_asking(forking:
     seen = len(forking.notes("end"))
     await forking.until(lambda: len(forking.notes("end")) > seen + 1)
     forking.stop()
-
-
-async def test_a_process_ends_without_a_thread_that_outlasts_its_grace(
-    working: Field, broker: Broker
-) -> None:
-    working.call("seed")
-    doomed = working.start("run", TAKES="600", SCHEDULER_SHUTDOWN_GRACE="500ms")
-    await working.until(lambda: bool(working.notes("start")))
-    doomed.terminate()
-    output = working.output_of(doomed)
-    assert doomed.returncode == 0
-    assert "abandoned: the thread outlived" in output
-    working.start("run")
-    await working.until(lambda: bool(working.notes("end")))
-    first, again = working.notes("start")[:2]
-    assert (first["seq"], first["attempt"]) == (again["seq"], again["attempt"])
-    assert again["pid"] != first["pid"]
-    working.stop()
-    assert await working.tokens(broker, 1) == {"loop0": 1}

@@ -18,6 +18,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.errors import NoReplica
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Event
 from tests.contract.wire import Inbox, RabbitWire, Reader, eventually, has_depth, send
+from tests.stage import of
 
 REFUSAL = (
     "PRECONDITION_FAILED - stream queue 's' in vhost '/' does not have a running replica on the "
@@ -169,9 +170,7 @@ async def test_a_stream_that_was_deleted_is_not_waited_for(
         await wire.broker.delete(stream)
         await asyncio.sleep(0.05)
 
-    async def is_connected() -> bool:
-        return any(isinstance(event, Connected) for event in events)
-
-    await eventually(is_connected)
+    while not of(Connected, events):  # noqa: ASYNC110 - of this list nobody is told
+        await asyncio.sleep(0.05)
     reading.cancel()
     assert nodes.latest == 1

@@ -2,13 +2,13 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import aiormq
 import pytest
 
 from scheduler import Context, Retry, Scheduler, Settings
@@ -31,7 +31,7 @@ from scheduler.timing.moments import SystemClock
 from tests.integration.witness import Witness
 from tests.rabbitmq import Users
 from tests.stage import at_work, failed_of, of, processor_of, program_of
-from tests.sweep import empty, new_namespace
+from tests.sweep import clear, empty, new_namespace
 
 ROLES = ("client", "processor", "seed")
 PAGE = Path(__file__).parents[2] / "docs/how-to/secure.md"
@@ -56,8 +56,10 @@ class Office(Witness):
         super().__init__(self.app)
         self._register()
         self.reset()
-        told = asyncio.run(self.findings_of(url))
-        self.users = {role: user(users, rights_in(told[f"rights of a {role}"])) for role in ROLES}
+        found = asyncio.run(self.findings_of(url))
+        self.users = {
+            role: users.add(**asdict(rights_in(found[f"rights of a {role}"]))) for role in ROLES
+        }
         self.client, self.processor, self.seed = self.users.values()
         self.nobody = users.add()
 
@@ -119,28 +121,6 @@ class Office(Witness):
             found = await program_of(self.app, broker).doctor.examine()
         return {finding.about: finding for finding in found}
 
-    async def sweep(self) -> None:
-        every = self.app.topology()
-        await delete(
-            self.url,
-            queues=[queue.name for queue in every.queues],
-            exchanges=[exchange.name for exchange in every.exchanges],
-        )
-
-
-async def delete(url: str, *, queues: Sequence[str], exchanges: Sequence[str]) -> None:
-    connection = await aiormq.connect(url)
-    channel = await connection.channel()
-    for queue in queues:
-        await channel.queue_delete(queue)
-    for exchange in exchanges:
-        await channel.exchange_delete(exchange)
-    await connection.close()
-
-
-def user(users: Users, rights: Rights) -> str:
-    return users.add(configure=rights.configure, write=rights.write, read=rights.read)
-
 
 @pytest.fixture(scope="module")
 def seeded(broker_url: str, users: Users) -> Iterator[Office]:
@@ -149,7 +129,8 @@ def seeded(broker_url: str, users: Users) -> Iterator[Office]:
         asyncio.run(office.prepare())
         yield office
     finally:
-        asyncio.run(office.sweep())
+        every, theirs = office.app.topology(), Exchange(office.theirs, "topic")
+        asyncio.run(clear(broker_url, replace(every, exchanges=(*every.exchanges, theirs))))
 
 
 @pytest.fixture
@@ -168,10 +149,7 @@ async def attempt(url: str, act: Callable[[AmqpBroker], Awaitable[object]]) -> s
     return ""
 
 
-# What each of them does
-
-
-async def test_who_seeds_removes_what_the_code_no_longer_has_and_asks_the_doctor(
+async def test_the_seed_user_may_prune_and_ask_the_doctor(
     office: Office,
 ) -> None:
     older = Scheduler(office.namespace, Settings())
@@ -192,7 +170,9 @@ async def test_who_seeds_removes_what_the_code_no_longer_has_and_asks_the_doctor
     assert {each.verdict for each in found.values()} <= {"ok", "warning"}
 
 
-async def test_a_processor_runs_and_retries_whatever_comes(office: Office) -> None:
+async def test_a_processor_runs_and_retries_loops_calls_and_foreign_messages(
+    office: Office,
+) -> None:
     url: Any = office.client
     client = Scheduler(office.namespace, Settings(broker_url=url))
     mail = client.task(name="mail")(office.mail.spec.function)
@@ -210,32 +190,39 @@ async def test_a_processor_runs_and_retries_whatever_comes(office: Office) -> No
     assert sorted(office.runs_of("audit")) == [(b"1", 1), (b"1", 2), (b"2", 1), (b"2", 2)]
 
 
-async def test_a_processor_parks_replays_and_purges(office: Office) -> None:
+async def test_a_processor_may_use_every_verb(office: Office) -> None:
+    (loop,), which = office.app.loops.values(), Selection(task="mail")
+    async with AmqpBroker(office.processor) as broker:
+        program = program_of(office.app, broker)
+        assert (await program.verbs.pause(loop)).did is Effect.PAUSED
+        (status,) = await program.survey.status()
+        assert status.where is Where.PAUSED
+        assert (await program.verbs.resume(loop, at_once=True)).did is Effect.RESUMED
+        assert [each async for each in program.journal.entries(loop="beat")]
+        assert (await program.verbs.trigger(loop)).did in (Effect.TRIGGERED, Effect.RUNNING)
     async with office.working() as broker, lent(office, office.processor):
         await office.mail.send("nobody")
         failed = failed_of(office.names, broker)
-        which = Selection(task="mail")
         await office.until(lambda: office.count(MessageParked) == 1)
         assert [each.reason for each in await failed.browse(["mail"], which)] == ["exhausted"]
         assert await failed.replay(["mail"], which) == 1
         await office.until(lambda: office.count(MessageParked) == 2)
         assert await failed.purge(["mail"], which) == 1
-    assert office.runs_of("mail") == [("nobody", 1), ("nobody", 2)] * 2
+        assert office.runs_of("mail") == [("nobody", 1), ("nobody", 2)] * 2
+
+        assert await office.mail.start("often", every="1d", args={"to": "ada"}) is Effect.CREATED
+        assert [loop.key for loop in await office.mail.list()] == ["often"]
+        often = office.mail.start("often", every="100ms", args={"to": "ada"})
+        assert await often is Effect.RESCHEDULED
+        await office.until(lambda: office.runs_of("mail").count(("ada", 1)) >= 3)
+        running = await office.app.running()
+        assert (running.expected, running.complete) == (1, True)
+        with pytest.raises(NotRunning, match="is running"):
+            await office.app.cancel("nobody")
+        assert await office.mail.stop("often")
 
 
-async def test_a_processor_pauses_resumes_and_triggers(office: Office) -> None:
-    (loop,) = office.app.loops.values()
-    async with AmqpBroker(office.processor) as broker:
-        program = program_of(office.app, broker)
-        assert (await program.verbs.pause(loop)).did is Effect.PAUSED
-        (status,) = await program_of(office.app, broker).survey.status()
-        assert status.where is Where.PAUSED
-        assert (await program.verbs.resume(loop, at_once=True)).did is Effect.RESUMED
-        assert [each async for each in program.journal.entries(loop="beat")]
-        assert (await program.verbs.trigger(loop)).did in (Effect.TRIGGERED, Effect.RUNNING)
-
-
-async def test_a_processor_puts_a_lost_token_again(office: Office) -> None:
+async def test_a_processor_repairs_a_lost_loop(office: Office) -> None:
     async with AmqpBroker(office.url) as broker:
         waiting = map(office.names.timer, timers())
         for queue in (*waiting, office.names.processor_queue("beat")):
@@ -243,20 +230,6 @@ async def test_a_processor_puts_a_lost_token_again(office: Office) -> None:
     async with office.working():
         await office.until(lambda: bool(office.runs_of("beat")))
     assert "lost" in [each.kind for each in of(LoopRepaired, office.events)]
-
-
-async def test_a_processor_starts_and_removes_loops_and_tells_what_it_runs(office: Office) -> None:
-    async with office.working(), lent(office, office.processor):
-        assert await office.mail.start("often", every="1d", args={"to": "ada"}) is Effect.CREATED
-        assert [loop.key for loop in await office.mail.list()] == ["often"]
-        often = office.mail.start("often", every="100ms", args={"to": "ada"})
-        assert await often is Effect.RESCHEDULED
-        await office.until(lambda: len(office.runs_of("mail")) >= 3)
-        running = await office.app.running()
-        assert (running.expected, running.complete) == (1, True)
-        with pytest.raises(NotRunning, match="is running"):
-            await office.app.cancel("nobody")
-        assert await office.mail.stop("often")
 
 
 @asynccontextmanager
@@ -358,7 +331,7 @@ def operations(office: Office) -> dict[str, list[Act]]:
 
 
 @pytest.mark.parametrize(("role", "operation", "may"), cells())
-async def test_each_may_do_what_the_table_says(
+async def test_each_user_may_do_what_the_documentation_says(
     office: Office, role: str, operation: str, may: bool
 ) -> None:
     for number, act in enumerate(operations(office)[operation]):
@@ -368,10 +341,7 @@ async def test_each_may_do_what_the_table_says(
         await empty(broker, office.names.processor_queue("mail"))
 
 
-# Whom the doctor looks for
-
-
-async def test_the_doctor_looks_as_far_as_its_user_may(office: Office) -> None:
+async def test_the_doctor_checks_as_much_as_its_user_may(office: Office) -> None:
     full = await office.findings_of(office.processor)
     assert "not checked: this user may not declare" in full["arguments of queues"].detail
     assert "not tested, this user may not configure" in full["dead-lettering"].detail
@@ -388,6 +358,3 @@ async def test_the_doctor_looks_as_far_as_its_user_may(office: Office) -> None:
         assert problem.about == "rights of this user"
         assert "insufficient for `scheduler run`: " in problem.detail
         assert rights_in(problem) == rights_in(full["rights of a processor"])
-
-
-# The rules

@@ -107,3 +107,14 @@ async def test_all_loops_run_again_after_the_broker_has_lost_everything(
         for field in fields:
             assert await field.tokens(broker, 5) == dict.fromkeys(names, 1)
             await sweep(field)
+
+
+async def test_of_twenty_seeds_at_once_each_loop_gets_one_token(
+    field_: Field, broker: Broker
+) -> None:
+    seeds = [field_.calling("seed", LOOPS="5", EVERY="1h") for _ in range(20)]
+    # Not in this thread: the broker closes the connection of a client that shows no sign of life.
+    reports = [await asyncio.to_thread(seed) for seed in seeds]
+    did = [row["did"] for each in reports for row in each["loops"]]
+    assert (did.count("created"), did.count("unchanged")) == (5, 95)
+    assert await field_.tokens(broker, 5) == {f"loop{number}": 1 for number in range(5)}

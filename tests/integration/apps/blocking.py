@@ -12,7 +12,7 @@ app = Scheduler(os.environ["NAMESPACE"])
 @app.periodic(
     every="100ms",
     name="loop0",
-    timeout=os.environ.get("TIMEOUT", "300ms"),
+    timeout="1h",
     retry=Retry(5, initial="10ms", maximum="10ms"),
     executor="process" if "PROCESS" in os.environ else None,
 )

@@ -4,8 +4,7 @@ import asyncio
 import os
 
 from scheduler import Context, Scheduler
-from scheduler.events import Event, RunEvent, TicksSkipped
-from scheduler.tasks.registration import schedule_of
+from scheduler.events import Event, RunEvent
 from scheduler.tasks.tasks import SUPERVISION
 from tests.integration.record import die, note
 
@@ -26,13 +25,7 @@ async def recorded(ctx: Context) -> None:
 
 
 for number in range(int(os.environ.get("LOOPS", "1"))):
-    app.periodic(
-        schedule=schedule_of(
-            every=os.environ.get("EVERY", "1s"), mode=os.environ.get("MODE", "fixed_delay")
-        ),
-        name=f"loop{number}",
-        timeout=os.environ.get("TIMEOUT", "10m"),
-    )(recorded)
+    app.periodic(every=os.environ.get("EVERY", "1s"), name=f"loop{number}", timeout="10m")(recorded)
 
 
 @app.listen
@@ -44,9 +37,3 @@ def die_at(event: Event) -> None:
     if event.loop != SUPERVISION and seq in ("", str(event.seq)):
         note("killed", seq=event.seq)
         die()
-
-
-@app.listen
-def tell(event: Event) -> None:
-    if isinstance(event, TicksSkipped):
-        note("skipped", loop=str(event.loop), count=event.count)

@@ -3,12 +3,10 @@
 import os
 
 from scheduler import Context, Retry, Scheduler
-from scheduler.events import Event, MessageConfirmed
-from tests.integration.record import die, note
+from tests.integration.record import note
 
 app = Scheduler(os.environ["NAMESPACE"])
 IS_NEW = os.environ.get("VERSION") == "new"
-left = int(os.environ.get("KILL_AFTER", "-1"))
 
 
 @app.periodic(
@@ -29,13 +27,3 @@ async def render(ctx: Context, page: int) -> None:
     note("call", task=ctx.task, page=page)
     if page < 0:
         raise ValueError(f"no page {page}")
-
-
-@app.listen
-def die_at(event: Event) -> None:
-    """Kill this process, as `kill -9` does, when the broker has confirmed so many messages."""
-    global left
-    if isinstance(event, MessageConfirmed):
-        left -= 1
-        if left == 0:
-            die()

@@ -1,10 +1,6 @@
-"""A namespace in a broker, the releases and pods that work in it, and what their runs wrote down.
-
-The broker is the embedded one, in virtual time, or a RabbitMQ, in real time.
-"""
+"""A namespace, the releases and pods that work in it, and what their runs wrote down."""
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -13,18 +9,14 @@ from typing import Any, Self, cast
 from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker, Consumer, Delivery
-from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.brokers.memory.server import MemoryServer
 from scheduler.control.loops import Where
 from scheduler.errors import BrokerUnavailable, DeliveryLost
 from scheduler.events import Event
 from scheduler.processor.processor import Worker
 from scheduler.program import Program
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import ParkedMessage
-from scheduler.timing.moments import Clock, LoopClock, SystemClock
-from tests.stage import START, processor_of, program_of
+from tests.stage import SYSTEM_CLOCK, processor_of, program_of
 from tests.sweep import clear
 
 
@@ -144,48 +136,43 @@ class Pod:
         self.worker.abort()
 
 
-class Scene(ABC):
-    """One namespace in one broker.
+class Scene:
+    """One namespace.
 
     Attributes:
         broker: a connection, for what is done from outside.
         events: what all releases have told.
     """
 
-    broker: Broker
-    clock: Clock
-
-    def __init__(self, namespace: str, queue_type: QueueType) -> None:
+    def __init__(self, namespace: str, url: str) -> None:
         self.namespace = namespace
-        self.queue_type: QueueType = queue_type
+        self.broker = AmqpBroker(url)
         self.diary = Diary()
         self.events: list[Event] = []
+        self._url = url
         self._apps: list[Scheduler] = []
 
     async def __aenter__(self) -> Self:
-        self.broker = self.connect()
         await self.broker.__aenter__()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self.clear()
+        for app in self._apps:
+            await clear(self._url, app.topology())
         await self.broker.__aexit__(*exception)
-
-    @abstractmethod
-    def connect(self) -> Broker: ...
 
     def release(self, **settings: Any) -> Scheduler:
         """The code of a release, to which a test adds its tasks."""
-        knobs: Any = {"queue_type": self.queue_type, "supervision_interval": "1s", **settings}
+        knobs: Any = {"supervision_interval": "1s", **settings}
         app = Scheduler(self.namespace, Settings(**knobs))
         app.listen(self.events.append)
-        app.outbox.use(self.broker, self.clock)
+        app.outbox.use(self.broker, SYSTEM_CLOCK)
         self._apps.append(app)
         return app
 
-    def operator(self, app: Scheduler, broker: Broker | None = None) -> Program:
+    def operator(self, app: Scheduler) -> Program:
         """What an operator with this code can do."""
-        return program_of(app, broker or self.broker, self.clock)
+        return program_of(app, self.broker)
 
     @asynccontextmanager
     async def pod(
@@ -203,13 +190,12 @@ class Scene(ABC):
             grace: how long its runs may take when it is stopped, in seconds.
             unacked: the task whose first message it dies of, when that is to be acked.
         """
-        async with self.connect() as broker:
+        async with AmqpBroker(self._url) as broker:
             queue = app.names.processor_queue(unacked) if unacked else ""
             connection = Mortal(broker, unacked=queue)
             process = processor_of(
                 app,
                 cast(Broker, connection),
-                self.clock,
                 tasks=tasks,
                 concurrency=concurrency,
                 grace=grace,
@@ -240,7 +226,7 @@ class Scene(ABC):
 
     async def kill_whoever_takes(self, app: Scheduler, task: str) -> None:
         """Have the message at the head of a task's queue taken by a pod that dies of it."""
-        async with self.connect() as broker:
+        async with AmqpBroker(self._url) as broker:
             assert await broker.get(app.names.processor_queue(task)) is not None
 
     async def parked(self, app: Scheduler) -> list[ParkedMessage]:
@@ -254,39 +240,3 @@ class Scene(ABC):
             if str(each.loop) == loop
         ]
         return found
-
-    @abstractmethod
-    async def clear(self) -> None:
-        """Delete what was declared."""
-
-
-class MemoryScene(Scene):
-    """On the embedded broker, in virtual time."""
-
-    def __init__(self, namespace: str, queue_type: QueueType) -> None:
-        super().__init__(namespace, queue_type)
-        self.clock = LoopClock(START)
-        self.server = MemoryServer(self.clock)
-
-    def connect(self) -> MemoryBroker:
-        return MemoryBroker(self.server)
-
-    async def clear(self) -> None:
-        pass  # its broker ends with it
-
-
-class RabbitScene(Scene):
-    """On RabbitMQ, in real time."""
-
-    clock = SystemClock()
-
-    def __init__(self, namespace: str, queue_type: QueueType, url: str) -> None:
-        super().__init__(namespace, queue_type)
-        self._url = url
-
-    def connect(self) -> AmqpBroker:
-        return AmqpBroker(self._url)
-
-    async def clear(self) -> None:
-        for app in self._apps:
-            await clear(self._url, app.topology())

@@ -1,10 +1,43 @@
-"""What a real Prometheus knows of two processors, after scraping them for a while."""
+"""A processor as probes and a real Prometheus see it."""
+
+import asyncio
+import subprocess
+import sys
 
 import pytest
 
 from tests.integration.conftest import Field
 from tests.integration.watched import Watched, seeded
 from tests.prometheus import Prometheus
+
+
+def live(port: int) -> subprocess.CompletedProcess[str]:
+    """What an exec probe runs."""
+    return subprocess.run(
+        [sys.executable, "-m", "scheduler", "doctor", "--live", "--health-port", str(port)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+async def test_a_processor_with_a_blocked_event_loop_fails_its_probes(field_: Field) -> None:
+    field = await asyncio.to_thread(seeded, field_)
+    watched = Watched(field)
+    await watched.until_status("/readyz", 200)
+    assert (await watched.asked("/livez")).json == {"live": True, "why": []}
+    assert (await asyncio.to_thread(live, watched.port)).returncode == 0
+    await asyncio.to_thread(field.call, "trigger", "block")
+    blocked = await watched.until_status("/livez", 503)
+    assert not blocked.json["live"]
+    (why,) = blocked.json["why"]
+    assert "apps/watched.py" in why
+    assert "(block)" in why
+    unready = await watched.asked("/readyz")
+    assert (unready.status, unready.json["ready"]) == (503, False)
+    assert "(block): nothing else runs" in watched.log  # for after it was killed
+    probe = await asyncio.to_thread(live, watched.port)
+    assert (probe.returncode, probe.stdout.count("(block)")) == (1, 1), probe.stderr
 
 
 @pytest.mark.timeout(400)  # it may have to be installed

@@ -8,12 +8,10 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from scheduler import Context, Scheduler
 from scheduler.queues.failed import Selection
 from scheduler.sending import CallTask
-from tests.integration.lines.scene import Scene
+from tests.integration.scene import Scene
 
 EVERY, TAKES, APART = "300ms", 1, 0.5
 A, B, C = (f"report.{key}" for key in "abc")
@@ -76,8 +74,9 @@ async def test_a_tick_whose_pod_died_before_its_ack_is_not_run_again_behind_othe
     assert twice(scene, A) == []
 
 
-@pytest.mark.parametrize("queue_type", ["quorum"])
-async def test_a_replay_of_what_the_broker_parked_begins_no_second_line(scene: Scene) -> None:
+async def test_replaying_a_tick_that_the_broker_parked_does_not_double_its_loop(
+    scene: Scene,
+) -> None:
     app = beating(scene, delivery_limit=1)
     operator = scene.operator(app)
     await operator.seeding.seed()

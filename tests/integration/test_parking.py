@@ -1,4 +1,4 @@
-"""What is parked, and what is not: only what was run and failed, or killed its pods, and once."""
+"""A tick that kills each pod that takes it is parked once."""
 
 import asyncio
 from typing import Literal
@@ -8,33 +8,11 @@ import pytest
 from scheduler import Context, Scheduler
 from scheduler.control.loops import Where
 from scheduler.protocol.epochs import Verb
-from tests.integration.lines.scene import Pod, Scene
+from tests.integration.scene import Pod, Scene
 
 DEADLY = 1  # the tick whose run kills its pod
 LIMIT = 2
 RESTART = 0.3
-
-
-@pytest.mark.parametrize("queue_type", ["quorum"])
-async def test_a_seed_parks_nothing_that_waits_for_a_pod(scene: Scene) -> None:
-    app = scene.release(delivery_limit=1)
-    keys = [f"k{number}" for number in range(20)]
-
-    @app.task()
-    async def report(ctx: Context) -> None:
-        await scene.diary.write(ctx)
-
-    await scene.operator(app).seeding.seed()
-    for key in keys:
-        await report.start(key, every="1s")
-    await report.send()
-    await scene.until_ready(app, "report", len(keys) + 1)
-    await scene.operator(app).seeding.seed()
-    assert [parked.reason for parked in await scene.parked(app)] == []
-    expected = {"report", *(f"report.{key}" for key in keys)}
-    async with scene.pod(app):
-        await scene.diary.until(lambda: {run.loop for run in scene.diary.runs} == expected)
-    assert len(scene.diary.of("report")) == 1
 
 
 class Restarted:
@@ -63,7 +41,6 @@ async def repairs_of(scene: Scene, app: Scheduler, loop: str) -> int:
     return [entry.what async for entry in entries].count(Verb.REPAIR)
 
 
-@pytest.mark.parametrize("queue_type", ["quorum"])
 @pytest.mark.parametrize("after_failure", ["continue", "pause"])
 async def test_a_tick_that_kills_its_pods_is_parked_once_and_never_run_again(
     scene: Scene, after_failure: Literal["continue", "pause"]
