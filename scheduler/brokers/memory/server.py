@@ -18,7 +18,6 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import count
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from scheduler.brokers.contract import Depth, Since, is_mark, missing_exchange
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from scheduler.brokers.memory.broker import MemoryBroker, MemoryConsumer
 
 DeathCause = Literal["expired", "maxlen", "delivery_limit"]
-HIGHEST_OF_QUORUM, USUAL_OF_QUORUM = 31, 4
+HIGHEST_OF_QUORUM, USUAL_OF_QUORUM = 31, 4  # priorities, as in RabbitMQ 4.3
 
 
 @dataclass(slots=True, eq=False)
@@ -90,66 +89,6 @@ class QueueEntry:
     returns: int = 0
 
 
-class Lanes:
-    """Order the ready messages of a queue: a lane for each priority, higher ones first.
-
-    Quorum queues have priorities from 0 to 31, as in RabbitMQ 4.3, and a message without one has
-    priority 4; classic ones have as many as they were declared with, and the default is 0. Higher
-    priorities count as the highest.
-
-    In a quorum queue the first message of each lane may expire; in a classic one only that of the
-    whole queue, so that messages of a lower priority outlive their time.
-    """
-
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self._quorum = arguments.get("x-queue-type") == "quorum"
-        self._highest = HIGHEST_OF_QUORUM if self._quorum else arguments.get("x-max-priority", 0)
-        self._usual = USUAL_OF_QUORUM if self._quorum else 0
-        self._lanes: dict[int, list[tuple[int, QueueEntry]]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._lanes.values()))
-
-    def __iter__(self) -> Iterator[QueueEntry]:
-        for lane in sorted(self._lanes, reverse=True):
-            yield from (entry for _, entry in sorted(self._lanes[lane], key=itemgetter(0)))
-
-    def push(self, entry: QueueEntry, position: int) -> None:
-        priority = entry.letter.message.priority
-        lane = min(self._usual if priority is None else priority, self._highest)
-        heappush(self._lanes.setdefault(lane, []), (position, entry))
-
-    def pop(self) -> QueueEntry:
-        """Remove the first entry of all."""
-        return self._pop(max(self._lanes))
-
-    def pop_expired(self, now: float) -> QueueEntry | None:
-        """Remove the entry that expired first, of those that may expire."""
-        first = min(self._ends, key=self._end_of, default=None)
-        return None if first is None or self._end_of(first) > now else self._pop(first)
-
-    @property
-    def due(self) -> float:
-        return min(map(self._end_of, self._ends), default=math.inf)
-
-    def clear(self) -> None:
-        self._lanes.clear()
-
-    @property
-    def _ends(self) -> Iterable[int]:
-        """Return the lanes whose first entry may expire."""
-        return self._lanes if self._quorum or not self._lanes else [max(self._lanes)]
-
-    def _end_of(self, lane: int) -> float:
-        return self._lanes[lane][0][1].expires
-
-    def _pop(self, lane: int) -> QueueEntry:
-        _, entry = heappop(self._lanes[lane])
-        if not self._lanes[lane]:
-            del self._lanes[lane]
-        return entry
-
-
 class MemoryQueue:
     """Hold the messages of one queue, in order, with one timer for the one at the head.
 
@@ -163,13 +102,16 @@ class MemoryQueue:
         self.getters = 0
         self.deleted = False
         self._route = route
-        self._ready = Lanes(arguments)
+        # By priority, and of one priority by position: no two have the same.
+        self._ready: list[tuple[int, int, QueueEntry]] = []
         self._positions = count()
         # Messages requeued to a quorum queue go before the rest, in the order in which they came.
         self._returned_positions = count(-sys.maxsize)
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
         quorum = self.counts_deliveries = arguments.get("x-queue-type") == "quorum"
+        self._highest = HIGHEST_OF_QUORUM if quorum else arguments.get("x-max-priority", 0)
+        self._usual = USUAL_OF_QUORUM if quorum else 0
         limit = arguments.get("x-delivery-limit", -1) if quorum else -1
         self._delivery_limit: float = math.inf if limit < 0 else limit
         self._ttl = arguments.get("x-message-ttl", math.inf) / 1000
@@ -187,7 +129,7 @@ class MemoryQueue:
         return Depth(len(self._ready), len(self.consumers) + getters)
 
     def letters(self) -> list[Letter]:
-        return [entry.letter for entry in self._ready]
+        return [entry.letter for *_, entry in sorted(self._ready)]
 
     def offer(self, letter: Letter) -> bool:
         """Accept a letter; False if the queue is full and rejects it."""
@@ -198,7 +140,7 @@ class MemoryQueue:
             return False
         position, wait = next(self._positions), letter.message.expiration
         expires = now + (self._ttl if wait is None else min(self._ttl, wait.total_seconds()))
-        self._ready.push(QueueEntry(letter, position, expires), position)
+        self._put(QueueEntry(letter, position, expires), position)
         self._deliver()  # before it can expire: with a TTL of 0 it still reaches a free consumer
         self._after_change(now)
         return True
@@ -207,7 +149,7 @@ class MemoryQueue:
         """Get the message at the head, if there is one."""
         now = asyncio.get_running_loop().time()
         self._expire(now)
-        entry = self._ready.pop() if self._ready else None
+        entry = self._pop() if self._ready else None
         self._after_change(now)
         return entry
 
@@ -220,9 +162,7 @@ class MemoryQueue:
             self._bury(entry, "delivery_limit")
         else:
             is_restored = not self.counts_deliveries
-            self._ready.push(
-                entry, entry.position if is_restored else next(self._returned_positions)
-            )
+            self._put(entry, entry.position if is_restored else next(self._returned_positions))
         self.advance()
 
     def advance(self) -> None:
@@ -239,16 +179,28 @@ class MemoryQueue:
         self._expire(now)
         self._deliver()
         while not self._rejects and len(self._ready) > self._limit:
-            self._bury(self._ready.pop(), "maxlen")
+            self._bury(self._pop(), "maxlen")
         self._set_timer()
 
     def _expire(self, now: float) -> None:
-        while entry := self._ready.pop_expired(now):
-            self._bury(entry, "expired")
+        while self._head_expires <= now:
+            self._bury(self._pop(), "expired")
+
+    @property
+    def _head_expires(self) -> float:
+        return self._ready[0][-1].expires if self._ready else math.inf
+
+    def _put(self, entry: QueueEntry, position: int) -> None:
+        priority = entry.letter.message.priority
+        rank = min(self._usual if priority is None else priority, self._highest)
+        heappush(self._ready, (-rank, position, entry))
+
+    def _pop(self) -> QueueEntry:
+        return heappop(self._ready)[-1]
 
     def _deliver(self) -> None:
         while self._ready and self.consumers and (consumer := self._next_consumer()):
-            consumer.receive(self, self._ready.pop())
+            consumer.receive(self, self._pop())
 
     def _next_consumer(self) -> "MemoryConsumer | None":
         if self._single_active:
@@ -261,7 +213,7 @@ class MemoryQueue:
         return None
 
     def _set_timer(self) -> None:
-        due = self._ready.due
+        due = self._head_expires
         if due == self._due:
             return
         if self._timer:
