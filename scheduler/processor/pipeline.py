@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
-from scheduler.errors import BrokerError, DeliveryLost, InvalidArguments, TooLarge, Undecodable
+from scheduler.errors import BrokerError, DeliveryLost, InvalidArguments, Undecodable
 from scheduler.events import (
     HatchedEarly,
     RunEvent,
@@ -63,7 +63,7 @@ from scheduler.protocol.messages import (
     one_line,
     taken_out_by,
 )
-from scheduler.protocol.tokens import MOVED, Ending, Replay, Token, decode, loop_named_by
+from scheduler.protocol.tokens import MOVED, Replay, Token, decode, loop_named_by
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again, waits_in_legs
 from scheduler.tasks.loops import App
@@ -391,7 +391,7 @@ class Pipeline:
         if (delay := settlement.retry_in) is not None:
             if run.task.ordered:
                 return await self.order.wait(run, delay, self._now())
-            await self._retry(run, settlement, delay)
+            await self._retry(run, delay)
         if (
             run.task.ordered
             and run.delivery.redelivered
@@ -400,12 +400,8 @@ class Pipeline:
             await self.order.end(run)
         return None
 
-    async def _retry(self, run: Run, settlement: Settlement, delay: timedelta) -> None:
-        """Send the call through the timers of calls.
-
-        The headers of a foreign message may leave no room for those of a retry. A run without some
-        of them could be wrong, so the message is parked at once.
-        """
+    async def _retry(self, run: Run, delay: timedelta) -> None:
+        """Send the call through the timers of calls."""
         assert isinstance(call := run.subject, Call)
 
         async def send() -> None:
@@ -414,14 +410,9 @@ class Pipeline:
             about = self.space.broker, self._names, call.task, message
             await send_again(*about, delay, AS_LONG_AS_IT_TAKES)
 
-        try:
-            await self.recognition.publisher.insist(run.delivery, send)
-        except TooLarge:
-            assert (parking := settlement.otherwise) is not None
-            given_up = settlement._replace(ending=Ending.ESCALATED)
-            await self.escalation.escalate(run, given_up, parking)
-        else:
-            self._emit(SuccessorConfirmed(*run.about))
+        # Parked as broken, if the headers of its sender leave no room for those of a retry.
+        await self.recognition.publisher.insist(run.delivery, send)
+        self._emit(SuccessorConfirmed(*run.about))
 
     async def _dispose(self, delivery: Delivery, verdict: Verdict) -> None:
         """Settle the delivery: the one place that acks or requeues."""

@@ -4,8 +4,7 @@
 the run                      a loop's token                a replay       a one-off call
 ===========================  ============================  =============  =====================
 returned                     next tick                     done           done
-raised, retries left         same tick, after the delay    parked again   again, after the delay;
-                                                                          parked, if it cannot
+raised, retries left         same tick, after the delay    parked again   again, after the delay
 retries exhausted, `Reject`  parked; next tick, or paused  parked again   parked
 raised `StopLoop`            paused, with the reason       done           done
 was cancelled                next tick                     done           done
@@ -119,7 +118,6 @@ class Settlement(NamedTuple):
         ending: how the run ended, for the record; None if it did not end here.
         put: the loop's next token.
         retry_in: the delay before the call is tried again.
-        otherwise: what to park if its message cannot take the headers of a retry.
         missed: how many ticks passed during the run.
     """
 
@@ -127,7 +125,6 @@ class Settlement(NamedTuple):
     park: Parking | None = None
     put: Token | None = None
     retry_in: timedelta | None = None
-    otherwise: Parking | None = None
     disposition: Disposition = Disposition.ACK
     missed: int = 0
 
@@ -180,8 +177,7 @@ def settle_call(
         case Raised(error):
             delay = policy.retry.delay_after(attempt, error, chance())
             if delay is not None:
-                cannot = Parking(None, Reason.TOO_LARGE, error)
-                return Settlement(Ending.RETRIED, retry_in=delay, otherwise=cannot)
+                return Settlement(Ending.RETRIED, retry_in=delay)
             return Settlement(Ending.ESCALATED, park=Parking(None, _reason_of(error), error))
 
 

@@ -93,11 +93,7 @@ ROUND = timedelta(minutes=5)  # the broker's consumer_timeout is 30 by default
 
 
 class Reason(StrEnum):
-    """Name why a message was parked.
-
-    One that is too large failed with retries left, and its headers leave no room for those of a
-    retry.
-    """
+    """Name why a message was parked."""
 
     EXHAUSTED = "exhausted"
     REJECTED = "rejected"
@@ -105,7 +101,6 @@ class Reason(StrEnum):
     UNDECODABLE = "undecodable"
     INVALID_ARGUMENTS = "invalid-arguments"
     EXPIRED = "expired"
-    TOO_LARGE = "too-large"
     DELIVERY_LIMIT = "delivery-limit"
     BROKEN = "broken"
     REMOVED = "removed"

@@ -288,10 +288,8 @@ def test_a_run_during_which_the_clock_was_set_back_took_no_time():
 # Calls
 
 
-def again(error: Exception, delay: timedelta) -> Settlement:
-    """A retry; if its headers find no room, the message is parked."""
-    cannot = Parking(None, Reason.TOO_LARGE, error)
-    return Settlement(Ending.RETRIED, retry_in=delay, otherwise=cannot)
+def again(delay: timedelta) -> Settlement:
+    return Settlement(Ending.RETRIED, retry_in=delay)
 
 
 def given_up(error: Exception, reason: Reason = Reason.EXHAUSTED) -> Settlement:
@@ -302,12 +300,12 @@ def given_up(error: Exception, reason: Reason = Reason.EXHAUSTED) -> Settlement:
     ("attempt", "outcome", "expected"),
     [
         (0, Returned("anything"), Settlement(Ending.SUCCEEDED)),
-        (0, Raised(FAILURE), again(FAILURE, 12.5 * SECOND)),
-        (1, Raised(FAILURE), again(FAILURE, 75 * SECOND)),
+        (0, Raised(FAILURE), again(12.5 * SECOND)),
+        (1, Raised(FAILURE), again(75 * SECOND)),
         (99, Raised(FAILURE), given_up(FAILURE)),
         (2, Raised(BUSY), given_up(BUSY)),
         (0, Raised(REJECT), given_up(REJECT, Reason.REJECTED)),
-        (1, Raised(BUSY), again(BUSY, 3 * HOUR)),
+        (1, Raised(BUSY), again(3 * HOUR)),
         (0, Raised(StopLoop("enough")), Settlement(Ending.STOPPED)),
         (0, Cancelled(BY_ADA), Settlement(Ending.CANCELLED)),
         (0, Cancelled(BY_ADA, escalate=True), given_up(BY_ADA, Reason.CANCELLED)),
