@@ -105,26 +105,14 @@ def processor(
     verification = Verification(program, knowledge, shutdown)
     recognition = Recognition(program, knowledge, verification, turns, program.endings, publisher)
     order = Order(program.heads, publisher)
-    punctuality = Punctuality(program, recognition, publisher, shutdown)
-    escalation = Escalation(program, recognition, publisher, app.escalation_hooks)
+    punctuality = Punctuality(program, recognition, shutdown)
+    escalation = Escalation(program, recognition, app.escalation_hooks)
     pipeline = Pipeline(program, recognition, order, punctuality, escalation, executions, shutdown)
-    worker = Worker(
-        program, pipeline, executions, shutdown, knowledge, worked_on, concurrency, grace
-    )
-    return Processor(
-        app,
-        broker,
-        clock,
-        worker,
-        knowledge,
-        CallReporter(program.history, app.tasks, clock),
-        # A processor that does not consume yet answers no roll call: it would count as silent.
-        Program(app, broker, clock).seeding,
-        supervises_with,
-        lifespan,
-        threads,
-        tasks,
-    )
+    worker = Worker(pipeline, worked_on, grace)
+    reporter = CallReporter(program.history, app.tasks, clock)
+    # A processor that does not consume yet answers no roll call: it would count as silent.
+    seeding = Program(app, broker, clock).seeding
+    return Processor(app, worker, reporter, seeding, supervises_with)
 
 
 def supervisor(program: Program) -> Supervisor:

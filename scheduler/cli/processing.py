@@ -322,7 +322,7 @@ async def _work(ours: Processor, span: timedelta | None) -> int:
         asyncio.get_running_loop().call_later(span.total_seconds(), worker.stop)
     with in_lifespan():
         await ours.run()
-    return ours.threads.going
+    return worker.executions.threads.going
 
 
 def _end_despite(left: int) -> None:

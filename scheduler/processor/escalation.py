@@ -9,7 +9,7 @@ from datetime import timedelta
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
 from scheduler.errors import InvalidArguments, Undecodable
 from scheduler.events import Escalated, EscalationHook, MessageParked
-from scheduler.processor.recognition import PatientPublisher, Recognition
+from scheduler.processor.recognition import Recognition
 from scheduler.processor.runs import Run
 from scheduler.processor.settlement import Parking, Settlement
 from scheduler.protocol.calls import Call, placed, spent, task_key
@@ -44,7 +44,6 @@ class Escalation:
 
     space: Namespace
     recognition: Recognition
-    publisher: PatientPublisher
     hooks: Iterable[EscalationHook]
 
     def __post_init__(self) -> None:
@@ -76,11 +75,7 @@ class Escalation:
         await self._announce(event)
 
     async def _suspend(self, delivery: Delivery, error: Exception) -> bool:
-        """Pause the loop whose token does not fit its task: the next one would not either.
-
-        Returns:
-            Whether there is one.
-        """
+        """Pause a loop whose token, like its next one, does not fit its task; return whether."""
         if delivery.exchange not in self._names.token_exchanges:
             return False
         token = decode(delivery.message, self._names.namespace)
@@ -110,7 +105,7 @@ class Escalation:
         # The failed exchange knows the keys of tasks, not those of foreign exchanges.
         brought = delivery.exchange in self._names.token_exchanges
         key = delivery.routing_key if brought else task_key(task.name)
-        await self.publisher.insist(
+        await self.recognition.publisher.insist(
             delivery,
             lambda: self.space.failed.park(
                 message, key, reason, error, timeout=AS_LONG_AS_IT_TAKES

@@ -39,7 +39,7 @@ from scheduler.events import (
 )
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.intake import Order
-from scheduler.processor.recognition import JOINED, VOID, PatientPublisher, Recognition
+from scheduler.processor.recognition import JOINED, VOID, Recognition
 from scheduler.processor.runs import NO_TIME, Executions, Held, Run
 from scheduler.processor.settlement import (
     Broken,
@@ -96,7 +96,6 @@ class Punctuality:
 
     space: Namespace
     recognition: Recognition
-    publisher: PatientPublisher
     shutdown: Shutdown
 
     def __post_init__(self) -> None:
@@ -141,7 +140,8 @@ class Punctuality:
         if isinstance(subject := run.subject, Token):
             await self.recognition.put(run.delivery, subject, subject)
         else:
-            await self.publisher.insist(run.delivery, lambda: self._send_again(run, subject))
+            publisher = self.recognition.publisher
+            await publisher.insist(run.delivery, lambda: self._send_again(run, subject))
 
     def _report(self, run: Run, early: timedelta) -> None:
         reason, queue = taken_out_by(run.delivery.message)
@@ -208,11 +208,7 @@ class Pipeline:
         self._is_held = self.space.roster.listing.is_held
 
     async def handle(self, delivery: Delivery, task: TaskSpec) -> datetime | None:
-        """Process and settle a delivery.
-
-        Returns:
-            The moment before which its requeued message must not run.
-        """
+        """Process and settle a delivery; return until when its requeued message must not run."""
         held: Held = []
         try:
             verdict = await self._verdict(delivery, task, held)
@@ -375,12 +371,7 @@ class Pipeline:
         return settlement._replace(put=put)
 
     async def _perform(self, run: Run, settlement: Settlement) -> datetime | None:
-        """Publish everything that the settlement requires.
-
-        Returns:
-            Until when the message waits in its place, for another attempt; None: it does not wait
-            there.
-        """
+        """Publish all that the settlement requires; return until when the message waits here."""
         if (parking := settlement.park) is not None:
             await self.escalation.escalate(run, settlement, parking)
         if (successor := settlement.put) is not None:

@@ -22,17 +22,13 @@ from scheduler.events import (
     TaskPaused,
     TaskResumed,
 )
-from scheduler.middleware import Around, Lifespan, LifespanFunction
+from scheduler.middleware import Around, LifespanFunction
 from scheduler.processor.call_reporter import CallReporter
 from scheduler.processor.intake import ConcurrentIntake, InOrder, Intake, Paced
-from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
+from scheduler.processor.knowledge import INTERRUPTIONS
 from scheduler.processor.pipeline import Pipeline
 from scheduler.processor.processes import prepare
-from scheduler.processor.runs import Executions
-from scheduler.processor.shutdown import Shutdown
-from scheduler.processor.threads import Threads
 from scheduler.protocol.calls import renamed
-from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import App, queues_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.moments import Clock
@@ -46,21 +42,18 @@ class Worker:
     """Consume from the queues of its tasks, and process deliveries.
 
     Attributes:
-        concurrency: the maximum number of concurrent runs, over all tasks.
         grace: how long runs may take to finish, once it is stopped, before they are cancelled and
             their messages requeued.
     """
 
-    space: Namespace
     pipeline: Pipeline
-    executions: Executions
-    shutdown: Shutdown
-    knowledge: Knowledge
     tasks: Sequence[TaskSpec]
-    concurrency: int
     grace: timedelta
 
     def __post_init__(self) -> None:
+        self.space, self.shutdown = self.pipeline.space, self.pipeline.shutdown
+        self.executions = self.pipeline.executions
+        self.knowledge = self.pipeline.recognition.knowledge
         self._app, self._broker = self.space.app, self.space.broker
         self._why = ""
         self._intakes: dict[str, Intake] = {}
@@ -110,7 +103,8 @@ class Worker:
                 heeding.append(asyncio.create_task(heed, name=f"pauses of {task.name}"))
             named = tuple(task.name for task in self.tasks if not task.builtin)
             address, emit = self._broker.address, self._app.events.emit
-            emit(ProcessorStarted(self._app.namespace, address, named, self.concurrency))
+            most = self.executions.concurrency
+            emit(ProcessorStarted(self._app.namespace, address, named, most))
             await asyncio.wait([self.shutdown.begun])
         finally:
             for each in heeding:
@@ -183,7 +177,7 @@ class Worker:
         if pacer is not None:
             return Paced(*of, pacer=pacer, places=asyncio.Semaphore(task.concurrency))
         # Together, the queues of a task hand over as many as may run, if that is one each.
-        at_once = min(task.concurrency, self.concurrency)
+        at_once = min(task.concurrency, self.executions.concurrency)
         return ConcurrentIntake(*of, prefetch=max((at_once + shard) // task.shards, 1))
 
     async def _shut_down(self) -> None:
@@ -239,24 +233,17 @@ class ProcessedApp(App, Protocol):
 
 @dataclass(eq=False)
 class Processor:
-    """Combine a worker, its knowledge of loops, and its part in supervision.
+    """Combine a worker with what it needs around its work, and with its part in supervision.
 
     Attributes:
         supervisor: None: another processor supervises.
-        threads: of its runs; they may outlive it.
     """
 
     app: ProcessedApp
-    broker: Broker
-    clock: Clock
     worker: Worker
-    knowledge: Knowledge
     reporter: CallReporter
     seeding: Seeding
     supervisor: Supervisor | None
-    lifespan: Lifespan
-    threads: Threads
-    tasks: Sequence[TaskSpec]
 
     async def run(self) -> None:
         """Process messages until the worker is stopped.
@@ -267,20 +254,21 @@ class Processor:
             QueueNotFound: something was never seeded, and this user may not declare it.
             LifespanError: the lifespan could not be opened, or has failed.
         """
+        worker, listening = self.worker, self.app.events.listening
+        tasks = [task for task in worker.tasks if not task.builtin]
         async with AsyncExitStack() as stack:
             if self.supervisor is not None:
-                await self.seeding.prepare(self.tasks)
-            listening = self.app.events.listening
-            stack.enter_context(listening(self.knowledge.hear, *INTERRUPTIONS))
-            await stack.enter_async_context(self.knowledge)
-            if any(task.called for task in self.tasks):
+                await self.seeding.prepare(tasks)
+            stack.enter_context(listening(worker.knowledge.hear, *INTERRUPTIONS))
+            await stack.enter_async_context(worker.knowledge)
+            if any(task.called for task in tasks):
                 await stack.enter_async_context(self.reporter)
                 stack.enter_context(listening(self.reporter.hear, MessageParked, RunFinished))
             if self.supervisor is not None:
                 await stack.enter_async_context(self.supervisor)
                 stack.enter_context(listening(self.supervisor.hear, Connected))
-            stack.enter_context(self.app.lending(self.broker, self.clock))
-            prepare(self.tasks)
+            stack.enter_context(self.app.lending(worker.space.broker, worker.space.clock))
+            prepare(tasks)
             # Last, as it may send; a processor stopped before that takes no messages.
-            if (await stack.enter_async_context(self.lifespan)).is_open:
-                await self.worker.run()
+            if (await stack.enter_async_context(worker.executions.lifespan)).is_open:
+                await worker.run()
