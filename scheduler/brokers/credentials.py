@@ -33,7 +33,6 @@ URL_OPTIONS = ("auth", "heartbeat", "name", "timeout")
 LONGEST_SECONDS = 65534
 # A comma may be part of a password: a separator is followed by the scheme of the next URL.
 BETWEEN_URLS = re.compile(r"\s*,\s*(?=[a-z]+://)", re.IGNORECASE)
-TLS_OPTIONS = ("cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl")
 
 
 def broker_urls(settings: Settings) -> Sequence["URL"]:
@@ -101,12 +100,6 @@ def parse_url(text: str) -> "URL":
         )
     if "@" in vhost:  # and in `amqp://user:1@2/3@host/`, `3` would be shown as a virtual host
         raise SettingsError(UNREADABLE)
-    if options := [name for name in TLS_OPTIONS if name in url.query]:
-        raise SettingsError(
-            f"The broker URL has options for TLS ({', '.join(options)}), which are not used: set "
-            "SCHEDULER_TLS_CA_FILE, SCHEDULER_TLS_CERT_FILE, SCHEDULER_TLS_KEY_FILE or "
-            "SCHEDULER_TLS_VERIFY instead."
-        )
     _check_options(url)
     return url
 
@@ -153,8 +146,9 @@ _SHARED: dict[str, Callable[["URL"], object]] = {
 def _check_options(url: "URL") -> None:
     if not set(URL_OPTIONS).issuperset(url.query):
         raise SettingsError(
-            f"The broker URL has an unknown option; expected one of {', '.join(URL_OPTIONS)}. "
-            "It is not shown, as it may be part of a password."
+            f"The broker URL has an unknown option; expected one of {', '.join(URL_OPTIONS)}; for "
+            "TLS, set SCHEDULER_TLS_CA_FILE, SCHEDULER_TLS_CERT_FILE, SCHEDULER_TLS_KEY_FILE or "
+            "SCHEDULER_TLS_VERIFY. It is not shown, as it may be part of a password."
         )
     for name in ("heartbeat", "timeout"):
         value = url.query.get(name, "0")
