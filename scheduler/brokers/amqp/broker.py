@@ -27,7 +27,6 @@ from scheduler.brokers.contract import (
     DEFAULT_TIMEOUT,
     Browsed,
     Delivery,
-    Depth,
     Since,
     missing_exchange,
     written_into,
@@ -143,7 +142,7 @@ class AmqpBroker(Connection):
         return deliveries.delivery(raw, queue)
 
     def browse(self, queue: str, *, limit: int) -> Browsed:
-        return Browsing(self, queue, limit, self.depth)
+        return Browsing(self, queue, limit)
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], object], *, prefetch: int
@@ -191,14 +190,6 @@ class AmqpBroker(Connection):
         if depth is not None and not depth.ready:
             return None
         return await streams.last(self, stream)
-
-    async def depth(self, queue: str) -> Depth | None:
-        try:
-            async with self.lease() as lease:
-                channel = await lease.channel()
-                return Depth(*await channel.depth(queue))
-        except QueueNotFound:
-            return None
 
     async def delete(self, queue: str) -> None:
         session = await self.ready()

@@ -7,7 +7,6 @@ tags are kept here.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -16,7 +15,7 @@ from scheduler.brokers.amqp.consumers import DeliveryChannel
 from scheduler.brokers.amqp.driver import DriverChannel, closed, lost_with
 from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.amqp.session import Session
-from scheduler.brokers.contract import Delivery, Depth
+from scheduler.brokers.contract import Delivery
 from scheduler.errors import BrokerError, BrokerUnavailable
 
 PAGE = 500
@@ -30,8 +29,6 @@ SILENCE = 0.5
 SILENCES = 10
 LOOKS = 200
 LOOK_PAUSE = 0.01
-
-AskDepth = Callable[[str], Awaitable[Depth | None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -66,11 +63,10 @@ class Browsing:
     Inside the block, all browsed messages stay unacked; at its end they are requeued.
     """
 
-    def __init__(self, connection: Connection, queue: str, limit: int, depth: AskDepth) -> None:
+    def __init__(self, connection: Connection, queue: str, limit: int) -> None:
         self._connection = connection
         self._queue = queue
         self._left = limit
-        self._depth = depth
         self._keepers: list[Keeper] = []
         self._arrived: deque[RawMessage] = deque()
         self._page: DeliveryChannel | None = None
@@ -166,9 +162,7 @@ class Browsing:
         self._arrived.clear()
 
     async def _until_back(self, wanted: int) -> None:
-        """Wait until messages are requeued: a broker confirms no requeue, and the next reader must
-        see them.
-        """
+        """Wait until messages are back: no requeue is confirmed, and the next reader needs them."""
         ready, looks = await self._ready(), LOOKS
         while ready < wanted and looks:  # with a limit: another reader may hold some of them
             await asyncio.sleep(LOOK_PAUSE)
@@ -176,5 +170,5 @@ class Browsing:
             looks = LOOKS if ready > before else looks - 1
 
     async def _ready(self) -> int:
-        depth = await self._depth(self._queue)
+        depth = await self._connection.depth(self._queue)
         return depth.ready if depth else 0

@@ -23,7 +23,7 @@ from yarl import URL
 from scheduler.brokers.amqp import driver
 from scheduler.brokers.amqp.driver import DriverChannel, Translation, closed, reply
 from scheduler.brokers.amqp.session import Lease, Session
-from scheduler.brokers.contract import DEFAULT_TIMEOUT, BrokerInfo, cancelled
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, BrokerInfo, Depth, cancelled
 from scheduler.brokers.credentials import Tls, refusal, user_of
 from scheduler.errors import (
     AccessRefused,
@@ -308,6 +308,14 @@ class Connection:
         finally:
             if not lease.is_kept:
                 lease.release()
+
+    async def depth(self, queue: str) -> Depth | None:
+        try:
+            async with self.lease() as lease:
+                channel = await lease.channel()
+                return Depth(*await channel.depth(queue))
+        except QueueNotFound:
+            return None
 
     def close_soon(self, channel: DriverChannel) -> None:
         """Close an unused channel in the background."""
