@@ -560,9 +560,7 @@ class Scheduler:
         return broker_of(self.settings, emit=self.events.emit, embedded=self._server_here)
 
     def _server_here(self) -> "MemoryServer":
-        """Return the embedded broker of this event loop, seeded: no other program could have done
-        so.
-        """
+        """Return the embedded broker of this event loop, seeded: no other program can seed it."""
         from scheduler.brokers.memory.server import MemoryServer
 
         server = self._servers.setdefault(asyncio.get_running_loop(), MemoryServer())

@@ -164,9 +164,7 @@ class Blocked(BrokerUnavailable):
 
 
 class Unconfirmed(BrokerUnavailable):
-    """The connection was lost before the broker responded: the operation may or may not be
-    complete.
-    """
+    """The connection was lost before the response: the operation may or may not be complete."""
 
 
 class ConfirmationTimeout(Unconfirmed):

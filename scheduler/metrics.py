@@ -342,9 +342,7 @@ class Metrics(Collector):
             self._totals.reconnects += 1
 
     def _processor_started(self, event: ProcessorStarted) -> None:
-        """Create all series at the start: for Prometheus, a series that first appears with 1 never
-        rose.
-        """
+        """Create all series at the start: for Prometheus, one that begins with 1 never rose."""
         for name in event.tasks:
             if self._app.tasks[name].called:
                 self._series_of(name, "")

@@ -102,11 +102,7 @@ def require_around(decorator: str, function: object, *takes: str) -> None:
 
 
 def require_lifespan(function: object) -> None:
-    """Reject a lifespan that is not made by `contextlib.asynccontextmanager`, or takes no app.
-
-    Raises:
-        RegistrationError: it is not.
-    """
+    """Reject a lifespan that is not made by `contextlib.asynccontextmanager`, or takes no app."""
     if not callable(function) or not _makes_manager(function):
         raise RegistrationError(
             f"lifespan must be an `async def` with one `yield`, decorated with "

@@ -85,11 +85,7 @@ def _cancellations() -> int:
 
 
 def require_parameters(what: str, function: Callable[..., Any], *takes: str) -> None:
-    """Reject a function that cannot be called with these arguments.
-
-    Raises:
-        RegistrationError: it cannot be called.
-    """
+    """Reject a function that cannot be called with these arguments."""
     arguments = f"one argument, the {takes[0]}" if len(takes) == 1 else f"({', '.join(takes)})"
     try:
         inspect.signature(function).bind(*takes)

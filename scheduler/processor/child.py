@@ -49,7 +49,6 @@ Whereabouts = tuple[Progress | None, str]
 class Job:
     """Describe the job of a process, which finds the function by its name."""
 
-    task: str
     module: str
     function: str
     context: Context[Any]
@@ -68,7 +67,6 @@ class Job:
             _note_progress=_unreachable,
         )
         return cls(
-            task.name,
             task.function.__module__,
             task.function.__qualname__,
             alone,

@@ -116,10 +116,9 @@ class Child:
         self._answer(NOTHING_TOLD)
 
     def ask(self) -> Future[Whereabouts]:
-        """Ask the process for its progress and stack. All who ask share one pending answer, so that
-        no unread data fills its socket.
-        """
+        """Ask the process for its progress and stack."""
         with self._lock:
+            # All who ask share one pending answer: no unread data fills its socket.
             if (answer := self._asked) is not None:
                 return answer
             answer = Future[Whereabouts]()

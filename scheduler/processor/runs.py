@@ -277,7 +277,7 @@ class Execution:
 
     def _context(self) -> Context[Any]:
         run, subject = self.run, self.run.subject
-        token = subject if isinstance(subject, Token) else None
+        token, original = (subject, run.delivery) if isinstance(subject, Token) else (None, subject)
         return Context(
             task=run.task.name,
             arguments=run.arguments,
@@ -291,8 +291,8 @@ class Execution:
             redelivered=run.delivery.redelivered,
             deadline=self.deadline,
             carried=self._handed_on,
-            message=run.delivery.message if isinstance(subject, Token) else subject.message,
-            routing_key=run.delivery.routing_key if token else _original_key(subject),
+            message=original.message,
+            routing_key=original.routing_key,
             state=self._runs.lifespan.state,
             _extend=self._extend,
             _hand_on=self._hand_on if token else refuse_to_carry,
@@ -417,7 +417,3 @@ def _below_ours(traceback: TracebackType | None) -> TracebackType | None:
     while traceback is not None and traceback.tb_frame.f_code.co_filename in OURS:
         traceback = traceback.tb_next
     return traceback
-
-
-def _original_key(subject: Token | Call) -> str:
-    return subject.routing_key if isinstance(subject, Call) else ""

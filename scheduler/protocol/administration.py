@@ -38,9 +38,7 @@ class Rights:
 
 
 def rights_to_seed(names: Names, wanted: Topology) -> Rights:
-    """Return the rights for `scheduler seed`: everything of the namespace, and to bind to, or
-    declare, the exchanges of other applications.
-    """
+    """Return the rights for `scheduler seed`: also to bind to exchanges of other applications."""
     declared = (*(each for each in wanted.exchanges if not each.passive), *wanted.queues)
     targets = {each.name: [each.arguments.get(name) for name in TARGETS] for each in declared}
     return Rights(

@@ -170,11 +170,7 @@ def check_length(delay: timedelta, *, given: str | datetime | None = None) -> No
 
 
 def route(delay: timedelta) -> Route:
-    """Find the timers that together wait for a delay, or for a little less.
-
-    Raises:
-        UsageError: it is negative or longer than `LONGEST`.
-    """
+    """Find the timers that together wait for a delay, or for a little less."""
     check_length(delay)
     whole = delay // MILLISECOND
     digits, left = _digits(whole)

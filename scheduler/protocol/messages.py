@@ -175,11 +175,7 @@ def compact_json(value: Any) -> bytes:
 
 
 def parsed_json(body: bytes | str) -> Any:
-    """Parse a JSON body in UTF-8, as RFC 8259 has it: so a body that was parsed is a text.
-
-    Raises:
-        Undecodable: it is not JSON.
-    """
+    """Parse a JSON body in UTF-8, as RFC 8259 has it, or raise `Undecodable`."""
     try:
         return from_json(body)  # twice as fast; rejects some valid JSON, such as lone surrogates
     except ValueError:
@@ -249,11 +245,7 @@ class Flattened:
 
 
 def parsed(record: TypeAdapter[T], body: bytes, what: str) -> T:
-    """Decode a body.
-
-    Raises:
-        Undecodable: it is not JSON, or does not fit; the message names each field.
-    """
+    """Decode a body, or raise `Undecodable`, which names each field."""
     try:
         return record.validate_json(body)
     except (
@@ -263,11 +255,7 @@ def parsed(record: TypeAdapter[T], body: bytes, what: str) -> T:
 
 
 def validated(record: TypeAdapter[T], data: Any, what: str) -> T:
-    """Validate data.
-
-    Raises:
-        Undecodable: it does not fit; the message names each field.
-    """
+    """Validate data, or raise `Undecodable`, which names each field."""
     try:
         return record.validate_python(data)
     except ValidationError as error:

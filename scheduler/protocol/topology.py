@@ -242,40 +242,25 @@ class Names:
     def prefix(self) -> str:
         return f"{self.namespace}.v1"
 
-    scheduler = Named(
-        "scheduler", "The exchange by which tokens come to their timers, and to the journal."
-    )
-    processor = Named(
-        "processor", "The exchange by which tokens that are due come to the queues of their tasks."
-    )
+    scheduler = Named("scheduler", "The exchange of tokens, to their timers and to the journal.")
+    processor = Named("processor", "The exchange of due tokens, to the queues of their tasks.")
     calls = Named("calls", "The exchange of calls that are sent now.")
     later = Named("later", "The exchange of delayed calls, which leads to their timers.")
     delayed = Named("delayed", "The exchange of calls whose delay has ended.")
     later_sent = Named("later.sent", "The exchange of calls that `later` accepts.")
-    later_refused = Named(
-        "later.refused", "The exchange of messages that `later` rejects: no queue is bound to it."
-    )
-    unrouted = Named(
-        "unrouted", "The exchange, and the timer queue, for tokens that had no queue at their end."
-    )
+    later_refused = Named("later.refused", "The exchange of messages that `later` rejects.")
+    unrouted = Named("unrouted", "The exchange, and the timer, of tokens with no queue.")
     rerouted = Named("rerouted", "The exchange that routes those again.")
-    later_unrouted = Named(
-        "later.unrouted",
-        "The exchange, and the timer queue, for calls that had no queue at their end.",
-    )
+    later_unrouted = Named("later.unrouted", "The exchange, and the timer, of calls with no queue.")
     later_rerouted = Named("later.rerouted", "The exchange that routes those again.")
-    failed = Named(
-        "failed", "The exchange and the queue of messages that no failed queue is bound for."
-    )
+    failed = Named("failed", "The exchange of parked messages, and the queue of unmatched ones.")
     trash = Named("trash", "The queue of deleted parked messages, which keeps each for a day.")
     unmatched = Named("unmatched", "The exchange of parked messages without a known task.")
     journal = Named("journal", "The stream of everything that was settled, done or parked.")
     control = Named("control", "The exchange of messages between processors.")
     roster = Named("roster", "The stream of the loops' epochs.")
     snapshots = Named("snapshots", "The stream of snapshots of the roster.")
-    roll_call = Named(
-        "rollcall", "The stream over which processors ask each other for their tokens and runs."
-    )
+    roll_call = Named("rollcall", "The stream by which processors ask for tokens and runs.")
     history = Named("history", "The stream of the outcomes of calls.")
     presence = Named("presence", "An empty queue that each processor consumes from, to be counted.")
     imprint = Named("imprint", "The queue of one message, which records the last seed.")
@@ -289,9 +274,7 @@ class Names:
         return f"{self.probe(id)}.back"
 
     def hatchery_exchange(self, unit: int) -> str:
-        """Return the exchange that routes tokens by their digits from a unit on; behind all, the
-        end.
-        """
+        """Return the exchange that routes tokens from a unit on; after the last one, their end."""
         if unit == 0:
             return self.scheduler
         return f"{self.prefix}.hatchery.{UNITS[unit].name}" if unit < len(UNITS) else self.processor
@@ -301,9 +284,7 @@ class Names:
         return f"{self.prefix}.hatchery.{timer.name}"
 
     def later_exchange(self, unit: int) -> str:
-        """Return the exchange that routes calls by their digits from a unit on; behind all, the
-        end.
-        """
+        """Return the exchange that routes calls from a unit on; after the last one, their end."""
         return f"{self.later}.{UNITS[unit].name}" if unit < len(UNITS) else self.delayed
 
     def later_timer(self, timer: Timer) -> str:
@@ -338,9 +319,7 @@ class Names:
         return f"{self.prefix}.head.{task}"
 
     def processor_queue(self, task: str) -> str:
-        """Return the queue of due messages of a task, from which processors consume; of several,
-        the first.
-        """
+        """Return the queue from which processors take due messages; of several, the first."""
         return f"{self.processor}.{task}"
 
     def processor_queues(self, task: str, shards: int) -> list[str]:
@@ -564,9 +543,7 @@ class _Builder:
         )
 
     def of_tokens(self) -> Topology:
-        """Build the timers of tokens: at most once, so that a queue which rejects them stops no
-        timer.
-        """
+        """Build the timers of tokens, at most once: a queue that rejects them stops no timer."""
         names, before = self.names, f"{LOOP_KEY}*."
         otherwise = {"alternate-exchange": names.unrouted}
         queues, bindings = list[Queue](), list[Binding]()

@@ -53,6 +53,9 @@ class Lead:
 class Timers:
     """Put tokens into the shared timers of a namespace.
 
+    Its methods raise `Unroutable` if the namespace was not seeded, and another `BrokerError` if the
+    token may not have been published.
+
     Attributes:
         lead: how long before its time a token leaves its timers.
     """
@@ -68,10 +71,6 @@ class Timers:
         """Publish a token so that it arrives shortly before it is due, confirmed.
 
         A wait that is too long for the timers is cut: the processor puts the token again.
-
-        Raises:
-            Unroutable: the namespace was not seeded.
-            BrokerError: the token may not have been put.
         """
         way, held = self._way(token)
         await self._publish(token, token_key(token.loop, way.key), held, timeout)
@@ -81,10 +80,6 @@ class Timers:
 
         Its entry in the roster is its note. And a million starts would drop all else from the
         journal.
-
-        Raises:
-            Unroutable: the namespace was not seeded.
-            BrokerError: the token may not have been put.
         """
         way, held = self._way(token)
         # The exchange of the longest unit is that of the journal too.
@@ -102,21 +97,11 @@ class Timers:
         return way, way.rest + lead
 
     async def put_now(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
-        """Publish a token so that it arrives at once, whenever it is due, confirmed.
-
-        Raises:
-            Unroutable: the namespace was not seeded.
-            BrokerError: the token may not have been put.
-        """
+        """Publish a token so that it arrives at once, whenever it is due, confirmed."""
         await self._publish(token, token_key(token.loop, NO_WAIT.key), ZERO, timeout)
 
     async def record(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
-        """Publish a token to the journal alone, confirmed.
-
-        Raises:
-            Unroutable: the namespace was not seeded.
-            BrokerError: the journal may not have heard it.
-        """
+        """Publish a token to the journal alone, confirmed."""
         await self._publish(token, rest_key(token.loop), ZERO, timeout)
 
     async def _publish(

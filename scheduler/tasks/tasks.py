@@ -66,11 +66,7 @@ class Arguments:
         return [each.name for each in parameters if each.default is inspect.Parameter.empty]
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the arguments of a call by name, as JSON values.
-
-        Raises:
-            InvalidArguments: the function cannot be called like this.
-        """
+        """Return the arguments of a call by name, as JSON values, or raise `InvalidArguments`."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -78,19 +74,11 @@ class Arguments:
         return self.dump(bound.arguments)
 
     def load(self, wire: Mapping[str, Any]) -> dict[str, Any]:
-        """Return keyword arguments for the function, from the wire.
-
-        Raises:
-            InvalidArguments: they do not fit; the message names each one.
-        """
+        """Return keyword arguments from the wire, or raise `InvalidArguments`, which names each."""
         return self._read(compact_json(wire))
 
     def dump(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments as JSON values.
-
-        Raises:
-            InvalidArguments: they do not fit, or would not arrive as they are.
-        """
+        """Return arguments as JSON values, or raise `InvalidArguments` if they would change."""
         try:
             fitting = dict(self._adapter.validate_python(dict(arguments)))
         except ValidationError as error:
@@ -167,11 +155,7 @@ class BodyReader:
         self._adapter: TypeAdapter[Any] = TypeAdapter(self._kind)
 
     def read(self, message: Message) -> dict[str, Any]:
-        """Return the keyword argument for the function.
-
-        Raises:
-            InvalidArguments: the body is not what the parameter takes.
-        """
+        """Return the keyword argument for the function, or raise `InvalidArguments`."""
         return {self._name: self._value(message)}
 
     def _value(self, message: Message) -> Any:

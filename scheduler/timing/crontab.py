@@ -105,11 +105,7 @@ _REFUSED = re.compile(r"[hr]([(/].*)?|w?\d+w|w\d+|(\w+)-\2(/.*)?", re.IGNORECASE
 
 
 def pattern_of(expression: object) -> Pattern:
-    """Return the pattern of an expression.
-
-    Raises:
-        ScheduleError: it cannot be understood, or never matches; the message names the field.
-    """
+    """Return the pattern of an expression, or raise `ScheduleError`, which names the field."""
     if not isinstance(expression, str) or len(expression) > 500:
         raise ScheduleError(
             f'cron: expected an expression such as "0 9 * * MON-FRI", got: {shown(expression)}'
@@ -197,19 +193,13 @@ MOST_OF_A_ROW = 5
 
 
 def in_words(expression: str) -> str:
-    """Describe when an expression matches, such as "at 09:00, Monday to Friday".
-
-    Raises:
-        ScheduleError: it cannot be understood.
-    """
+    """Describe when a valid expression matches, such as "at 09:00, Monday to Friday"."""
     pattern = pattern_of(expression)
     return f"{_times_in_words(pattern)}{_days(pattern)}"
 
 
 def seconds_first(expression: str) -> str | None:
-    """Return the likely intent of an expression with the seconds first, as in Quartz and Spring;
-    None: no sign of that.
-    """
+    """Return the likely meaning of an expression with the seconds first; None: no sign of that."""
     fields = expression.split()
     if len(fields) != 6 or fields[0] == "*" or not _may_be_weekdays(fields[5]):
         return None
@@ -316,9 +306,7 @@ def _counted(noun: str, numbers: Sequence[int]) -> str:
 
 
 def _every(numbers: Sequence[int], whole: int, noun: str, *, within: bool = False) -> str | None:
-    """Format equidistant values: "every 10 minutes" if they go all the way round, else "every 10th
-    minute".
-    """
+    """Format equidistant values: "every 10 minutes"; within, "every 10th minute"."""
     step = whole // len(numbers)
     if len(numbers) == 1 or tuple(numbers) != tuple(range(0, whole, step)):
         return None

@@ -31,11 +31,7 @@ class Rate:
 
 
 def parse_rate(text: str) -> Rate:
-    """Read a rate such as "50/s", "100/m" or "10/h".
-
-    Raises:
-        RegistrationError: it is not of this form.
-    """
+    """Read a rate such as "50/s", "100/m" or "10/h", or raise `RegistrationError`."""
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if match is None or not int(match["count"]):
         raise RegistrationError(

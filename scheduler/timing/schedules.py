@@ -1,8 +1,9 @@
 """Calculate when the next run is due. No I/O: moments are arguments, the clock is never read.
 
-Every moment is an aware datetime; results are in UTC. A *tick* is a nominal time of a schedule. The
-ticks of a *grid* (`Cron`, and `Every` at a fixed rate) are fixed in advance, so missed ticks can be
-counted; at a fixed delay the next tick exists only once a run has ended.
+Every moment is an aware datetime of the years 1970 to 9000; another one is a `ScheduleError`.
+Results are in UTC. A *tick* is a nominal time of a schedule. The ticks of a *grid* (`Cron`, and
+`Every` at a fixed rate) are fixed in advance, so missed ticks can be counted; at a fixed delay the
+next tick exists only once a run has ended.
 """
 
 import difflib
@@ -147,24 +148,14 @@ class Every:
         return self.mode == "fixed_rate"
 
     def next_after(self, moment: datetime) -> datetime:
-        """Return the first tick after the moment; at a fixed delay, after a run that ended then.
-
-        Raises:
-            ScheduleError: the moment is naive, or not of the years 1970 to 9000.
-        """
+        """Return the first tick after the moment; at a fixed delay, after a run that ended then."""
         moment = utc_of(moment)
         if not self.has_grid:
             return moment + self.period
         return self._tick(self._index(moment) + 1)
 
     def latest_until(self, moment: datetime) -> datetime:
-        """Return the last tick that is not after the moment.
-
-        Raises:
-            ScheduleError: as `next_after`; or this is a fixed delay, which has no grid.
-        """
-        if not self.has_grid:
-            raise ScheduleError('a fixed delay has no grid of ticks: use mode="fixed_rate"')
+        """Return the last tick of the grid that is not after the moment."""
         return self._tick(self._index(utc_of(moment)))
 
     def count_between(self, after: datetime, until: datetime) -> int:
@@ -242,11 +233,7 @@ class Cron:
         return True
 
     def next_after(self, moment: datetime) -> datetime:
-        """Return the first tick after the moment, in UTC.
-
-        Raises:
-            ScheduleError: the moment is naive, or not of the years 1970 to 9000.
-        """
+        """Return the first tick after the moment, in UTC."""
         return self._next(utc_of(moment))
 
     def latest_until(self, moment: datetime) -> datetime:
@@ -284,9 +271,7 @@ class Cron:
         return tick
 
     def _next_interval(self, start: datetime) -> datetime:
-        """Return the first instant, from the start on, at which the wall clock shows a matching
-        time.
-        """
+        """Return the first instant, from the start on, whose wall-clock time matches."""
         while True:
             wall = self._wall(start)
             tick = start + (self._pattern.first_from(wall) - wall)
@@ -437,9 +422,7 @@ def period_from(schedule: Schedule, tick: datetime) -> timedelta | None:
 
 
 def describe(schedule: Schedule) -> str:
-    """Describe the schedule in one phrase, such as "every 30s" or "0 9 * * MON-FRI in
-    Europe/Berlin".
-    """
+    """Describe the schedule in a phrase, such as "0 9 * * MON-FRI in Europe/Berlin"."""
     if isinstance(schedule, Once):
         return f"once at {schedule.at.isoformat(' ', timespec='seconds')}"
     if isinstance(schedule, Cron):
@@ -554,14 +537,7 @@ def _duration(name: str, value: Duration) -> timedelta:
 
 
 def period_of(name: str, value: Duration) -> timedelta:
-    """Return a period.
-
-    Args:
-        name: of the argument, for the error.
-
-    Raises:
-        ScheduleError: it is too short, or no duration.
-    """
+    """Return a period, or raise `ScheduleError`, which names the argument."""
     period = _duration(name, value)
     if period < SHORTEST_PERIOD:
         raise ScheduleError(f"{name}: expected at least 100ms, got: {format_duration(period)}")

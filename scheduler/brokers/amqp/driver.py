@@ -275,9 +275,7 @@ class DriverConnection(aiormq.Connection):
             await asyncio.wait([done], timeout=WRITTEN_WITHIN.total_seconds())
 
     async def left(self) -> None:
-        """Wait for aiormq's cleanup after closing: an event loop that ends earlier logs it as an
-        error.
-        """
+        """Wait for aiormq's cleanup: an event loop that ends before logs it as an error."""
         if self._left_behind:
             await asyncio.wait(self._left_behind, timeout=WRITTEN_WITHIN.total_seconds())
 
@@ -384,9 +382,7 @@ class DriverChannel(aiormq.Channel):
         return confirmed
 
     def begin_publishing(self) -> None:
-        """Begin to publish a message that is never completed; the channel cannot be used
-        afterwards.
-        """
+        """Begin to publish a message that is never completed: the last use of the channel."""
         self._write(half_publishing(self.number))
 
     async def get(self, queue: str) -> RawMessage | None:
