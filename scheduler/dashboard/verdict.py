@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 
 from scheduler.control.loops import Where
 from scheduler.dashboard import wording
@@ -377,26 +377,25 @@ def _problems_of_calls(
 
 
 def vital_of_processors(app: App, picture: Picture, roll: Roll | None, silent: int) -> Vital:
-    what, path = "Processors", "/processors"
+    vital = partial(Vital, "Processors", "/processors")
     presence = picture.depths.get(app.names.presence)
     if presence is None:
         unknown = "The number of processors is not known yet."
-        return Vital(what, path, "off", "Reading…", problems=[(unknown, "off")])
+        return vital("off", "Reading…", problems=[(unknown, "off")])
     count = presence.consumers
     versions = f"version {listed(roll.versions)}" if roll is not None and roll.versions else ""
     if not count:
-        problem = "No processor is running."
-        return Vital(what, path, "bad", "None running", problems=[(problem, "bad")])
+        return vital("bad", "None running", problems=[("No processor is running.", "bad")])
     if idle := [task for task, ready in unconsumed(app, picture).items() if ready]:
         few = wording.few(idle)
         says = f"{counted(len(idle), 'task')} without processors"
-        return Vital(what, path, "bad", says, few, [(f"No processor consumes {few}.", "bad")])
+        return vital("bad", says, few, [(f"No processor consumes {few}.", "bad")])
     if silent:
         says = f"{max(count - silent, 0)} of {count} responding"
         verb = "does" if silent == 1 else "do"
         problem = f"{silent} of {counted(count, 'processor')} {verb} not respond."
-        return Vital(what, path, "warn", says, versions, [(problem, "warn")])
-    return Vital(what, path, "ok", f"{count:,} running", versions)
+        return vital("warn", says, versions, [(problem, "warn")])
+    return vital("ok", f"{count:,} running", versions)
 
 
 def unconsumed(app: App, picture: Picture) -> dict[str, int]:
@@ -411,16 +410,15 @@ def unconsumed(app: App, picture: Picture) -> dict[str, int]:
 
 
 def vital_of_broker(app: App, picture: Picture, alarm: str) -> Vital:
-    what, path = "Broker", "/doctor"
+    vital = partial(Vital, "Broker", "/doctor")
     if not picture.connected:
         since = f" since {wording.in_full(wording.in_zone(picture.since))}" if picture.since else ""
         problem = f"The broker cannot be reached{since}: the page shows the last known state."
-        return Vital(what, path, "bad", "Not reached", picture.trouble, [(problem, "bad")])
+        return vital("bad", "Not reached", picture.trouble, [(problem, "bad")])
     if alarm:
         problem = f"The broker blocks publishers: {alarm}."
-        return Vital(what, path, "bad", "Blocks publishers", alarm, [(problem, "bad")])
-    ready = counted(picture.ready(app.names), "message")
-    return Vital(what, path, "ok", "No alarms", f"{ready} ready")
+        return vital("bad", "Blocks publishers", alarm, [(problem, "bad")])
+    return vital("ok", "No alarms", f"{counted(picture.ready(app.names), 'message')} ready")
 
 
 class Judgement:
