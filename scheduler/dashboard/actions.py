@@ -313,31 +313,26 @@ def _start(site: Site, form: Form) -> RequestedAction:
     verb, says = "Start", "It runs from now on, whatever is deployed, until it is removed."
     if site.standing(str(loop)) is not None:
         verb, says = "Change", "It exists already, and continues with these changes."
-    arguments = f"arguments: {', '.join(loop.args) or 'none'}"
+    arguments, what = f"arguments: {', '.join(loop.args) or 'none'}", f"{verb} {loop}"
+    about = [*_about_schedule(site, loop.schedule), arguments]
     return RequestedAction(
         f"start {loop}",
         _rescheduled(site, lambda program: program.seeding.start(loop)),
         # The page of a loop that does not exist yet would not be found.
         f"/loops?{urlencode({'q': str(loop)})}",
-        _about_schedule(site, f"{verb} {loop}?", says, loop.schedule, arguments),
+        ActionConfirmation(f"{what}?", says, about, what, is_grave=False),
     )
 
 
 def _set_schedule(site: Site, form: Form) -> RequestedAction:
     name, schedule = _unchanged(site, form), form.schedule()
-    found = _standing(site, name)
+    _standing(site, name)
 
     async def do(program: Program) -> Report:
         loop = await program.loops.find(name)
         return await program.verbs.set_schedule(loop, schedule, by=form.visitor.name)
 
-    says = "This is its schedule from now on."
-    if found.loop.id in site.app.loops:
-        says = "This overrides its schedule, whatever is seeded, until it is cleared."
-    until_now = f"until now: {wording.schedule_in_words(found.schedule)}"
-    question = _about_schedule(site, f"Reschedule {name}?", says, schedule, until_now)
-    work = _rescheduled(site, do, name)
-    return RequestedAction(f"reschedule {name}", work, question=question)
+    return RequestedAction(f"reschedule {name}", _rescheduled(site, do, name))
 
 
 def _clear_schedule(site: Site, form: Form) -> RequestedAction:
@@ -363,8 +358,8 @@ def _rescheduled(site: Site, do: Callable[[Program], Awaitable[Report]], name: s
         report = await do(site.program)
         if undo is not None and report.did is Effect.RESCHEDULED:
             operation.undo = undo[0], {**undo[1], "undoes": _now(site)}
-        words = wording.schedule_in_words(report.loop.schedule)
-        operation.add_line(f"{_text_of(report)}; schedule: {words}")
+        about = _about_schedule(site, report.loop.schedule)
+        operation.add_line("; ".join([_text_of(report), *about]))
 
     return work
 
@@ -377,19 +372,16 @@ def _earlier_schedule(site: Site, name: str) -> tuple[str, Mapping[str, str]] | 
     if found.loop.id in site.app.loops and not (entry and entry.override):
         return "schedule-clear", {"loop": name}
     options = {option: str(value) for option, value in options_of(found.schedule).items()}
-    return "schedule-set", {"loop": name, "sure": "yes", **options}
+    return "schedule-set", {"loop": name, **options}
 
 
-def _about_schedule(
-    site: Site, title: str, says: str, schedule: Schedule, more: str
-) -> ActionConfirmation:
+def _about_schedule(site: Site, schedule: Schedule) -> list[str]:
+    """Describe a schedule, and its next times if they are fixed."""
     zone = wording.zone_name(schedule)
     ticks = wording.ticks(schedule, site.clock.now(), TICKS)
     times = "; ".join(wording.in_full(wording.in_zone(tick, zone)) for tick in ticks)
-    words = f"from now on: {wording.schedule_in_words(schedule)}"
-    about = [words, *([f"next: {times}"] if times else []), more]
-    yes = title.removesuffix("?")
-    return ActionConfirmation(title, says, about, yes, is_grave=False)
+    words = f"schedule: {wording.schedule_in_words(schedule)}"
+    return [words, f"next: {times}"] if times else [words]
 
 
 # Parked messages

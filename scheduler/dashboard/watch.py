@@ -262,14 +262,11 @@ class Watch:
         return LEFTOVERS_EVERY
 
     async def _examine(self) -> timedelta:
-        now = self._clock.now()
-        if not self._is_viewed(DOCTOR) or (
-            self.findings is not None and now - self.findings[0] < EXAMINE_EVERY
-        ):
+        if not self._is_viewed(DOCTOR):
             return BEAT
-        self.findings = now, await self._program.doctor.examine()
+        self.findings = self._clock.now(), await self._program.doctor.examine()
         self._picture.version += 1
-        return BEAT
+        return EXAMINE_EVERY
 
     # Processors
 
