@@ -188,7 +188,7 @@ def _on_loops(site: Site, form: Form) -> RequestedAction:
 
     async def work(operation: Operation) -> None:
         operation.lines += changes
-        operation.expect(len(names))
+        operation.total = len(names)
         found = await _found(site, names, verb)
         done = list[str]()
         step = IN_BULK if verb.in_bulk else AT_ONCE
@@ -467,7 +467,7 @@ def _on_parked(
             operation.check()
 
         if count.isdecimal():
-            operation.expect(int(count))
+            operation.total = int(count)
         try:
             async with site.watch.taking():
                 await verb(site.program.failed, tasks, which, on_each=on_each)

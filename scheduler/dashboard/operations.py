@@ -23,8 +23,7 @@ from scheduler.timing.moments import Clock, milliseconds_since_epoch, moment_of
 RECORD_TYPE = RECORD_KEY = "scheduler.operation"
 REMEMBERED = 50
 LINES = 50
-LONG = 100  # loops, after which progress is shown
-PATIENCE_S = 5.0
+PATIENCE_S = 2.0  # then its progress is shown
 HEARD_WITHIN_S = 5.0
 RECENT = timedelta(minutes=1)
 TELL_EVERY_S = 1.0
@@ -93,20 +92,9 @@ class OperationRecord:
 
 @dataclass(slots=True)
 class Operation(OperationRecord):
-    """Track an operation of this process.
+    """Track an operation of this process."""
 
-    Attributes:
-        shown: set once the visitor watches it, before its end.
-    """
-
-    shown: asyncio.Event = field(default_factory=asyncio.Event)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def expect(self, total: int) -> None:
-        """Set the total; if it is large, the visitor watches the progress."""
-        self.total = total
-        if total > LONG:
-            self.shown.set()
 
     def add_line(self, line: str) -> None:
         self._add(len(self.lines), line)
@@ -192,9 +180,7 @@ class DashboardOperations:
         self._note(operation)
         task = asyncio.create_task(self._carry_out(operation, work), name=what)
         self._tasks[operation.id] = task
-        shown = asyncio.create_task(operation.shown.wait())
-        await asyncio.wait([task, shown], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
-        shown.cancel()
+        await asyncio.wait([task], timeout=PATIENCE_S)
         await self._tell(operation)  # any process may be asked for it next
         if operation.ended_at is None:
             report = asyncio.create_task(self._report(operation, task), name=f"{what}: progress")
@@ -210,7 +196,7 @@ class DashboardOperations:
             known = self.get(operation.id)
             return known is None or known.ended_at is not None
 
-        await self._until(has_ended, PATIENCE_S)
+        await self._until(has_ended, HEARD_WITHIN_S)
 
     async def close(self) -> None:
         tasks = [*self._tasks.values()]
