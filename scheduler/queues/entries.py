@@ -86,10 +86,6 @@ class Checkpoint:
         """
         return decode(Message(self.body.encode(), self.headers, type=TOKEN_TYPE), namespace)
 
-    def is_newer_than(self, other: "Checkpoint | None") -> bool:
-        """Return whether its token is further ahead; with equal progress, by the later epoch."""
-        return other is None or rank_of(self.body) > rank_of(other.body)
-
     def of(self, loop: LoopId, namespace: str) -> "Checkpoint | None":
         """Return the checkpoint, now that the loop has another name; None: it cannot be read."""
         try:
@@ -233,15 +229,6 @@ class RosterEntry:
     def identity(self) -> tuple[LoopId, int, str]:
         """Return the identity of an entry, shared only with its notes."""
         return self.loop, self.epoch, self.by
-
-    def is_note_on(self, latest: "RosterEntry") -> bool:
-        """Return whether this is a note with a later checkpoint on an entry's epoch."""
-        return (
-            self.identity == latest.identity
-            and self.entry.life == latest.entry.life
-            and self.checkpoint is not None
-            and self.checkpoint.is_newer_than(latest.checkpoint)
-        )
 
 
 @dataclass(frozen=True, slots=True)

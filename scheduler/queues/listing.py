@@ -195,17 +195,14 @@ class Listing(Mapping[LoopId, RosterEntry]):
             self._epochs.pop(loop, None)
 
     def enter(self, listed: RosterEntry) -> bool:
-        """Enter the next entry of the stream, if it is accepted; return whether it is."""
+        """Enter the next entry of the stream, no note, if it is accepted; return whether it is."""
         latest = self._current(listed.before)
         is_accepted = accepted(listed.entry, None if latest is None else latest.entry)
         if listed.before != listed.loop:
             return is_accepted and self._rename(listed, latest or listed)
         if is_accepted:
             self._begin(listed)
-            return True
-        if latest is not None and listed.is_note_on(latest):
-            self._begin(replace(latest, checkpoint=listed.checkpoint))
-        return False
+        return is_accepted
 
     def enter_first(self, part: Any, offset: int) -> FirstEntry | None:
         """Enter the first entry of an unknown loop, without decoding it.
@@ -240,8 +237,8 @@ class Listing(Mapping[LoopId, RosterEntry]):
     def enter_note(self, part: Any) -> bool:
         """Enter a note on a loop's latest entry, decoding nothing but the checkpoint.
 
-        That takes a fifth of the time. A loop that waits for long has a note for each run, so
-        after some hours, most entries are of this kind.
+        That takes a fifth of the time that an entry takes. A loop that waits for long has a note
+        for each run, so after some hours, most entries are of this kind.
 
         Returns:
             False: it is no note, or unreadable.
