@@ -32,7 +32,7 @@ from scheduler.protocol.tokens import Ending, LoopId, Replay, State, Token
 from scheduler.queues.entries import DONE, RosterEntry, checkpoint_of
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
-from scheduler.queues.running import CancelState, Demand, Inquiry, Reply, Running, RunningRun
+from scheduler.queues.running import GONE, Demand, Inquiry, Running, RunningRun
 from scheduler.tasks.loops import App, Loop, Override, absent, served
 from scheduler.timing.moments import LATEST_MS, moment_of
 from scheduler.timing.schedules import Once, Recurring
@@ -448,10 +448,10 @@ class Cancellation:
         # More than one processor holds it, if one has lost the broker without noticing yet.
         found = _found(await self.inquiry.ask(), run)
         demand = Demand(by or operator_here(), escalate)
-        replies = await self.inquiry.cancel(
+        endings = await self.inquiry.cancel(
             found[-1].id, demand, {each.processor for each in found}, timeout=self.within
         )
-        ending = _ending([replies.get(each.processor) for each in found])
+        ending = _ending([endings.get(each.processor) for each in found])
         if ending is None and not await self._goes_on(found):
             ending = LOST
         asked = Ending.ESCALATED if escalate else Ending.CANCELLED
@@ -464,12 +464,12 @@ class Cancellation:
         return any((run.processor, run.id, run.attempt) in before for run in now.runs)
 
 
-def _ending(replies: Collection[Reply | None]) -> str | None:
+def _ending(endings: Collection[str | None]) -> str | None:
     """Return how the last of a run's processors has ended it; None: one has not."""
-    if any(reply is None or reply.what is CancelState.CANCELLING for reply in replies):
+    if None in endings:
         return None
-    endings = [reply.ending for reply in replies if reply is not None and reply.ending]
-    return endings[-1] if endings else CancelState.GONE.value
+    settled = [each for each in endings if each != GONE]
+    return settled[-1] if settled else GONE
 
 
 def _found(running: Running, reference: str) -> list[RunningRun]:

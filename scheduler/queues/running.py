@@ -7,15 +7,14 @@ scheduler.running.question   ``stack_of``: the ID of a run whose stack is reques
 scheduler.running.answer     ``runs``: see `RunningRun`; ``more``: how many were left out
 scheduler.cancel.question    ``run``: the ID of the run to cancel; ``processors``: which of them
                              answer; ``by``: who asks for it; ``escalate``: whether it has failed
-scheduler.cancel.answer      ``what``: cancelling, gone (it does not run here any more), or ended,
-                             with its ``ending``: its settlement is confirmed
+scheduler.cancel.answer      ``ending``: how it has ended, once its settlement is confirmed; or
+                             gone: it does not run here any more
 ===========================  =======================================================================
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -33,6 +32,9 @@ from scheduler.queues.roll_call import (
 from scheduler.timing.moments import LATEST
 
 CANCEL, CANCEL_ANSWER = "scheduler.cancel.question", "scheduler.cancel.answer"
+GONE = "gone"
+"""The ending of a run that is not running any more."""
+
 MOST_TOLD = 1_000  # runs of one processor
 Kind = Literal["coroutine", "thread", "process"]
 
@@ -120,26 +122,6 @@ class Demand(NamedTuple):
     escalate: bool = False
 
 
-class CancelState(StrEnum):
-    """Name the states of a cancelled run."""
-
-    CANCELLING = "cancelling"
-    GONE = "gone"
-    ENDED = "ended"
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Record the last answer of a processor about a cancelled run.
-
-    Attributes:
-        ending: how it has ended: an `Ending`, or lost, or returned.
-    """
-
-    what: CancelState
-    ending: str | None = None
-
-
 class Runs(Protocol):
     """Report and cancel the runs of a processor."""
 
@@ -161,13 +143,6 @@ class Runs(Protocol):
         ...
 
 
-class _Replies(Question[Reply]):
-    def note(self, processor: str, answer: Reply) -> None:
-        """Note a reply; once a run has ended, a late "cancelling" is ignored."""
-        if answer.what is not CancelState.CANCELLING or processor not in self.said:
-            super().note(processor, answer)
-
-
 @dataclass(frozen=True, slots=True)
 class _StackRequest:
     stack_of: str | None = None
@@ -181,7 +156,12 @@ class _CancelRequest:
     escalate: bool = False
 
 
-_ACCOUNT, _REPLY = TypeAdapter(Account), TypeAdapter(Reply)
+@dataclass(frozen=True, slots=True)
+class _CancelAnswer:
+    ending: str
+
+
+_ACCOUNT, _ENDED = TypeAdapter(Account), TypeAdapter(_CancelAnswer)
 _ASKED, _DEMANDED = TypeAdapter(_StackRequest), TypeAdapter(_CancelRequest)
 
 
@@ -198,7 +178,9 @@ class Inquiry:
         roll_call.on_answer(
             RUNNING_ANSWER, lambda message: parsed(_ACCOUNT, message.body, "answer")
         )
-        roll_call.on_answer(CANCEL_ANSWER, lambda message: parsed(_REPLY, message.body, "answer"))
+        roll_call.on_answer(
+            CANCEL_ANSWER, lambda message: parsed(_ENDED, message.body, "answer").ending
+        )
         if runs is not None:
             roll_call.on(RUNNING_QUESTION, partial(self._hear_question, runs))
             roll_call.on(CANCEL, partial(self._hear_demand, runs))
@@ -216,24 +198,19 @@ class Inquiry:
 
     async def cancel(
         self, run: str, demand: Demand, processors: Collection[str], *, timeout: timedelta
-    ) -> Mapping[str, Reply]:
-        """Cancel a run at these processors; return the last reply of each in that time.
+    ) -> Mapping[str, str]:
+        """Cancel a run at these processors; return its ending at those where it ended in that time.
+
+        It is an `Ending`, or lost, returned or gone.
 
         Raises:
             BrokerError: the request could not be sent.
         """
         body = {"run": run, "processors": [*processors], **demand._asdict()}
         async with self._roll_call:
-            with self._roll_call.asking(_Replies()) as question:
-
-                def have_all_ended() -> bool:
-                    replies = [question.said.get(processor) for processor in processors]
-                    return all(
-                        reply and reply.what is not CancelState.CANCELLING for reply in replies
-                    )
-
+            with self._roll_call.asking(Question[str]()) as question:
                 await self._roll_call.say(CANCEL, question.id, body)
-                await question.until(have_all_ended, timeout)
+                await question.until(lambda: question.said.keys() >= set(processors), timeout)
         return question.said
 
     def _hear_question(self, runs: Runs, message: Message) -> None:
@@ -255,12 +232,12 @@ class Inquiry:
         if self._roll_call.processor not in asked.processors:
             return
 
-        def reply(what: CancelState, ending: str | None = None) -> None:
+        def reply(ending: str) -> None:
             async def said() -> Mapping[str, Any]:
-                return {"what": what.value, "ending": ending}
+                return {"ending": ending}
 
             self._roll_call.answer(CANCEL_ANSWER, message.correlation_id or "", said())
 
         demand = Demand(one_line(asked.by), asked.escalate)
-        found = runs.cancel(asked.run, demand, partial(reply, CancelState.ENDED))
-        reply(CancelState.CANCELLING if found else CancelState.GONE)
+        if not runs.cancel(asked.run, demand, reply):
+            reply(GONE)
