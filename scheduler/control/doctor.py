@@ -315,12 +315,12 @@ class Doctor:
                 "Run `scheduler seed --prune` once no old processor needs it: it parks waiting "
                 "messages. `scheduler failed replay --to` sends parked messages to another task.",
             )
-        for old in await self.installation.old_shards():
+        for queue, depth in (await self.installation.old_shards()).items():
             yield Finding(
-                f"queue {old.queue}",
+                f"queue {queue}",
                 "warning",
-                f"of a former shard, not needed: {counted(old.ready, 'message')} ready, "
-                f"{counted(old.processors, 'processor')}",
+                f"of a former shard, not needed: {counted(depth.ready, 'message')} ready, "
+                f"{counted(depth.consumers, 'processor')}",
                 "Restart processors of older code, then run `scheduler seed`: it moves the "
                 "messages, and deletes the queue.",
             )

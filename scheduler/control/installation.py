@@ -48,7 +48,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, ready_in
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Depth, ready_in
 from scheduler.brokers.opening import management_of
 from scheduler.errors import (
     BrokerUnavailable,
@@ -135,20 +135,6 @@ class Leftover:
     def __str__(self) -> str:
         counts = f"{self.ready or 0} ready, {self.parked or 0} parked"
         return f"{self.task} ({counts}, {counted(self.processors, 'processor')})"
-
-
-@dataclass(frozen=True, slots=True)
-class OldShard:
-    """Describe a queue of a task that has fewer shards now.
-
-    Attributes:
-        ready: messages that the next seed moves to the other shards.
-        processors: consume from it: they run older code.
-    """
-
-    queue: str
-    ready: int
-    processors: int
 
 
 class Installation:
@@ -310,20 +296,20 @@ class Installation:
         wanted = self._app.topology()
         gone = set(await self.absent(only or (queue.name for queue in wanted.queues)))
         if gone & self._of_tasks.keys():
-            gone -= await self._to_be_spread()
+            # Bound for two numbers of shards, some would get the same tokens.
+            resharded = self._resharded(await self.imprint())
+            gone -= {queue for task in resharded for queue in queues_of(self._app, task)}
         if gone:
             await self._declare(wanted.only(gone))
         return gone
 
-    async def _to_be_spread(self) -> set[str]:
-        """Return the queues of tasks that are bound for another number of shards: bound for this
-        one too, some would get the same tokens.
-        """
-        imprint, found = await self.imprint(), set[str]()
-        for task, shards in shards_of(self._app).items():
-            if self._numbers(imprint, task) not in ((), (shards,)):
-                found |= set(queues_of(self._app, task))
-        return found
+    def _resharded(self, imprint: Imprint | None) -> dict[str, Numbers]:
+        """Return the tasks that have another number of shards now, each with all its numbers."""
+        return {
+            task: (*(each for each in numbers if each != shards), shards)
+            for task, shards in shards_of(self._app).items()
+            if (numbers := self._numbers(imprint, task)) not in ((), (shards,))
+        }
 
     async def spread(self, before: Imprint | None) -> None:
         """Lead the tokens of tasks to their shards, if the number of them has changed.
@@ -331,10 +317,7 @@ class Installation:
         Args:
             before: the last imprint.
         """
-        changed = dict[str, Numbers]()
-        for task, shards in shards_of(self._app).items():
-            if (numbers := self._numbers(before, task)) not in ((), (shards,)):
-                changed[task] = (*(each for each in numbers if each != shards), shards)
+        changed = self._resharded(before)
         if before is None or not changed:
             return
         queues = {name for task in changed for name in queues_of(self._app, task)}
@@ -369,16 +352,19 @@ class Installation:
         known = {task: self._numbers(imprint, task) for task in tasks}
         return {task: max(numbers) for task, numbers in known.items() if numbers}
 
-    async def old_shards(self) -> list[OldShard]:
-        """Return the queues of tasks that have fewer shards now, as far as they still exist."""
+    async def old_shards(self) -> dict[str, Depth]:
+        """Return the queues of tasks that have fewer shards now, as far as they still exist.
+
+        The next seed moves their messages. Those who consume from them run older code.
+        """
         imprint = await self.imprint()
-        return [
-            OldShard(queue, depth.ready, depth.consumers)
+        return {
+            queue: depth
             for task in served(self._app)
             if (numbers := self._numbers(imprint, task))
             for queue in self._names.processor_queues(task, max(numbers))[numbers[-1] :]
             if (depth := await self._broker.depth(queue)) is not None
-        ]
+        }
 
     async def _declare(self, wanted: Topology) -> None:
         await self._to_the_end(partial(self._declare_once, wanted))

@@ -9,7 +9,6 @@ import pytest
 
 from scheduler import Context, Every, Scheduler
 from scheduler.brokers.contract import Depth
-from scheduler.control.installation import OldShard
 from scheduler.control.keyed import Keyed
 from scheduler.errors import UsageError
 from scheduler.events import MessageParked, RunStarted
@@ -91,7 +90,7 @@ async def test_loops_go_on_while_the_number_of_shards_changes(stage: Stage) -> N
         assert ready_in(await depths_of(stage, wanted)) == LOOPS
         gone = await depths_of(stage, [queue for queue in before if queue not in wanted])
         assert not any(gone)
-        assert await stage.program.installation.old_shards() == []
+        assert await stage.program.installation.old_shards() == {}
         stage.events.clear()
         async with stage.processor():
             await asyncio.sleep(35)
@@ -125,7 +124,7 @@ async def test_a_change_of_shards_that_is_killed_leaves_one_token_of_each_loop(
         async with stage.processor():
             await asyncio.sleep(25)
         assert await stage.tokens_by_loop() == await stage.expected(), steps
-        assert await stage.program.installation.old_shards() == []
+        assert await stage.program.installation.old_shards() == {}
         if left > 0:
             assert steps > 10
             break
@@ -161,7 +160,7 @@ async def test_a_shard_is_kept_while_old_processors_consume_it(stage: Stage) -> 
     async with stage.processor():
         await asyncio.sleep(1)
         await stage.seed(new := an_app(1))
-        assert await stage.program.installation.old_shards() == [OldShard(queue, 0, 1)]
+        assert await stage.program.installation.old_shards() == {queue: Depth(0, 1)}
         findings = {each.about: each for each in await stage.program.doctor.examine()}
         assert findings[f"queue {queue}"].verdict == "warning"
         told = "shards= of the task 'poll' is 2 here, and 1 in .*Run `scheduler seed`"
@@ -169,7 +168,7 @@ async def test_a_shard_is_kept_while_old_processors_consume_it(stage: Stage) -> 
             await processor_of(old, stage.broker, stage.clock).run()
         await asyncio.sleep(25)
     await stage.seed(new)
-    assert await stage.program.installation.old_shards() == []
+    assert await stage.program.installation.old_shards() == {}
     assert await stage.broker.depth(queue) is None
 
 
