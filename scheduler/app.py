@@ -525,9 +525,11 @@ class Scheduler:
             AccessRefused: this user may not declare a queue.
             BrokerError: the broker failed; the next call does the rest.
         """
-        from scheduler.control.loop_files import sync_file  # few programs have one
+        from scheduler.control.loop_files import loops_in, sync_all  # few programs have one
 
-        return await sync_file(path, self.tasks, self.operations, dry_run=dry_run)
+        wanted = loops_in(path, self.tasks)
+        async with self.operations() as operations:
+            return await sync_all(wanted, self.tasks, operations, dry_run=dry_run)
 
     def _new_outbox(self) -> Outbox:
         return Outbox(

@@ -332,13 +332,9 @@ class Keyed:
                 f"{spec.name}.once takes a moment or a delay, got both at= and after=."
             )
         kept = ZERO if unique is None else parse_duration(unique)
-        delay = parse_duration(after or ZERO)
+        wanted = at or parse_duration(after or ZERO), args or {}
         async with self._starting(LoopId(spec.name, key)) as operations:
-            try:
-                when = Once(at or operations.clock.now() + delay, kept)
-            except ScheduleError as error:
-                raise ScheduleError(f"The moment of {spec.name}.{key}: {error}") from None
-            loop = loop_of(spec, when, args, key)
+            loop = _one_off(spec, key, wanted, operations.clock.now(), kept)
             return (await operations.seeding.start(loop)).did
 
     async def scheduled(self) -> list[Scheduled]:

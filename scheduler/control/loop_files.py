@@ -21,7 +21,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
-from scheduler.control.keyed import Connect, Keyed, Operations, Synced, wanted_loop
+from scheduler.control.keyed import Keyed, Operations, Synced, wanted_loop
 from scheduler.errors import BrokerError, UsageError
 from scheduler.spelling import no_such
 from scheduler.tasks.registration import ScheduleOptions, schedule_of
@@ -42,32 +42,19 @@ EXPECTED = (
 """The tables of a file, by the length of their place in it."""
 
 
-async def sync_file(
-    path: FilePath,
-    tasks: Mapping[str, TaskSpec],
-    connect: Connect,
-    *,
-    dry_run: bool = False,
+async def sync_all(
+    wanted: Wanted, tasks: Mapping[str, TaskSpec], operations: Operations, *, dry_run: bool
 ) -> dict[str, Synced]:
     """Make the keyed loops of the tasks in a file match the file; leave other tasks alone.
 
     Args:
+        wanted: the loops of the file.
         tasks: the tasks of the code.
         dry_run: only report the changes.
 
     Raises:
-        UsageError: the file, or something in it, is invalid; nothing was changed.
         BrokerError: the broker failed; notes say how much was done.
     """
-    wanted = loops_in(path, tasks)
-    async with connect() as operations:
-        return await sync_all(wanted, tasks, operations, dry_run=dry_run)
-
-
-async def sync_all(
-    wanted: Wanted, tasks: Mapping[str, TaskSpec], operations: Operations, *, dry_run: bool
-) -> dict[str, Synced]:
-    """Do what `sync_file` does, over a connection, with the loops of a file."""
     done = dict[str, Synced]()
     for task, loops in wanted.items():
         keyed = Keyed(tasks[task], lambda: nullcontext(operations))

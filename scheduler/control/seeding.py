@@ -93,10 +93,10 @@ class Seeding:
         await self.installation.leave_imprint(before)
         listing = await self._roster.read()
         await self._roster.compact()
-        await self._begin_all([self._app.supervision], new)
+        await self.start_all([self._app.supervision], new)
         await self._keep_pauses_of_old_names()
         wanted = self._wanted(listing)
-        begun = await self._begin_all(wanted, new, paused=paused, renew=self._renewed)
+        begun = await self.start_all(wanted, new, paused=paused, renew=self._renewed)
         for report in begun:
             self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, report.due_at))
         reports = await self._checked(begun)
@@ -149,7 +149,7 @@ class Seeding:
         loops = [self._app.supervision, *self._app.loops.values()]
         unseeded = [loop for loop in loops if loop.id not in listing]
         is_lost = self._app.names.roster in new and self._app.names.imprint not in new
-        reports = await self._begin_all(
+        reports = await self.start_all(
             unseeded, new, renew=lambda loop, there: None if loop.id in there else loop
         )
         for report in reports:
@@ -193,9 +193,27 @@ class Seeding:
         (report,) = await self.start_all([loop])
         return report
 
-    async def start_all(self, loops: Sequence[Loop]) -> list[Report]:
-        """Start many keyed loops, without duplicates."""
-        return await self._begin_all(loops)
+    async def start_all(
+        self,
+        loops: Sequence[Loop],
+        new: Collection[str] = (),
+        *,
+        paused: bool = False,
+        renew: Callable[[Loop, Listing], Loop | None] = lambda loop, _: loop,
+    ) -> list[Report]:
+        """Start, change or rename loops, without duplicates.
+
+        Args:
+            new: the queues that were just declared.
+            renew: returns the loop that is wanted now; None: none.
+        """
+
+        def decide(loop: Loop, listing: Listing) -> Report | Intent:
+            if (wanted := renew(loop, listing)) is None:
+                return Report(loop, Effect.UNCHANGED)
+            return self._decide(wanted, listing, new, paused=paused)
+
+        return await self.beginnings.act(loops, decide)
 
     async def _doubled_by_renames(self) -> list[Loop]:
         """Return the loops of old names that old code has started again, besides the new ones."""
@@ -238,28 +256,6 @@ class Seeding:
         if listed is None or listed.is_gone:
             listed = entry_before(self._app, loop.id, listing)
         return None if listed is None or listed.is_gone else as_entered(loop, listed)
-
-    async def _begin_all(
-        self,
-        loops: Sequence[Loop],
-        new: Collection[str] = (),
-        *,
-        paused: bool = False,
-        renew: Callable[[Loop, Listing], Loop | None] = lambda loop, _: loop,
-    ) -> list[Report]:
-        """Begin epochs of the loops to start, change or rename.
-
-        Args:
-            new: the queues that were just declared.
-            renew: returns the loop that is wanted now; None: none.
-        """
-
-        def decide(loop: Loop, listing: Listing) -> Report | Intent:
-            if (wanted := renew(loop, listing)) is None:
-                return Report(loop, Effect.UNCHANGED)
-            return self._decide(wanted, listing, new, paused=paused)
-
-        return await self.beginnings.act(loops, decide)
 
     def _decide(
         self, loop: Loop, listing: Listing, new: Collection[str], *, paused: bool
