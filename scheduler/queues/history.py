@@ -215,7 +215,6 @@ class CallTotals:
     Attributes:
         late_p99, took_p99: the greatest of all summaries.
         errors: how often each error occurred, and the ID of a call.
-        last_failed_at, last_succeeded_at: when, to ten seconds; None: not in this time.
         reported_at: when the last summary was made.
         last_late: how late the calls started that this one counts.
     """
@@ -231,8 +230,6 @@ class CallTotals:
     late_p99: timedelta = timedelta(0)
     took_p99: timedelta = timedelta(0)
     errors: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
-    last_failed_at: datetime | None = None
-    last_succeeded_at: datetime | None = None
     reported_at: datetime | None = None
     last_late: timedelta = timedelta(0)
 
@@ -246,10 +243,6 @@ class CallTotals:
         for each in summary.errors:
             count, _ = self.errors.get(each.error, (0, ""))
             self.errors[each.error] = count + each.count, each.id
-        if summary.failed or summary.parked:
-            self.last_failed_at = summary.until
-        if summary.succeeded:
-            self.last_succeeded_at = summary.until
 
     @property
     def lost(self) -> int:
