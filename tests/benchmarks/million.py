@@ -24,9 +24,9 @@ calls pass on more messages at once than by default, as docs/how-to/scale.md say
 
 A part that fails is told, and the others go on. One more, which has to be named in `--only`:
 
-- steady: what a run costs when each loop waits in one timer, as it does after its first runs. The
-  loops that come due meanwhile are started at the pace of their runs, the others at once; each
-  comes due one period later. To compare numbers of loops, vary the period with them.
+- steady: what a run costs when each loop waits in one timer, as it does after its first run. The
+  loops whose second run is counted are started at the pace of their runs, the others at once. To
+  compare numbers of loops, vary the period with them.
 """
 
 import argparse
@@ -77,6 +77,8 @@ FIRST_LOOPS = 10_000, 110_000
 STEADY = "steady"
 STEP = 0.1
 """Seconds between the starts of loops at the pace of their runs."""
+SOON = 0.5
+"""Seconds from the start of such a loop to its first run."""
 
 BROKER = "[{rabbit, [{dead_letter_worker_consumer_prefetch, 512}]}]."
 FIRST_CALL = 10_000_000  # numbers of calls, beside those of loops
@@ -181,19 +183,18 @@ class Million:
             async with app:
                 for first in range(0, paced, step := max(round(rate * STEP), 1)):
                     await asyncio.sleep(began + first / rate - now())
-                    await ping.start_many(self._due_after_period(first, min(first + step, paced)))
-                await ping.start_many(
-                    self._due_after_period(paced, self._loops), progress=self._progress
-                )
+                    await ping.start_many(self._loops_due(first, min(first + step, paced), SOON))
+                # A tick that has just passed: so these come due after one period.
+                others = self._loops_due(paced, self._loops, -SOON)
+                await ping.start_many(others, progress=self._progress)
             await asyncio.sleep(began + self._period.total_seconds() + 15 - now())
             return await self._counted(pids)
 
-    def _due_after_period(self, begin: int, end: int) -> Iterator[tuple[str, Any]]:
-        """Yield the loops with these numbers, on a grid that has just passed."""
+    def _loops_due(self, begin: int, end: int, soon: float) -> Iterator[tuple[str, Any]]:
+        """Yield the loops with these numbers, each with a tick that many seconds from now."""
         for number in range(begin, end):
-            passed = int((now() - 0.02) * 1000) % int(self._period.total_seconds() * 1000)
-            offset = timedelta(milliseconds=passed)
-            every = Every(self._period, mode="fixed_rate", offset=offset)
+            tick = int((now() + soon) * 1000) % int(self._period.total_seconds() * 1000)
+            every = Every(self._period, mode="fixed_rate", offset=timedelta(milliseconds=tick))
             yield f"loop-{number}", (every, {"number": number})
 
     async def _counted(self, pids: Sequence[int]) -> str:
