@@ -595,6 +595,7 @@ class LoopReported(Event):
     """Supervision found a problem that it cannot repair.
 
     Attributes:
+        loop: without a key for all loops of a task.
         trouble: orphaned, removed or unattended.
     """
 

@@ -97,7 +97,7 @@ JUST_BEGUN = timedelta(seconds=1.5)
 ADVICE = {
     "orphaned": "It is not in the code: `scheduler seed --prune` removes it.",
     "removed": "A newer release removed it: this program is older. Restart it.",
-    "unattended": "It is due, and no processor consumes from its queue: start one for its task.",
+    "unattended": "It is due, and no processor consumes from its queue: start one for this task.",
 }
 
 
@@ -200,14 +200,13 @@ class Supervisor:
             await self.beginnings.repair(list(filter(None, seen)), "doubled", epochs=doubled)
             doubled.clear()
         await self._note()
+        unattended = {loop.task for loop in places if places[loop] is Where.UNATTENDED}
+        # A processor that starts may consume since the depths were read.
+        depths = await self.survey.depths(unattended, shards)
         troubles = {
             **{str(loop): "orphaned" for loop in orphans},
             **{str(loop): "removed" for loop in self._removed()},
-            **{
-                str(each.loop): "unattended"
-                for each in overdue
-                if places[each.loop.id] is Where.UNATTENDED
-            },
+            **{task: "unattended" for task, each in depths.items() if each and not each.consumers},
         }
         for name, trouble in troubles.items():
             if memory.reported.get(name) != trouble:
