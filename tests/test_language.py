@@ -114,6 +114,7 @@ NO_VERB = re.compile(
     r"|Those|These|That|This|Some\w*|No|Nobody|Nothing|One|It|Its|There|So|For|From|As|With|Inside"
     r"|Until|Once|Always|Never)\b|\w+(s|ing|ed):? (?!of\b)",
 )
+NO_ACTOR = re.compile(r"test_(what|whatever|who|whom|whose|whoever|of|where|whether|how)_")
 STATEMENTS = {"SchedulerError", "NamedOutcome", "Event", "Exception"}
 """Classes whose docstrings are sentences: the default message of an error, the text of an event."""
 RULE = re.compile(r"^(P0|C|R1|R3p?|R4|S1b?|S2)(, \w+)*: ")  # of `scheduler.protocol.epochs`
@@ -194,6 +195,20 @@ def test_no_docstring_begins_like_a_question() -> None:
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and QUESTION.match(str(node.value.value))
+    ] == []
+
+
+def test_tests_are_named_in_plain_words() -> None:
+    names = {
+        name
+        for folder in ("tests", "examples")
+        for path in (ROOT / folder).glob("**/test_*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
+    }
+    assert [
+        name
+        for name in sorted(names)
+        if NO_ACTOR.match(name) or BANNED_IN_CODE.search(name.replace("_", " "))
     ] == []
 
 

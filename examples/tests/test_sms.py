@@ -35,7 +35,7 @@ async def test_a_busy_one_is_tried_again_after_one_second_and_after_ten_more(
 
 
 @of_send_sms
-async def test_what_fails_for_the_last_time_is_parked_and_support_is_told(
+async def test_the_last_failure_is_parked_and_reported_to_support(
     scheduler_kit: Kit, caplog: pytest.LogCaptureFixture
 ) -> None:
     await send_sms.send("+12025550102", "Hello")
@@ -48,14 +48,14 @@ async def test_what_fails_for_the_last_time_is_parked_and_support_is_told(
 
 
 @of_send_sms
-async def test_what_is_no_number_is_not_tried_again(scheduler_kit: Kit) -> None:
+async def test_an_invalid_number_is_not_retried(scheduler_kit: Kit) -> None:
     await send_sms.send("call-me", "Hello")
     await scheduler_kit.run_until_idle()
     scheduler_kit.assert_ran(send_sms, times=1)
     assert [each.reason for each in scheduler_kit.parked] == ["rejected"]
 
 
-async def test_the_campaign_writes_to_everybody_once(scheduler_kit: Kit) -> None:
+async def test_the_campaign_writes_to_each_customer_once(scheduler_kit: Kit) -> None:
     await scheduler_kit.advance("1h")
     assert [each.arguments["phone"] for each in scheduler_kit.sent] == list(sms.NUMBERS)
     assert [run.ending for run in scheduler_kit.runs.of("campaign")] == ["stopped"]

@@ -53,7 +53,7 @@ def attempts(history: Done) -> list[dict[str, Any]]:
     return [row for row in history.json if row["what"] != "summary"]
 
 
-def test_calls_sent_by_hand_are_run_and_their_history_is_told(shop: CommandLine) -> None:
+def test_calls_sent_from_the_command_line_run_and_have_a_history(shop: CommandLine) -> None:
     nobody, ada = '{"to": "nobody"}', '{"to": "ada", "times": 2}'
     with shop.processor() as processor:
         processor.until("processing")

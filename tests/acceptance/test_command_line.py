@@ -176,7 +176,7 @@ def test_a_loop_is_paused_and_resumed(seeded: CommandLine):
     assert timedelta(minutes=59) < due_in <= timedelta(hours=1)
 
 
-def test_a_triggered_loop_is_run_at_once_by_whoever_comes(seeded: CommandLine):
+def test_a_triggered_loop_runs_at_once_on_any_processor(seeded: CommandLine):
     triggered = seeded("trigger", "report")
     assert triggered.code == FINE
     assert triggered.out.startswith("report: triggered, due ")

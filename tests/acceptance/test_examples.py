@@ -61,7 +61,7 @@ def test_an_appointment_that_is_moved_has_one_reminder(caplog: pytest.LogCapture
     assert said.count("Ann, your appointment is in a minute") == 1
 
 
-def test_what_blocks_is_done_in_threads(caplog: pytest.LogCaptureFixture) -> None:
+def test_blocking_work_runs_in_threads(caplog: pytest.LogCaptureFixture) -> None:
     shrunk = re.findall(r"shrunk picture-(\d+)\.jpg", logged("thumbnails", "3s", caplog))
     assert set(shrunk) >= {"0", "1"}
     assert len(shrunk) == len(set(shrunk))
@@ -149,7 +149,7 @@ def test_an_export_that_does_not_get_on_is_ended_and_the_others_are_not() -> Non
 
 
 @pytest.mark.timeout(180)
-def test_what_one_subscriber_retries_the_other_does_not_see_again(broker_url: str) -> None:
+def test_a_retry_of_one_subscriber_does_not_reach_the_other(broker_url: str) -> None:
     environment = {"SCHEDULER_BROKER_URL": broker_url}
     with swept(broker_url, ORDER_SERVICE):
         done = place_orders("tea", **environment)

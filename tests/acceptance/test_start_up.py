@@ -53,7 +53,7 @@ def test_next_loads_nothing_that_talks_to_a_broker_and_draws_no_table(offline: C
 
 
 @pytest.mark.parametrize(("command", "name"), [("topology show", "rich"), ("status", "aiormq")])
-def test_what_a_command_uses_is_loaded(offline: CommandLine, command: str, name: str):
+def test_a_command_loads_only_its_modules(offline: CommandLine, command: str, name: str):
     assert name in loaded(offline, *command.split())
 
 

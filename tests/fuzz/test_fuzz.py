@@ -10,7 +10,7 @@ MESSAGES = 300
 
 
 @pytest.mark.timeout(240)
-async def test_whatever_is_published_is_run_or_parked(
+async def test_any_published_message_is_run_or_parked(
     broker_url: str, namespace: str, users: Users
 ) -> None:
     async with ploughed(broker_url, namespace, "quorum", users) as field:

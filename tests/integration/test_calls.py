@@ -120,7 +120,7 @@ async def full(broker: AmqpBroker) -> Message:
 LEFT_OVER = {"traceparent": "00-ab", "scheduler-left-out": "blob"}
 
 
-async def test_a_message_too_large_to_be_retried_is_parked_at_once_and_told(shop: Shop) -> None:
+async def test_a_message_too_large_to_retry_is_parked_and_reported(shop: Shop) -> None:
     told: list[str] = []
 
     @shop.app.on_escalation

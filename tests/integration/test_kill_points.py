@@ -51,7 +51,7 @@ async def test_a_loop_survives_its_processor(
     assert await field_.tokens(broker, 1) == {"loop0": 1}
 
 
-async def test_another_processor_goes_on_before_supervision_could_help(
+async def test_another_processor_continues_before_supervision_acts(
     field_: Field, broker: Broker
 ) -> None:
     every = {"EVERY": "500ms", "TAKES": "0.3"}
@@ -145,7 +145,7 @@ async def test_a_named_one_off_survives_its_processor_and_is_done_once(
     assert not (await count(broker, app.names, [NAMED])).total()
 
 
-async def test_of_many_programs_that_request_a_named_one_off_one_creates_it(
+async def test_one_of_many_programs_creates_a_requested_one_off(
     field_: Field, broker: Broker
 ) -> None:
     field_.call("seed", **SLOW)

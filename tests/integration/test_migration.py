@@ -77,7 +77,7 @@ async def run_all_of(version: Version, count: int) -> Ran:
     return version.ran
 
 
-async def test_a_message_of_somebody_else_comes_once_with_its_own_key(
+async def test_a_foreign_message_comes_once_with_its_own_key(
     version: Callable[..., Version], broker: Broker, namespace: str
 ) -> None:
     orders = f"{namespace}.orders"
@@ -115,7 +115,7 @@ async def test_a_whole_namespace_can_change_the_type_of_its_queues(
     assert sorted(ran) == [("loop", 1), *(("work", n) for n in (1, 2, 3))]
 
 
-async def test_a_journal_that_is_to_remember_otherwise_begins_anew(
+async def test_a_journal_with_another_retention_is_recreated(
     version: Callable[..., Version], broker: Broker
 ) -> None:
     old, new = version(), version(settings={"journal_max_age": "2d"})
@@ -129,7 +129,7 @@ async def test_a_journal_that_is_to_remember_otherwise_begins_anew(
     assert status.due_at > datetime.now(UTC)
 
 
-async def test_nothing_is_made_anew_that_somebody_consumes_from(
+async def test_a_queue_with_consumers_is_not_recreated(
     version: Callable[..., Version], broker: Broker
 ) -> None:
     old, new = version(), version(ordered=True)

@@ -71,7 +71,7 @@ What becomes of a reported run does not depend on where it ran: `test_kill_point
 @pytest.mark.parametrize(
     ("moment", "victim"), [(moment, victim) for moment in MOMENTS for victim in MOMENTS[moment]]
 )
-async def test_whatever_process_is_killed_at_any_moment_the_loop_goes_on(
+async def test_a_loop_continues_after_any_of_its_processes_is_killed(
     forking: Field, broker: Broker, moment: str, victim: str
 ) -> None:
     async def until_all_are_gone() -> None:

@@ -98,7 +98,7 @@ def reasons(kind: type[ConnectionLost | ConnectionRetried], events: list[Event])
 
 
 @pytest.mark.usefixtures("_impatient")
-async def test_who_follows_or_reads_goes_to_a_node_that_has_a_replica(
+async def test_readers_use_a_node_with_a_replica(
     wire: RabbitWire, broker: AmqpBroker, nodes: Nodes, events: list[Event]
 ) -> None:
     nodes.lacking = {0, 1, 2}
@@ -125,7 +125,7 @@ async def test_who_follows_or_reads_goes_to_a_node_that_has_a_replica(
 
 
 @pytest.mark.usefixtures("_impatient")
-async def test_who_comes_back_to_a_node_without_a_replica_keeps_no_message_from_others(
+async def test_reconnecting_to_a_node_without_a_replica_holds_no_message(
     wire: RabbitWire, broker: AmqpBroker, nodes: Nodes, events: list[Event]
 ) -> None:
     stream, queue, other = *(await wire.declare_stream(), await wire.declare_queue()), wire.broker

@@ -36,7 +36,7 @@ def the_app(field: Field) -> tuple[Scheduler, Any]:
 
 
 @pytest.mark.timeout(300)
-async def test_every_loop_goes_on_while_its_queues_change(sharded: Field, broker: Broker) -> None:
+async def test_every_loop_continues_while_its_queues_change(sharded: Field, broker: Broker) -> None:
     async def until_all_ran(times: int) -> None:
         """Wait until each loop has ended so many more runs."""
         before = Counter(note["loop"] for note in sharded.notes("end"))

@@ -109,7 +109,7 @@ async def test_all_loops_run_again_after_the_broker_has_lost_everything(
             await sweep(field)
 
 
-async def test_of_twenty_seeds_at_once_each_loop_gets_one_token(
+async def test_twenty_concurrent_seeds_give_each_loop_one_token(
     field_: Field, broker: Broker
 ) -> None:
     seeds = [field_.calling("seed", LOOPS="5", EVERY="1h") for _ in range(20)]

@@ -117,7 +117,7 @@ def _rows(path: Path) -> list[list[str]]:
 
 
 @pytest.mark.timeout(300)
-def test_what_is_sent_over_an_outage_is_run_or_raised_though_its_sender_is_killed(
+def test_calls_sent_over_an_outage_run_or_raise_though_their_sender_is_killed(
     node: PrivateNode, tmp_path: Path
 ) -> None:
     def stop() -> None:

@@ -42,7 +42,7 @@ def test_an_edge_that_is_left_out_opens_a_circle():
     assert not list(graph.without(0, lambda node: node != 1).circles())
 
 
-def test_what_leads_to_no_goal_cannot_reach_one():
+def test_states_without_a_way_to_a_goal_are_found():
     graph = graph_of([1, 3], [2], [], [3])
     assert graph.cannot_reach(bytearray([0, 0, 1, 0])) == [3]
     assert graph.cannot_reach(bytearray([0, 0, 0, 1])) == [1, 2]

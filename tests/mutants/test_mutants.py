@@ -72,7 +72,7 @@ def test_a_statement_and_a_value_that_is_returned_are_left_out() -> None:
         "def f():\n    return None",
     ],
 )
-def test_what_does_not_run_is_left_as_it_is(source: str) -> None:
+def test_code_that_does_not_run_is_not_changed(source: str) -> None:
     assert every_change(source) == []
 
 
@@ -82,7 +82,7 @@ def test_a_change_is_met_by_who_executes_its_lines() -> None:
     assert mutant.what == "d < e  ->  d <= e"
 
 
-def test_what_is_executed_at_import_is_met_by_who_imports_the_module():
+def test_changes_run_at_import_are_tested_by_importers():
     path = shape.ROOT / "timing" / "moments.py"
     who = "tests/unit/timing/test_moments.py::test_a_moment_travels_as_milliseconds"
     other = "tests/unit/timing/test_backoff.py::test_waits_double_unless_told_otherwise"
@@ -125,7 +125,7 @@ def test_tests_that_look_elsewhere_leave_a_module_under_its_goal() -> None:
     assert all("  ->  " in line for line in survivors)
 
 
-def test_a_module_that_does_not_exist_is_told() -> None:
+def test_a_missing_module_is_reported() -> None:
     done = run("timing.rate")
     assert done.returncode == 2
     assert "there is no module 'timing.rate'" in done.stderr

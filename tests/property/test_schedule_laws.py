@@ -161,7 +161,7 @@ def test_a_token_is_worth_at_most_one_run_of_a_tick_that_is_due(
 
 
 @given(schedules, moments, delays)
-def test_the_plan_goes_on_after_the_tick_and_only_all_goes_back(
+def test_the_plan_continues_after_the_tick_and_only_all_goes_back(
     schedule: Recurring, moment: datetime, delay: timedelta
 ):
     tick = schedule.next_after(moment)
@@ -236,7 +236,7 @@ single_expressions = st.fixed_dictionaries(
 
 
 @given(anything | near_misses | single_expressions, moments)
-def test_whatever_comes_over_the_wire_is_a_schedule_or_refused(wire: object, moment: datetime):
+def test_any_wire_value_is_a_schedule_or_refused(wire: object, moment: datetime):
     try:
         schedule = from_wire(wire)
     except ScheduleError:
@@ -252,7 +252,7 @@ def test_a_duration_survives_being_written(span: timedelta):
 
 
 @given(st.text() | st.text("0123456789.wdhms", max_size=12))
-def test_whatever_is_written_is_a_duration_or_refused(text: str):
+def test_any_text_is_a_duration_or_refused(text: str):
     try:
         span = parse_duration(text)
     except ScheduleError:

@@ -148,7 +148,7 @@ def test_the_picture_of_the_hatchery_shows_each_unit() -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
-def test_the_links_of_pages_beside_the_site_lead_somewhere(name: str) -> None:
+def test_links_of_pages_outside_the_site_work(name: str) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (DOCS.parent / name).read_text())
     assert [link for link in links if not (DOCS.parent / link).exists()] == []
 

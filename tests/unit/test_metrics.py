@@ -367,7 +367,7 @@ async def test_the_ready_delay_is_the_time_in_the_queue_as_far_as_it_is_known(st
         assert ready_delays(stage) == [7, None]  # nobody knows since when
 
 
-async def test_a_message_that_somebody_else_had_has_no_ready_delay(stage: Stage):
+async def test_a_message_held_by_another_consumer_has_no_ready_delay(stage: Stage):
     @stage.app.task()
     async def sms() -> None:
         await asyncio.sleep(10)

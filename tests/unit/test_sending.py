@@ -251,7 +251,7 @@ async def test_blocking_is_refused_where_it_would_block_others() -> None:
 
 
 @pytest.mark.parametrize("way", ["blocking", "loop"])
-def test_a_thread_beside_the_embedded_broker_sends_to_it(way: str) -> None:
+def test_another_thread_sends_to_the_embedded_broker(way: str) -> None:
     app, ship = shop()
     ways: dict[str, Callable[[], str]] = {
         "blocking": lambda: ship.blocking.send(ORDER),

@@ -156,7 +156,7 @@ async def test_a_run_that_is_broken_off_says_so(
     assert about(run, "ending") == [ending]
 
 
-async def test_a_trace_that_somebody_else_began_goes_on(stage: Stage, traced: Traced) -> None:
+async def test_a_foreign_trace_continues(stage: Stage, traced: Traced) -> None:
     @stage.app.task(subscribe=[("orders", "order.paid", "topic")])
     async def mail(order: bytes) -> None: ...
 

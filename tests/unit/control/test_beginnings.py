@@ -165,7 +165,7 @@ DEATHS = [(creator, step) for creator in CREATORS for step in STEPS[creator]]
 
 @pytest.mark.parametrize("runs", [False, True])
 @pytest.mark.parametrize(("creator", "after"), DEATHS)
-async def test_whoever_dies_after_a_step_leaves_a_loop_that_comes_back_to_one_token(
+async def test_a_creator_killed_after_any_step_leaves_a_loop_with_one_token(
     stage: Stage, creator: str, after: str, runs: bool
 ) -> None:
     office = an_office(takes=4)
@@ -197,7 +197,7 @@ async def test_whoever_dies_after_a_step_leaves_a_loop_that_comes_back_to_one_to
 # What it goes on with
 
 
-async def test_a_loop_that_the_roster_has_lost_goes_on_from_what_the_journal_heard(
+async def test_a_loop_lost_by_the_roster_continues_from_the_journal(
     stage: Stage,
 ) -> None:
     office = an_office()

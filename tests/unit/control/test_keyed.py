@@ -78,7 +78,7 @@ async def test_the_loop_of_each_key_has_its_own_schedule_and_arguments(
         ({"cron": "30 12 * * *"}, Effect.RESCHEDULED, 1800),
     ],
 )
-async def test_a_keyed_loop_that_is_started_again_goes_on_undisturbed_unless_it_was_changed(
+async def test_starting_an_unchanged_keyed_loop_again_leaves_it_alone(
     stage: Stage, office: Office, again: Any, did: Effect, due_in: float
 ) -> None:
     await office.report.start("bonn", every="1h")
@@ -287,9 +287,7 @@ async def test_a_wrong_one_of_many_loops_is_named_and_none_is_started(
     assert [loop.key for loop in await office.report.list()] == ["kept"]
 
 
-async def test_a_seed_keeps_what_others_change_while_it_goes_on(
-    stage: Stage, office: Office
-) -> None:
+async def test_a_seed_keeps_concurrent_changes(stage: Stage, office: Office) -> None:
     await office.report.sync({"moved": Every("1m"), "stopped": Every("1m")})
     reads = 0
 

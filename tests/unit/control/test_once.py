@@ -159,7 +159,7 @@ MOVED: dict[str, Any] = {"at": START + 60 * SECOND, "args": {"order": 8}}
 @pytest.mark.parametrize(
     ("becomes", "orders"), [("itself", [7]), ("moved", [7, 8]), ("recurring", [7, 0, 0])]
 )
-async def test_what_runs_runs_again_if_it_was_changed_meanwhile_whatever_else_is_done(
+async def test_a_one_off_moved_during_its_run_runs_again(
     stage: Stage, shop: Shop, becomes: str, orders: list[int], verb: str
 ) -> None:
     shop.takes = 30
@@ -200,7 +200,7 @@ async def test_what_runs_runs_again_if_it_was_changed_meanwhile_whatever_else_is
 
 
 @pytest.mark.parametrize("paused", [False, True])
-async def test_what_its_processor_did_not_live_to_enter_is_entered(
+async def test_an_end_missed_by_a_killed_processor_is_entered(
     stage: Stage, shop: Shop, paused: bool
 ) -> None:
     shop.takes = 30

@@ -150,7 +150,7 @@ async def test_recent_failures_of_the_old_name_count_for_the_new_one(stage: Stag
     assert task == "render"
 
 
-async def test_of_two_seeds_one_renames_a_loop(stage: Stage) -> None:
+async def test_one_of_two_seeds_renames_a_loop(stage: Stage) -> None:
     await counted(stage)
     new = new_shop()
     planned = {str(each.loop): each.did for each in await program(stage, new.app).seeding.plan()}
@@ -272,7 +272,7 @@ async def test_a_loop_that_old_code_started_again_is_removed_by_the_next_seed(
     assert new.ticks == [(0, 0)]
 
 
-async def test_code_that_goes_back_to_the_old_name_goes_on_from_the_new_one(stage: Stage) -> None:
+async def test_code_that_returns_to_an_old_name_continues_from_the_new_one(stage: Stage) -> None:
     """Also where the first token comes to a processor whose code has the new name."""
     new, back = new_shop(takes=40), old_shop(back=["counter"])
     await counted(stage)
@@ -334,7 +334,7 @@ async def test_a_paused_task_stays_paused_under_its_new_name(stage: Stage) -> No
     assert sorted(old.calls + new.calls) == [1, 2]
 
 
-async def test_tokens_and_messages_of_both_names_are_served_beside_old_code(stage: Stage) -> None:
+async def test_old_and_new_code_serve_tokens_and_messages_of_both_names(stage: Stage) -> None:
     """Until the new code is seeded, its processors go on with the loop under its old name."""
     old, new = old_shop(), new_shop()
     await stage.seed(old.app)

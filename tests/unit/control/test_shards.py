@@ -80,7 +80,7 @@ async def test_shards_are_counted_and_limited_as_one_task(stage: Stage) -> None:
         assert worker.silent == []
 
 
-async def test_loops_go_on_while_the_number_of_shards_changes(stage: Stage) -> None:
+async def test_loops_continue_while_the_number_of_shards_changes(stage: Stage) -> None:
     app = await seeded(stage, 1)
     for shards in 4, 3, 1:
         await asyncio.sleep(15)  # all are ready, in the queues that they had

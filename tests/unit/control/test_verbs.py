@@ -136,7 +136,7 @@ async def test_a_whole_task_is_paused_and_resumed_by_its_name_unless_a_loop_has_
     assert await stage.history("bill") == ["paused", "resumed"]
 
 
-async def test_a_loop_runs_once_with_other_arguments_and_goes_on_as_it_was(stage: Stage) -> None:
+async def test_a_loop_runs_once_with_other_arguments_and_continues_unchanged(stage: Stage) -> None:
     app, ran = new_app(), list[tuple[float, str, int]]()
 
     @app.periodic(every="1m", name="task", args={"day": "today"})
@@ -303,7 +303,7 @@ def is_entry(call: Call) -> bool:
     return call.message.type == ENTRY_TYPE
 
 
-async def test_of_two_operators_at_once_one_learns_that_the_other_was_first_and_decides_again(
+async def test_the_second_of_two_operators_learns_of_the_first_and_decides_again(
     stage: Stage,
 ) -> None:
     await stage.seed(looping())

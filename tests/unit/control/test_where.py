@@ -74,7 +74,7 @@ def place(
         (Where.LOST, {"token": replace(TOKEN, epoch=1, state=State.DONE), "held": False}),
     ],
 )
-def test_where_a_loop_is(expected: Where, given: dict[str, Any]) -> None:
+def test_states_of_a_loop(expected: Where, given: dict[str, Any]) -> None:
     assert place(**given) is expected
 
 

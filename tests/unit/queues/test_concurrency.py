@@ -52,7 +52,7 @@ async def test_the_error_of_one_is_raised_once_the_others_have_stopped() -> None
     assert now() == pytest.approx(3)
 
 
-async def test_those_who_ask_meanwhile_are_served_together_next() -> None:
+async def test_concurrent_requests_share_the_next_answer() -> None:
     batches, asked = list[list[str]](), list[asyncio.Task[str]]()
 
     async def serve(batch: list[str]) -> str:

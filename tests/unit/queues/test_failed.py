@@ -91,7 +91,7 @@ def test_a_parked_message_is_as_it_was_with_the_reason_added():
     assert put == replace(message, headers=OWN | added, expiration=None)
 
 
-def test_of_a_long_error_the_beginning_is_kept_and_of_its_traceback_the_end():
+def test_a_long_error_keeps_its_beginning_and_the_end_of_its_traceback():
     try:
         raise ValueError("x" * 100_000 + "the end")
     except ValueError as error:
@@ -231,9 +231,7 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
         ("-1", 5, "id-1@5"),  # it is no option
     ],
 )
-def test_an_id_can_be_typed_whatever_somebody_else_wrote_into_our_headers(
-    sent: str, parked_at: object, shown: str
-):
+def test_ids_can_be_typed_despite_foreign_headers(sent: str, parked_at: object, shown: str):
     forged = Message(message_id=sent, headers={"scheduler-parked-at-ms": parked_at})
     assert read_parked(forged, QUEUE, "").id == shown
 

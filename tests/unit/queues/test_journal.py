@@ -192,7 +192,7 @@ def heard_of(*tokens: Token) -> LoopRecord:
         ([token(2, seq=9)], [token(2, seq=9)], False),  # of the life before
     ],
 )
-def test_of_each_epoch_the_furthest_token_is_remembered(
+def test_the_furthest_token_of_each_epoch_is_kept(
     noted: list[Token], furthest: list[Token], has_line: bool
 ) -> None:
     record = heard_of(*noted)

@@ -161,7 +161,7 @@ FULL, SILENT = Rejected("full"), ConfirmationTimeout("silent")
         ([AWAY, FULL, GONE, SILENT], [0, 1, 0.1, 1.6]),
     ],
 )
-async def test_what_passes_within_the_deadline_is_waited_out(
+async def test_sending_waits_for_faults_shorter_than_the_deadline(
     office: Office, moods: list[Exception | float], expected: list[float]
 ) -> None:
     """At once and as a connection is retried, but under flow control by the policy."""
@@ -214,7 +214,7 @@ async def test_nothing_is_published_while_an_alarm_blocks_senders(
     ],
     ids=["full", "silent", "away", "black hole"],
 )
-async def test_after_the_deadline_it_is_told_that_nothing_is_certain(
+async def test_after_the_deadline_the_error_says_that_the_outcome_is_unknown(
     office: Office,
     moods: list[Exception | float],
     connecting: list[Exception | float],

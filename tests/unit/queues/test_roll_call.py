@@ -46,7 +46,7 @@ B_FIRST = InHand(Position(9, 2, joined=False))
         ([Hand({C: [A3]})], {A: [], B: []}),
     ],
 )
-async def test_what_all_processors_have_in_hand_is_collected(
+async def test_the_tokens_held_by_all_processors_are_collected(
     room: Room, hands: list[Hand], told: dict[LoopId, list[InHand]]
 ) -> None:
     processors = [each.processor for each in await room.seat(*hands)]
@@ -138,7 +138,7 @@ async def test_the_answer_of_a_new_processor_does_not_stand_for_a_silent_one(
     assert (len(answers.said), answers.silent) == (1, 1)
 
 
-async def test_nobody_answers_a_question_that_was_not_published(room: Room) -> None:
+async def test_an_unpublished_question_gets_no_answer(room: Room) -> None:
     await room.seat(Hand())
     room.broker.on("publish", NAMES.control).fails(Unconfirmed())
     assert (await room.ask(A)).silent == 1

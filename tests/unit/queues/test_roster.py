@@ -75,7 +75,7 @@ A_TOO = replace(A_PAUSED, by="another")
         ([A, A], [True, True]),  # it cannot be known from the one that was
     ],
 )
-async def test_of_entries_that_follow_the_same_one_the_first_is_accepted(
+async def test_the_first_of_competing_entries_is_accepted(
     roster: Roster,
     broker: FaultyBroker,
     clock: LoopClock,
@@ -389,7 +389,7 @@ def all_at(epoch: int, loops: int = 5) -> dict[LoopId, int]:
 
 
 @pytest.mark.usefixtures("_short")
-async def test_of_a_long_roster_only_entries_since_the_last_snapshot_or_reading_are_read(
+async def test_a_long_roster_is_read_from_its_last_snapshot_or_position(
     broker: FaultyBroker, roster: Roster, clock: LoopClock
 ) -> None:
     await appended(roster, range(1, 99))
@@ -411,7 +411,7 @@ async def test_of_a_long_roster_only_entries_since_the_last_snapshot_or_reading_
 
 
 @pytest.mark.usefixtures("_short")
-async def test_of_a_long_roster_only_the_shares_of_the_wanted_loops_are_read(
+async def test_only_the_shares_of_the_wanted_loops_are_read(
     broker: FaultyBroker, roster: Roster, clock: LoopClock
 ) -> None:
     loops = [loop_number(number, 1) for number in range(60)]

@@ -72,9 +72,7 @@ async def test_all_processors_tell_what_they_run(room: Room, inquiry: Inquiry) -
     assert took() < 0.02
 
 
-async def test_of_too_many_runs_some_are_listed_and_the_others_counted(
-    room: Room, inquiry: Inquiry
-) -> None:
+async def test_too_many_runs_are_listed_in_part_and_counted(room: Room, inquiry: Inquiry) -> None:
     many = [replace(RUN, id=f"report#{seq}", seq=seq) for seq in range(MOST_TOLD + 2)]
     await seat(room, Runs(many))
     running = await inquiry.ask(stack_of=many[-1].id)

@@ -52,7 +52,7 @@ def test_a_message_is_kept_as_it_was_once_per_id(store: SqliteStore, path: str) 
     assert len(SqliteStore(path, "other").read()) == 1
 
 
-def test_of_two_processes_one_claims_a_message(store: SqliteStore, path: str) -> None:
+def test_one_of_two_processes_claims_a_message(store: SqliteStore, path: str) -> None:
     for n in range(5):
         store.keep(unsent(str(n)))
     other = SqliteStore(path, "shop")
