@@ -574,21 +574,15 @@ class EpochHeard(Event):
 
 
 class CensusTaken(Event):
-    """Supervision has counted tokens.
-
-    Attributes:
-        counted: the number of loops whose tokens were counted.
-    """
+    """Supervision has checked the loops of the namespace."""
 
     level = DEBUG
-    counted: int
     loops: int
     took: timedelta
 
     @property
     def line(self) -> Line:
-        loops = counted(self.loops, "loop")
-        return DEBUG, f"counted the tokens of {self.counted} of {loops} in {_span(self.took)}"
+        return DEBUG, f"checked {counted(self.loops, 'loop')} in {_span(self.took)}"
 
 
 class LoopReported(Event):

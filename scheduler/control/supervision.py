@@ -215,7 +215,7 @@ class Supervisor:
         took = self._clock.now() - began
         there = sum(map(self._listing.count_of, self._listing.counts))
         count = there - len(orphans) - (SUPERVISION in self._listing)
-        self._app.events.emit(CensusTaken(count, count, took))
+        self._app.events.emit(CensusTaken(count, took))
         await self._roster.compact()
         return Memory(
             tally=tally if len(tally.loops) <= MOST_TASKS else None,

@@ -514,7 +514,7 @@ async def test_the_memory_of_another_version_is_ignored(stage: Stage, carried: A
         memory = memory_of((await stage.token(SUPERVISION)).carry)
         assert memory.reported == Memory().reported
         assert memory.tally is not None
-    assert [census.counted for census in of(CensusTaken, stage.events)] == [1]
+    assert [census.loops for census in of(CensusTaken, stage.events)] == [1]
     assert of(SupervisionDelayed, stage.events) == []
 
 
