@@ -1,7 +1,6 @@
 """The image, made from the Dockerfile's own steps, holds all that a processor needs."""
 
 import asyncio
-import re
 import signal
 import subprocess
 import tomllib
@@ -12,8 +11,8 @@ from urllib.request import urlopen
 import pytest
 from packaging.requirements import Requirement
 
-from tests.k8s.builds import BUILDS, ROOT, environment, pods
-from tests.k8s.dockerfile import Image, in_context, instructions
+from tests.k8s.builds import BUILDS, ROOT, environment
+from tests.k8s.dockerfile import Image, in_context
 from tests.rabbitmq import free_ports
 from tests.stage import an_app
 from tests.sweep import clear
@@ -32,17 +31,12 @@ async def poll(ctx: Context) -> None: ...
 """
 
 
-@pytest.fixture
-def image(tmp_path: Path) -> Image:
-    made = Image(tmp_path)
-    made.make()
-    return made
-
-
 @pytest.mark.timeout(300)
 def test_a_derived_image_processes_until_it_is_stopped(
-    image: Image, namespace: str, broker_url: str
+    tmp_path: Path, namespace: str, broker_url: str
 ) -> None:
+    image = Image(tmp_path)
+    image.make()
     has_the_package_and_nothing_of_the_tests(image)
     assert "Usage: scheduler" in ended(image.start("--help"))
     assert "book" in ended(image.start("next")), "the example is the app that nobody named"
@@ -96,40 +90,19 @@ def ended(process: "subprocess.Popen[str]") -> str:
     return said
 
 
-def test_the_base_image_is_the_same_everywhere_and_pinned() -> None:
-    bases = {argument.split()[0] for name, argument in instructions() if name == "FROM"}
-    (base,) = bases
-    assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base)
-
-
-@pytest.mark.parametrize("name", BUILDS)
-def test_pods_run_as_the_user_of_the_image(name: str) -> None:
-    (user,) = [argument for instruction, argument in instructions() if instruction == "USER"]
-    for maker, template in pods(name):
-        if maker != "rabbitmq":
-            context = template["spec"]["securityContext"]
-            assert user == f"{context['runAsUser']}:{context['runAsGroup']}"
-
-
 @pytest.mark.parametrize("name", BUILDS)
 def test_pods_run_an_app_that_is_in_the_image(name: str) -> None:
     path, _, _ = environment(name)["SCHEDULER_APP"].partition(":")
     assert in_context(Path(path))
     assert (ROOT / path).is_file()
-
-
-@pytest.mark.parametrize(
-    "path", ["tests/rabbitmq.py", ".git/config", "scheduler/__pycache__/x.pyc"]
-)
-def test_the_build_context_excludes_unneeded_files(path: str) -> None:
-    assert not in_context(Path(path))
+    for other in ("tests/rabbitmq.py", ".git/config", "scheduler/__pycache__/x.pyc"):
+        assert not in_context(Path(other))
 
 
 def locked(name: str) -> dict[str, str]:
-    """The versions in a list of dependencies; each has its hashes."""
+    """The versions in a list of dependencies."""
     text = (ROOT / "k8s" / "image" / name).read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    assert all("--hash=sha256:" in line for line in lines)
     found = [Requirement(line.partition(" --hash")[0].strip()) for line in lines]
     return {each.name: str(each.specifier).removeprefix("==") for each in found}
 

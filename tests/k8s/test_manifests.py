@@ -51,13 +51,12 @@ def tasks_of(deployment: Manifest, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", BUILDS)
-def test_containers_run_existing_commands(name: str) -> None:
-    run = {
-        each["metadata"]["name"]: options(container(each)["args"])["command"]
-        for each in (*processors(name), *of_kind(name, "Job"))
-    }
-    assert run.pop("scheduler-seed") == "seed"
-    assert set(run.values()) == {"run"}
+def test_the_job_seeds_and_each_task_has_one_deployment_that_runs_it(name: str) -> None:
+    assert options(container(one(name, "Job", "scheduler-seed"))["args"])["command"] == "seed"
+    commands = [options(container(each)["args"])["command"] for each in processors(name)]
+    assert set(commands) == {"run"}
+    run = [task for deployment in processors(name) for task in tasks_of(deployment, name)]
+    assert sorted(run) == sorted(app(name).tasks)
 
 
 def test_only_users_reach_the_dashboard() -> None:
@@ -89,13 +88,7 @@ def test_variables_are_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("name", BUILDS)
-def test_each_task_has_one_deployment_that_runs_it(name: str) -> None:
-    run = [task for deployment in processors(name) for task in tasks_of(deployment, name)]
-    assert sorted(run) == sorted(app(name).tasks)
-
-
-@pytest.mark.parametrize("name", BUILDS)
-def test_a_pod_has_time_to_drain(name: str) -> None:
+def test_a_pod_drains_and_its_successor_is_ready_before_it_ends(name: str) -> None:
     grace = parse_duration(environment(name)["SCHEDULER_SHUTDOWN_GRACE"])
     # For cancelling the consumers, and then the runs.
     at_most = grace + 2 * CLOSING_TIMEOUT
@@ -103,11 +96,6 @@ def test_a_pod_has_time_to_drain(name: str) -> None:
         assert "lifecycle" not in container(deployment), "a preStop pause is part of the sum"
         killed_after = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
         assert timedelta(seconds=killed_after) > at_most
-
-
-@pytest.mark.parametrize("name", BUILDS)
-def test_a_rollout_ends_no_processor_early(name: str) -> None:
-    for deployment in processors(name):
         assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
 
 
@@ -127,12 +115,14 @@ def test_ports_match_the_settings(name: str) -> None:
 
 @pytest.mark.parametrize("name", BUILDS)
 def test_pods_are_locked_down(name: str) -> None:
-    """As the standard "restricted" has it, and more.
-
-    https://kubernetes.io/docs/concepts/security/pod-security-standards/
-    """
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards/, and more."""
+    (user,) = [argument for instruction, argument in instructions() if instruction == "USER"]
     for maker, template in pods(name):
         pod = template["spec"]
+        if maker != "rabbitmq":
+            context = pod["securityContext"]
+            assert user == f"{context['runAsUser']}:{context['runAsGroup']}"
+            assert pod["enableServiceLinks"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -144,12 +134,6 @@ def test_pods_are_locked_down(name: str) -> None:
             assert each["securityContext"].get("readOnlyRootFilesystem") or maker == "rabbitmq"
             assert each["resources"]["requests"]
             assert each["resources"]["limits"]["memory"]
-
-
-@pytest.mark.parametrize("name", BUILDS)
-def test_service_links_are_disabled(name: str) -> None:
-    for maker, template in pods(name):
-        assert template["spec"].get("enableServiceLinks") is False or maker == "rabbitmq"
 
 
 @pytest.mark.parametrize("name", BUILDS)
@@ -254,6 +238,13 @@ def test_processors_and_their_broker_speak_tls() -> None:
     (namespace,) = of_kind("production", "Namespace")
     called = {str(url.hostname), f"{url.hostname}.{namespace['metadata']['name']}.svc"}
     assert called <= set(certificate["dnsNames"])
+    issuers = {each["metadata"]["name"]: each["spec"] for each in of_kind("production", "Issuer")}
+    authority = one("production", "Certificate", "authority")["spec"]
+    assert issuers[certificate["issuerRef"]["name"]] == {
+        "ca": {"secretName": authority["secretName"]}
+    }
+    assert authority["isCA"]
+    assert issuers[authority["issuerRef"]["name"]] == {"selfSigned": {}}
     for maker in (*processors("production"), *of_kind("production", "Job")):
         mounts = {each["name"]: each["mountPath"] for each in container(maker)["volumeMounts"]}
         trusted = environment("production")["SCHEDULER_TLS_CA_FILE"]
@@ -264,42 +255,29 @@ def test_processors_and_their_broker_speak_tls() -> None:
         assert secret["items"] == [{"key": "ca.crt", "path": "ca.crt"}], "not the key of the broker"
 
 
-def test_the_certificate_of_the_broker_has_an_authority() -> None:
-    issuers = {each["metadata"]["name"]: each["spec"] for each in of_kind("production", "Issuer")}
-    authority = one("production", "Certificate", "authority")["spec"]
-    issued_by = one("production", "Certificate", "rabbitmq")["spec"]["issuerRef"]["name"]
-    assert issuers[issued_by] == {"ca": {"secretName": authority["secretName"]}}
-    assert authority["isCA"]
-    assert issuers[authority["issuerRef"]["name"]] == {"selfSigned": {}}
-
-
 def test_foreign_images_are_pinned_by_version_and_digest() -> None:
     operated = one("production", "RabbitmqCluster", "rabbitmq")["spec"]["image"]
     alone = container(one("dev", "StatefulSet", "rabbitmq"))["image"]
-    named = {operated, alone, *(base for name, base in instructions() if name == "FROM")}
-    for image in named:
-        tag, _, digest = image.split()[0].partition("@")
+    bases = {base.split()[0] for name, base in instructions() if name == "FROM"}
+    assert len(bases) == 1
+    for image in {operated, alone, *bases}:
+        tag, _, digest = image.partition("@")
         assert re.fullmatch(r"[a-z/.]+:\d+\.\d+[\w.-]*", tag), "it names no version"
         assert re.fullmatch(r"sha256:[0-9a-f]{64}", digest), "a tag may be moved"
     assert operated == alone
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_everything_is_in_one_namespace(name: str) -> None:
+def test_everything_is_in_one_namespace_with_the_secrets_of_its_users(name: str) -> None:
     (namespace,) = of_kind(name, "Namespace")
     labels = namespace["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     others = [each["metadata"]["namespace"] for each in build(name) if each is not namespace]
     assert set(others) == {namespace["metadata"]["name"]}
-
-
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_users_have_secrets(name: str) -> None:
-    """The topology operator makes one for each User, of this name."""
+    # The topology operator makes one for each User, of this name.
     made = {f"{each['metadata']['name']}-user-credentials" for each in of_kind(name, "User")}
     made |= {each["metadata"]["name"] for each in of_kind(name, "Secret")}
-    for user in ("seed", "processor"):
-        assert f"scheduler-{user}-user-credentials" in made
+    assert {f"scheduler-{user}-user-credentials" for user in ("seed", "processor")} <= made
 
 
 def granted(name: str) -> dict[str, dict[str, str]]:
@@ -349,21 +327,15 @@ def test_scaled_deployments_have_no_fixed_replicas(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCALED_BY_KEDA)
-def test_keda_counts_the_queues_of_the_tasks_that_it_scales(name: str) -> None:
+def test_keda_counts_queues_of_the_scaled_tasks_and_its_last_pod_outlives_a_run(name: str) -> None:
     names = app(name).names
     for scaler in of_kind(name, "ScaledObject"):
-        target = one(name, "Deployment", scaler["spec"]["scaleTargetRef"]["name"])
-        counted = [each["metadata"]["queueName"] for each in scaler["spec"]["triggers"]]
-        assert sorted(counted) == sorted(map(names.processor_queue, tasks_of(target, name)))
-
-
-@pytest.mark.parametrize("name", SCALED_BY_KEDA)
-def test_the_last_pod_outlives_a_run(name: str) -> None:
-    spec = one(name, "ScaledObject", "scheduler-processor-remind")["spec"]
-    target = one(name, "Deployment", spec["scaleTargetRef"]["name"])
-    longest = max(app(name).tasks[task].timeout for task in tasks_of(target, name))
-    assert spec["minReplicaCount"] == 0
-    assert timedelta(seconds=spec["cooldownPeriod"]) > longest
+        spec = scaler["spec"]
+        tasks = tasks_of(one(name, "Deployment", spec["scaleTargetRef"]["name"]), name)
+        counted = [each["metadata"]["queueName"] for each in spec["triggers"]]
+        assert sorted(counted) == sorted(map(names.processor_queue, tasks))
+        longest = max(app(name).tasks[task].timeout for task in tasks)
+        assert spec["minReplicaCount"] or timedelta(seconds=spec["cooldownPeriod"]) > longest
 
 
 def test_keda_uses_the_broker_of_the_processors() -> None:

@@ -45,9 +45,8 @@ def test_the_pod_template_of_the_broker_cluster_is_valid(version: str) -> None:
     kubernetes_validate.validate(pod, version, strict=True)
 
 
-@pytest.mark.parametrize("name", BUILDS)
-def test_a_misspelt_field_is_found(name: str) -> None:
-    for manifest in copy.deepcopy(build(name)):
+def test_a_misspelt_field_is_found() -> None:
+    for manifest in copy.deepcopy(build("production")):
         # ConfigMaps and Secrets have no spec.
         manifest.get("spec", manifest)["misspelt"] = True
         with pytest.raises(REFUSED, match="misspelt"):
