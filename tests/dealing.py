@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 # The folders of tests that wait, those with the longest first.
-SLOW = ("chaos", "k8s", "integration", "browser", "acceptance", "contract")
+SLOW = ("chaos", "k8s", "fuzz", "integration", "browser", "acceptance", "contract")
 
 
 def dealt(tests: Sequence[T], hands: int, file_of: Callable[[T], tuple[str, ...]]) -> list[T]:

@@ -1,9 +1,9 @@
-"""`python -m tests.fuzz`: whatever bytes somebody may publish, against all that reads messages.
+"""`python -m tests.fuzz`: whatever bytes a client may publish, against all that reads messages.
 
 From a seed come messages of every form that RabbitMQ takes: calls, tokens, and what other programs
 publish, whole and broken, by every exchange and queue that leads to a task. Each has to be run or
-parked, once, as the rules say; beside them, loops, delayed messages and another namespace go on;
-and an operator lists, shows, replays and purges what was parked.
+parked, once, as the rules say, while a loop and delayed messages run and an operator lists, shows,
+replays and purges what was parked.
 """
 
 import argparse

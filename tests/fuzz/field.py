@@ -1,7 +1,7 @@
-"""Two namespaces on a RabbitMQ: one that everything is published to, and a neighbour."""
+"""An app on a RabbitMQ that everything is published to."""
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -41,8 +41,6 @@ TROUBLES = (
     LoopRepaired,
     LoopReported,
 )
-
-
 OF_SENDERS = "business", "call", "later"
 PUBLISHERS = 4
 
@@ -123,7 +121,7 @@ class Record:
         waits: how many calls came before their time, and went into their timers again.
         reasons: why messages were parked by a processor.
         delayed: how often each of the delayed messages of the namespace's own has run.
-        beats: the seqs of the loops that go on beside all this.
+        beats: the seqs of a loop that runs each second.
     """
 
     runs: Counter[int] = field(default_factory=Counter[int])
@@ -132,7 +130,7 @@ class Record:
     waits: int = 0
     reasons: Counter[str] = field(default_factory=Counter[str])
     delayed: Counter[int] = field(default_factory=Counter[int])
-    beats: dict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
+    beats: list[int] = field(default_factory=list[int])
     troubles: list[str] = field(default_factory=list[str])
 
     def hear(self, event: Event) -> None:
@@ -165,10 +163,9 @@ class Record:
 
 @dataclass
 class Field:
-    """Two apps at work, and the means to publish to them."""
+    """An app at work, and the means to publish to it."""
 
     app: Scheduler
-    neighbour: Scheduler
     url: str
     broker: AmqpBroker
     publishers: list[Publisher]
@@ -213,7 +210,7 @@ def app_of(namespace: str, url: str, queue_type: QueueType, record: Record) -> S
 
     @app.periodic(every="1s")
     async def beat(ctx: Context) -> None:
-        record.beats["beat"].append(ctx.seq)
+        record.beats.append(ctx.seq)
 
     @app.task(concurrency=50)
     async def work(n: int) -> None:
@@ -223,41 +220,25 @@ def app_of(namespace: str, url: str, queue_type: QueueType, record: Record) -> S
     return app
 
 
-def neighbour_of(namespace: str, url: str, queue_type: QueueType, record: Record) -> Scheduler:
-    """An app in another namespace."""
-    settings: Any = {"broker_url": url, "queue_type": queue_type}
-    app = Scheduler(namespace, Settings(**settings))
-
-    @app.periodic(every="1s")
-    async def pulse(ctx: Context) -> None:
-        record.beats["pulse"].append(ctx.seq)
-
-    app.listen(record.hear)
-    return app
-
-
 @asynccontextmanager
 async def ploughed(
     url: str, namespace: str, queue_type: QueueType, users: Users
 ) -> AsyncGenerator[Field]:
-    """Both apps seeded and at work, until the block ends; swept then."""
+    """Seed the app, and have it work until the block ends; sweep then."""
     record, complaints = Record(), Complaints()
     app = app_of(namespace, url, queue_type, record)
-    neighbour = neighbour_of(f"{namespace}n", url, queue_type, record)
     to_send = rights_to_send(Names(namespace))
     sender = users.add(write=f"{to_send.write}|^{namespace}\\.business$")
     publishers = [Publisher(url, sender) for _ in range(PUBLISHERS)]
     logging.getLogger().addHandler(complaints)
     async with AsyncExitStack() as stack:
         stack.callback(logging.getLogger().removeHandler, complaints)
-        for each in (app, neighbour):
-            broker = await stack.enter_async_context(AmqpBroker(url, emit=each.events.emit))
-            await program_of(each, broker).seeding.seed()
-            await stack.enter_async_context(at_work(processor_of(each, broker, concurrency=200)))
+        broker = await stack.enter_async_context(AmqpBroker(url, emit=app.events.emit))
+        await program_of(app, broker).seeding.seed()
+        await stack.enter_async_context(at_work(processor_of(app, broker, concurrency=200)))
         own = await stack.enter_async_context(AmqpBroker(url, emit=app.events.emit))
         for publisher in publishers:
             stack.push_async_callback(publisher.close)
-        yield Field(app, neighbour, url, own, publishers, record, f"{namespace}.business")
+        yield Field(app, url, own, publishers, record, f"{namespace}.business")
     record.troubles += [f"logged: {line[-1500:]}" for line in complaints.lines]
-    for each in (app, neighbour):
-        await clear(url, each.topology())
+    await clear(url, app.topology())

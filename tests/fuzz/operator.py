@@ -4,21 +4,25 @@ import asyncio
 import io
 import json
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 from scheduler.cli.printing import print_json
 from scheduler.control.rows import row_of_entry, whole_row_of_parked
 from scheduler.queues.failed import EVERYTHING, ParkedMessage, Selection
+from tests import warm
 from tests.fuzz.field import Field
 from tests.stage import program_of
 
 ALL = 65_535
 APP = "tests/fuzz/app.py:app"
+ROOT = Path(__file__).parents[2]
+TIME_LIMIT = 60
 
 
 class Complaint(Exception):
@@ -51,11 +55,12 @@ class Operator:
 
     async def look_by_command(self, sampled: Sequence[ParkedMessage]) -> None:
         """The same, by the commands."""
-        commands = [("failed", "list", "--limit", "2000"), ("history", "--limit", "2000")]
-        commands += [("failed", "show", each.id) for each in sampled]
+        commands = [("failed", "list", APP, "--limit", "2000"), ("history", APP, "--limit", "2000")]
+        commands += [("failed", "show", APP, each.id) for each in sampled]
         for command in commands:
-            await self._call(*command)
-            json.loads(await self._call(*command, "--json"), parse_constant=_refuse)
+            await asyncio.to_thread(self._run, *command)
+            printed = await asyncio.to_thread(self._run, *command, "--json")
+            json.loads(printed, parse_constant=_refuse)
 
     async def replay(self, sampled: Sequence[ParkedMessage]) -> None:
         """Send some of it back."""
@@ -69,27 +74,17 @@ class Operator:
         which = Selection(ids=frozenset([name]))
         return await self._program.failed.browse(self.field.app.tasks, which, limit=ALL)
 
-    async def _call(self, *command: str) -> str:
-        verb, *options = command if command[0] != "failed" else (command[:2], *command[2:])
-        words = [*([verb] if isinstance(verb, str) else verb), APP, *options]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "scheduler",
-            *words,
-            env={
-                **os.environ,
-                "PYTHONPATH": ".",
-                "SCHEDULER_BROKER_URL": self.field.url,
-                "NAMESPACE": self.field.app.namespace,
-            },
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, told = await process.communicate()
-        if process.returncode or b"Traceback" in told:
-            raise Complaint(f"{words}: {process.returncode}, {told.decode()[-2000:]}")
-        return out.decode()
+    def _run(self, *words: str) -> str:
+        own = {"SCHEDULER_BROKER_URL": self.field.url, "NAMESPACE": self.field.app.namespace}
+        with TemporaryFile() as nothing, TemporaryFile() as out, TemporaryFile() as err:
+            streams = (nothing.fileno(), out.fileno(), err.fileno())
+            code = warm.start(words, ROOT, os.environ | own, streams).wait(TIME_LIMIT)
+            out.seek(0)
+            err.seek(0)
+            told = err.read().decode()
+            if code or "Traceback" in told:
+                raise Complaint(f"{words}: {code}, {told[-2000:]}")
+            return out.read().decode()
 
 
 def _printed(rows: list[Any]) -> None:

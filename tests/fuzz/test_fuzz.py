@@ -1,4 +1,4 @@
-"""A short run: what somebody may publish, on a real broker."""
+"""A short run on a real broker."""
 
 import pytest
 
@@ -10,7 +10,7 @@ MESSAGES = 300
 
 
 @pytest.mark.timeout(240)
-async def test_any_published_message_is_run_or_parked(
+async def test_each_published_message_is_run_or_parked(
     broker_url: str, namespace: str, users: Users
 ) -> None:
     async with ploughed(broker_url, namespace, "quorum", users) as field:
