@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import trustme
 
@@ -15,6 +15,13 @@ NOW = datetime.now(UTC)
 PAST, FUTURE = NOW - 30 * DAY, NOW + 30 * DAY
 
 
+class Pair(NamedTuple):
+    """The files of a certificate and of its key."""
+
+    certificate: Path
+    key: Path
+
+
 class Authority:
     """Signs certificates, and writes them down in a directory."""
 
@@ -25,7 +32,7 @@ class Authority:
         self.file = directory / "ca.pem"
         self._ca.cert_pem.write_to_path(self.file)
 
-    def issue(self, name: str, *identities: str, **validity: Any) -> "Pair":
+    def issue(self, name: str, *identities: str, **validity: Any) -> Pair:
         """A certificate for hosts or people, and its key."""
         issued = self._ca.issue_cert(*identities, **validity)
         pair = Pair(self._directory / f"{name}.pem", self._directory / f"{name}.key")
@@ -33,19 +40,11 @@ class Authority:
         issued.private_key_pem.write_to_path(pair.key)
         return pair
 
-    def tls(self, pair: "Pair | None" = None, **options: Any) -> Tls:
+    def tls(self, pair: Pair | None = None, **options: Any) -> Tls:
         """Trust this authority, and show a certificate."""
         if pair is None:
             return Tls(self.file, **options)
         return Tls(self.file, pair.certificate, pair.key, **options)
-
-
-class Pair:
-    """The files of a certificate and of its key."""
-
-    def __init__(self, certificate: Path, key: Path) -> None:
-        self.certificate = certificate
-        self.key = key
 
 
 def listener(port: int, authority: Authority, server: Pair) -> str:

@@ -174,7 +174,9 @@ def test_a_run_is_inspected_and_cancelled_in_place(visitor: Reader, ward: Ward) 
     page = visitor.open("/running")
     page.evaluate("window.loadedOnce = true")
     run = page.locator("#runs tr", has_text="dialysis")
-    button(run, "Stack").click(timeout=30_000)
+    expect(run).to_contain_text("25 %", timeout=30_000)
+    expect(run).to_contain_text("a quarter")
+    button(run, "Stack").click()
     done(page, "asyncio.sleep(3600)")
     button(run, "Cancel…").click()
     button(asked(page, "Cancel this run?"), "Cancel the run").click()
@@ -258,7 +260,7 @@ def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
     found = listed(ward, loop)
     assert found is not None
     assert (found.schedule, dict(found.args)) == (Every("1h"), {"ward": "north"})
-    assert ward.status("visit.north.1").where is Where.WAITING
+    assert ward.where("visit.north.1") is Where.WAITING
     assert ward.history("visit.north.1")[0].by.startswith(BY)
     row(page, "visit.north.1").get_by_role("link").click()
     button(page, "Remove…").click()

@@ -1,9 +1,8 @@
-"""What is refused, in a real browser: what pages of others ask for, and what one may not do."""
+"""Requests from pages of other sites are refused, in a real browser."""
 
 import re
 import threading
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -30,26 +29,13 @@ stream.addEventListener("error", () => (document.title = "TypeError: not followe
 FRAME = """<iframe src="{address}/loops" onload="document.title = 'loaded'"></iframe>"""
 
 
-class Elsewhere:
-    """A server of somebody else, whose pages say what a test wants.
-
-    Attributes:
-        port: it answers there under each name of this machine.
-    """
-
-    def __init__(self, port: int, pages: dict[str, str]) -> None:
-        self.port = port
-        self._pages = pages
-
-    def open(self, page: Page, host: str, html: str) -> None:
-        """Have somebody come to such a page, by this name of the server."""
-        self._pages["/"] = html
-        page.goto(f"http://{host}:{self.port}/")
+OpenElsewhere = Callable[[Page, str, str], None]
 
 
-@contextmanager
-def serving_elsewhere() -> Generator[Elsewhere]:
-    pages: dict[str, str] = {}
+@pytest.fixture
+def open_elsewhere(ward: Ward) -> Iterator[OpenElsewhere]:
+    """Open a page of another server, by one of its names, that knows our address."""
+    pages = {"/": ""}
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -58,23 +44,20 @@ def serving_elsewhere() -> Generator[Elsewhere]:
             self.end_headers()
             self.wfile.write(f"<!doctype html><title></title>{pages.get(self.path, '')}".encode())
 
-        def log_message(self, format: str, *args: object) -> None:
-            """It says nothing."""
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    def open_page(page: Page, host: str, html: str) -> None:
+        pages["/"] = html.format(address=ward.address.rstrip("/"))
+        page.goto(f"http://{host}:{server.server_address[1]}/")
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield Elsewhere(server.server_address[1], pages)
+            yield open_page
         finally:
             server.shutdown()
             thread.join()
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[Elsewhere]:
-    with serving_elsewhere() as server:
-        yield server
 
 
 @pytest.fixture
@@ -85,12 +68,7 @@ def victim(chromium: Browser) -> Iterator[Page]:
     context.close()
 
 
-def filled(html: str, ward: Ward) -> str:
-    """The page of somebody who knows our address."""
-    return html.format(address=ward.address.rstrip("/"))
-
-
-def has_been_left_alone(ward: Ward) -> bool:
+def is_unchanged(ward: Ward) -> bool:
     return [entry.what for entry in ward.history("chapel")] == ["seeded"]
 
 
@@ -100,40 +78,40 @@ HOSTS = ("127.0.0.1", "localhost")
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_form_of_another_page_does_nothing(
-    victim: Page, elsewhere: Elsewhere, ward: Ward, host: str
+    victim: Page, open_elsewhere: OpenElsewhere, ward: Ward, host: str
 ) -> None:
-    elsewhere.open(victim, host, filled(FORM, ward))
+    open_elsewhere(victim, host, FORM)
     victim.get_by_role("button").click()
     expect(victim.locator("body")).to_contain_text("sent from the page of another site")
-    assert has_been_left_alone(ward)
+    assert is_unchanged(ward)
 
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_script_of_another_page_does_nothing(
-    victim: Page, elsewhere: Elsewhere, ward: Ward, host: str
+    victim: Page, open_elsewhere: OpenElsewhere, ward: Ward, host: str
 ) -> None:
     with victim.expect_request("**/do/pause") as sent:
-        elsewhere.open(victim, host, filled(FETCH, ward))
+        open_elsewhere(victim, host, FETCH)
     expect(victim).to_have_title(re.compile("sent|TypeError"))
     answer = sent.value.response()
     assert answer is None or answer.status == 403
-    assert has_been_left_alone(ward)
+    assert is_unchanged(ward)
 
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("html", [READING, FOLLOWING], ids=["reading", "following"])
 def test_another_page_reads_nothing(
-    victim: Page, elsewhere: Elsewhere, ward: Ward, host: str, html: str
+    victim: Page, open_elsewhere: OpenElsewhere, host: str, html: str
 ) -> None:
-    elsewhere.open(victim, host, filled(html, ward))
+    open_elsewhere(victim, host, html)
     expect(victim).to_have_title(re.compile("^TypeError"))
 
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_another_page_frames_nothing(
-    victim: Page, elsewhere: Elsewhere, ward: Ward, host: str
+    victim: Page, open_elsewhere: OpenElsewhere, host: str
 ) -> None:
-    elsewhere.open(victim, host, filled(FRAME, ward))
+    open_elsewhere(victim, host, FRAME)
     expect(victim).to_have_title("loaded")
     shown = victim.frames[1].locator("body").inner_text()  # the browser's own words
     assert "chapel" not in shown

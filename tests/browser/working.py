@@ -2,9 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from scheduler import Context, Retry, Scheduler, Settings
@@ -12,8 +11,8 @@ from scheduler.brokers.contract import Broker
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.opening import broker_of
-from scheduler.control.status import Status, Where
-from scheduler.dashboard import Visitor, dashboard
+from scheduler.control.loops import Where
+from scheduler.dashboard import dashboard
 from scheduler.dashboard.serving import serving
 from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId
@@ -30,27 +29,17 @@ NOBODYS = "night_watch"
 """The task of which no processor takes messages."""
 
 
-@dataclass
-class Door:
-    """Where a dashboard is found."""
-
-    address: str = ""
-
-
 class Ward:
     """A hospital's app, and what its broker knows of it.
 
     Attributes:
         mended: whether letters go through also where the address is none.
-        read_only: a dashboard by which nobody may do anything.
-        of_bob: one for somebody who may pause, and nothing else.
     """
 
     def __init__(self, namespace: str, broker_url: str | None) -> None:
         url: Any = broker_url or "memory://"
         self.app = Scheduler(namespace, Settings(broker_url=url))
         self.address = ""
-        self.read_only, self.of_bob = Door(), Door()
         self.mended = False
         self._server = MemoryServer() if broker_url is None else None
         self._loop: asyncio.AbstractEventLoop
@@ -70,17 +59,17 @@ class Ward:
 
         return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(READY_WITHIN_S)
 
-    def status(self, name: str) -> Status:
-        """How a loop stands, as `scheduler status` tells."""
+    def where(self, name: str) -> Where:
+        """Return where the token of a loop is, as `scheduler status` tells."""
 
-        async def status(program: Program) -> Status:
+        async def where(program: Program) -> Where:
             (found,) = await program.survey.status(await program.loops.find(name))
-            return found
+            return found.where
 
-        return self.ask(status)
+        return self.ask(where)
 
     def is_paused(self, name: str) -> bool:
-        return self.status(name).where is Where.PAUSED
+        return self.where(name) is Where.PAUSED
 
     def history(self, name: str) -> list[JournalEntry]:
         """What the journal tells of a loop."""
@@ -141,17 +130,9 @@ class Ward:
             stack.push_async_callback(self._sweep, ours)
             stack.enter_context(app.lending(broker, clock))
             await stack.enter_async_context(at_work(processor_of(app, broker, tasks=taken)))
-            for door, options in self._doors():
-                pages = dashboard(app, connect=self.connect, **options)
-                door.address = await stack.enter_async_context(serving(pages, "127.0.0.1", 0))
+            pages = dashboard(app, connect=self.connect)
+            self.address = await stack.enter_async_context(serving(pages, "127.0.0.1", 0))
             yield
-
-    def _doors(self) -> Sequence[tuple["Ward | Door", Mapping[str, Any]]]:
-        return (
-            (self, {}),
-            (self.read_only, {"read_only": True}),
-            (self.of_bob, {"access": lambda _: Visitor("bob", {"pause"})}),  # pyright: ignore[reportUnknownLambdaType]
-        )
 
     async def _sweep(self, broker: Broker) -> None:
         """Leave nothing in a broker that others share."""
@@ -179,7 +160,8 @@ def register(ward: Ward) -> None:
         raise RuntimeError("the scanner is too warm")
 
     @app.periodic(every="1h", retry=Retry(0))
-    async def dialysis() -> None:
+    async def dialysis(ctx: Context) -> None:
+        ctx.progress(0.25, "a quarter")
         await asyncio.sleep(3600)
 
     @app.task
