@@ -25,16 +25,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Topology
 
 Operation = Literal[
-    "connect",
-    "close",
-    "declare",
-    "unbind",
-    "publish",
-    "get",
-    "read",
-    "last",
-    "depth",
-    "delete",
+    "connect", "close", "declare", "unbind", "publish", "get", "read", "last", "depth", "delete"
 ]
 
 

@@ -357,7 +357,7 @@ class PrivateCluster:
         advanced: what cannot be said there, as the Erlang terms of each advanced.config.
     """
 
-    def __init__(self, config: str = "", advanced: str = "[].", *, size: int = 3) -> None:
+    def __init__(self, config: str = "", advanced: str = "[].") -> None:
         (self._epmd_port,) = free_ports(1)
         self._epmd: subprocess.Popen[bytes] | None = None
         cookie = secrets.token_hex(8)
@@ -369,7 +369,7 @@ class PrivateCluster:
                 epmd_port=self._epmd_port,
                 cookie=cookie,
             )
-            for _ in range(size)
+            for _ in range(3)
         ]
 
     def __enter__(self) -> Self:

@@ -37,7 +37,9 @@ def stored(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
-async def test_each_tick_continues_from_the_one_before(scheduler_kit: Kit, tmp_path: Path) -> None:
+async def test_each_tick_continues_at_the_cursor_of_the_last(
+    scheduler_kit: Kit, tmp_path: Path
+) -> None:
     await scheduler_kit.advance("6s")
     scheduler_kit.assert_ran("poll_orders", times=3)
     assert stored(tmp_path) == ["1.json", "2.json", "3.json"]

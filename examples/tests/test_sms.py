@@ -16,14 +16,14 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @of_send_sms
-async def test_a_free_line_takes_it_at_once(scheduler_kit: Kit) -> None:
+async def test_a_free_line_accepts_a_message_at_once(scheduler_kit: Kit) -> None:
     await send_sms.send("+12025550100", "Hello")
     await scheduler_kit.run_until_idle()
     scheduler_kit.assert_ran(send_sms, times=1)
 
 
 @of_send_sms
-async def test_a_busy_one_is_tried_again_after_one_second_and_after_ten_more(
+async def test_a_busy_line_is_retried_after_1_s_and_10_s_later(
     scheduler_kit: Kit,
 ) -> None:
     began = scheduler_kit.now
@@ -35,7 +35,7 @@ async def test_a_busy_one_is_tried_again_after_one_second_and_after_ten_more(
 
 
 @of_send_sms
-async def test_the_last_failure_is_parked_and_reported_to_support(
+async def test_the_last_failure_is_parked_and_support_is_notified(
     scheduler_kit: Kit, caplog: pytest.LogCaptureFixture
 ) -> None:
     await send_sms.send("+12025550102", "Hello")
@@ -55,7 +55,7 @@ async def test_an_invalid_number_is_not_retried(scheduler_kit: Kit) -> None:
     assert [each.reason for each in scheduler_kit.parked] == ["rejected"]
 
 
-async def test_the_campaign_writes_to_each_customer_once(scheduler_kit: Kit) -> None:
+async def test_the_campaign_sends_each_number_one_message(scheduler_kit: Kit) -> None:
     await scheduler_kit.advance("1h")
     assert [each.arguments["phone"] for each in scheduler_kit.sent] == list(sms.NUMBERS)
     assert [run.ending for run in scheduler_kit.runs.of("campaign")] == ["stopped"]

@@ -15,7 +15,7 @@ from types import FrameType
 from rich.console import Console
 
 from tests.migrations.guides import GUIDES, ROOT
-from tests.migrations.report import seams_of, table_of, wrongs_of
+from tests.migrations.report import table_of, wrongs_of
 from tests.migrations.trial import Trial
 from tests.migrations.verdict import judged
 from tests.rabbitmq import PrivateNode
@@ -69,7 +69,6 @@ def follow_here(name: str) -> int:
     since, until = lines[0].at + guide.starting, lines[-1].at - guide.settling
     jobs = [judged(job, kind, lines, since=since, until=until) for job, kind in guide.jobs.items()]
     console.print(table_of(jobs))
-    console.print(seams_of(jobs))
     wrongs = list(wrongs_of(jobs))
     for wrong in wrongs:
         console.print(wrong)

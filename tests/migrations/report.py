@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from tests.migrations.verdict import Judged, clock
+from tests.migrations.verdict import Judged
 
 
 def table_of(jobs: Sequence[Judged]) -> Table:
@@ -15,21 +15,6 @@ def table_of(jobs: Sequence[Judged]) -> Table:
         wrong = map(len, (each.missing, each.doubled, each.early))
         counts = (*(each.runs.get(side, 0) for side in sides), *wrong, each.made_up_for)
         table.add_row(each.job, *map(str, counts))
-    return table
-
-
-def seams_of(jobs: Sequence[Judged]) -> Table:
-    """What the sides ran where they met: the moments that the runs stand for."""
-    table = Table("job", "last of the one side", "first of the other", "after", "late by")
-    for each in jobs:
-        for last, first in each.seams:
-            table.add_row(
-                each.job,
-                f"{clock(last.moment)} {last.side}",
-                f"{clock(first.moment)} {first.side}",
-                f"{first.moment - last.moment:.1f} s",
-                f"{first.at - first.moment:.1f} s",
-            )
     return table
 
 

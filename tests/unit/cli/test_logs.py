@@ -22,7 +22,6 @@ from scheduler.events import (
     MessageParked,
     ProcessorStarted,
     ProcessorStopped,
-    ProcessorStopping,
     QueuesMissing,
     RunEvent,
     RunFinished,
@@ -81,7 +80,6 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
         WARNING,
         r"Cannot connect to it\. Trying again in 250 ms\.",
     ),
-    (ConsumerResumed("q"), INFO, "q delivers again"),
     (
         QueuesMissing(("a", "b", "c"), were_declared=True),
         ERROR,
@@ -96,11 +94,6 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
         ProcessorStarted("shop", ADDRESS, ("a", "b"), 100),
         INFO,
         "processing a, b of shop from amqp://shop@broker:5672/, at most 100 runs at once",
-    ),
-    (
-        ProcessorStopping(0, timedelta(seconds=25), "SIGTERM"),
-        INFO,
-        "stopping by SIGTERM: 0 running, waiting up to 25s for them",
     ),
     (ProcessorStopped(2), INFO, "stopped, 2 messages requeued"),
     (LoopSeeded(LOOP, "created", NINE), DEBUG, rf"report\.berlin created, due {DATED}"),
@@ -152,14 +145,7 @@ OF_RUNS: list[tuple[Event, int, str]] = [
         WARNING,
         r"skipped: it expired 7\.0 s ago",
     ),
-    (RunReturned(*RUN), INFO, "cancelled and requeued: this processor is stopping"),
-    (TicksSkipped(*RUN, 5, "late"), WARNING, "5 ticks skipped: no processor was running in time"),
     (TicksSkipped(*RUN, 5, "overrun"), WARNING, "5 ticks skipped: the run took longer than a tick"),
-    (
-        TokenSuperseded(*RUN, "settled"),
-        INFO,
-        "was settled before: not run again",
-    ),
     (
         HatchedEarly(*RUN, "expired", "shop.v1.hatchery.d", timedelta(hours=9)),
         WARNING,
@@ -375,32 +361,23 @@ def app_that_logs() -> Scheduler:
 
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_log_records_of_a_task_name_its_run(capsys: pytest.CaptureFixture[str], style: Style):
-    configure("info", style)
+    configure("debug", style)
     app = app_that_logs()
     app.listen(log_event)
     simulate(app, "25s")
     logging.getLogger("shop").info("selling coffee")  # in no run
-    lines = [line for line in capsys.readouterr().err.splitlines() if "selling" in line]
-    if style == "text":
-        marks = [line.split("INFO    ")[1] for line in lines]
-        assert marks == ["report #0  selling tea", "report #1  selling tea", "selling coffee"]
-    else:
-        told = [json.loads(line) for line in lines]
-        assert [(each.get("loop"), each.get("seq")) for each in told] == [
-            ("report", 0),
-            ("report", 1),
-            (None, None),
-        ]
-        assert {each["logger"] for each in told} == {"shop"}
-
-
-def test_every_line_of_a_process_for_machines_is_one_object(capsys: pytest.CaptureFixture[str]):
-    configure("debug", "json")
-    app = app_that_logs()
-    app.listen(log_event)
-    simulate(app, "25s")
     logging.getLogger("shop").warning("two\nlines", extra={"of": object()})
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    kinds = {line.get("event") for line in lines}
+    lines = capsys.readouterr().err.splitlines()
+    if style == "text":
+        marks = [line.split("INFO    ")[1] for line in lines if "selling" in line]
+        assert marks == ["report #0  selling tea", "report #1  selling tea", "selling coffee"]
+        return
+    told = [json.loads(line) for line in lines]  # each line is an object
+    assert told[-1]["message"] == "two\nlines"
+    kinds = {each.get("event") for each in told}
     assert {"LoopSeeded", "RunStarted", "RunFinished", "Escalated", "ProcessorStopped"} <= kinds
-    assert lines[-1]["message"] == "two\nlines"
+    assert [
+        (each.get("loop"), each.get("seq"))
+        for each in told
+        if each["logger"] == "shop" and "selling" in each["message"]
+    ] == [("report", 0), ("report", 1), (None, None)]

@@ -113,7 +113,7 @@ def test_a_cronjob_runs_when_kubernetes_runs_it(when: str, start: str, moments: 
 
 
 @given(SETS, st.booleans())
-def test_an_expression_means_the_same_or_there_is_none(
+def test_an_expression_is_equivalent_or_refused(
     sets: tuple[frozenset[int], ...], both: bool
 ) -> None:
     calendar = Calendar(*sets, both=both)

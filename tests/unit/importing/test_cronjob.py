@@ -42,8 +42,6 @@ def of_container(**values: Any) -> tuple[ImportedJob, list[str]]:
     [
         ("@hourly", Cron("0 * * * *")),
         ("3/5 * * * ?", Cron("3/5 * * * ?")),
-        # A step leaves the field open for cron, and not for Kubernetes: there, either suffices.
-        ("0 9 */10 * mon", Cron("0 9 1,11,21,31 * 1")),
         ("0 9 1 * */2", Cron("0 9 1 * 0,2,4,6")),
         ("0 9 */1 * mon", Cron("0 9 */1 * mon")),
         ("@every 1h30m", Every("1h30m", mode="fixed_rate")),

@@ -5,16 +5,14 @@ import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
 
 import pytest
 
 from scheduler import Context, Reject, Retry, Scheduler
 from scheduler.errors import LifespanError, NotSent, UnknownLoop, Unroutable, UsageError
-from scheduler.events import RunStarted
 from scheduler.protocol.tokens import Ending
-from scheduler.testing import Kit, VirtualTimeLoop, run_virtually, simulate
-from tests.stage import new_app, of
+from scheduler.testing import Kit, VirtualTimeLoop, run_virtually
+from tests.stage import new_app
 
 pytestmark = pytest.mark.usefixtures("clock")
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -371,17 +369,3 @@ def test_an_event_loop_knows_its_next_timer() -> None:
         return [*found, loop.time()]
 
     assert run_virtually(look()) == [None, 3, 3]
-
-
-def test_a_year_has_its_length_in_any_zone() -> None:
-    app, berlin = new_app(), ZoneInfo("Europe/Berlin")
-    app.periodic(cron="30 2 * * *", tz="Europe/Berlin", name="backup")(nothing)
-
-    @app.task(subscribe=[("orders", "order.paid")])  # whose exchange another application declares
-    async def ship(order: dict[str, int]) -> None: ...
-
-    assert ship
-    events = simulate(app, "365d", start=datetime(2026, 1, 1, tzinfo=berlin))
-    runs = of(RunStarted, events)
-    assert len(runs) == 365
-    assert {run.started_at.astimezone(UTC) - run.scheduled_at for run in runs} == {timedelta(0)}
