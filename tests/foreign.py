@@ -1,4 +1,4 @@
-"""A publisher of somebody else, who writes what he likes, byte by byte, into his frames."""
+"""A foreign publisher, which writes any bytes into its frames."""
 
 import asyncio
 import struct
@@ -42,7 +42,6 @@ class Foreigner:
         self.returned = 0
         self._reader = reader
         self._writer = writer
-        self._published = self._confirmed = 0
 
     async def publish(
         self,
@@ -58,38 +57,12 @@ class Foreigner:
         Raises:
             Refused: the broker takes no such message.
         """
-        self.write(
-            properties, body, exchange=exchange, routing_key=routing_key, mandatory=mandatory
-        )
-        await self.confirmed()
-
-    def write(
-        self,
-        properties: bytes,
-        body: bytes,
-        *,
-        exchange: str,
-        routing_key: bytes,
-        mandatory: bool = False,
-    ) -> None:
-        """Publish, and do not wait."""
         method = b"\0\0" + short(exchange.encode()) + short(routing_key) + bytes([mandatory])
         self._send(1, METHOD, struct.pack(">I", 0x003C0028) + method)
         self._send(1, HEADER, struct.pack(">HHQ", 60, 0, len(body)) + properties)
         for at in range(0, len(body), 100_000):
             self._send(1, BODY, body[at : at + 100_000])
-        self._published += 1
-
-    async def confirmed(self) -> None:
-        """Wait until all that was written is confirmed."""
-        while self._confirmed < self._published:
-            kind, payload = await self._read()
-            tag = int.from_bytes(payload[4:12])
-            self.returned += kind == RETURN
-            if kind in (ACK, NACK):
-                self._confirmed = tag if payload[12] & 1 else self._confirmed + 1
-            if kind in (CLOSE, CHANNEL_CLOSE):
-                raise Refused(payload[7 : 7 + payload[6]].decode(errors="replace"))
+        await self._until(ACK, NACK)
 
     async def open(self, url: URL) -> None:
         user, password = url.user or "guest", url.password or "guest"
@@ -107,10 +80,11 @@ class Foreigner:
         self._method(1, 0x0055000A, b"\0")
         await self._until(SELECT_OK)
 
-    async def _until(self, method: int) -> bytes:
+    async def _until(self, *methods: int) -> bytes:
         while True:
             kind, payload = await self._read()
-            if kind == method:
+            self.returned += kind == RETURN
+            if kind in methods:
                 return payload
             if kind in (CLOSE, CHANNEL_CLOSE):
                 raise Refused(payload[7 : 7 + payload[6]].decode(errors="replace"))
@@ -133,7 +107,7 @@ class Foreigner:
 
 @asynccontextmanager
 async def foreigner(url: str) -> AsyncGenerator[Foreigner]:
-    """A connection of somebody else's making."""
+    """Open a connection that is none of the package."""
     where = URL(url)
     reader, writer = await asyncio.open_connection(where.host, where.port or 5672)
     try:

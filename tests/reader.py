@@ -79,20 +79,14 @@ class Typed:
 
 
 @dataclass(frozen=True, slots=True)
-class Meanwhile:
-    """A wait of some seconds."""
+class Wait:
+    """A wait of some seconds, or until this second of a minute."""
 
     seconds: int
+    is_until: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Until:
-    """A wait until this second of a minute."""
-
-    second: int
-
-
-Step = File | Typed | Meanwhile | Until
+Step = File | Typed | Wait
 
 
 def steps_of(page: str) -> Iterator[Step]:
@@ -100,10 +94,8 @@ def steps_of(page: str) -> Iterator[Step]:
     for block in BLOCK.finditer(page):
         line = page.count("\n", 0, block.start()) + 1
         text = block["text"]
-        if block["seconds"]:
-            yield Meanwhile(int(block["seconds"]))
-        elif block["second"]:
-            yield Until(int(block["second"]))
+        if seconds := block["seconds"] or block["second"]:
+            yield Wait(int(seconds), is_until=block["second"] is not None)
         elif block["language"] == "console":
             yield from (Typed(line, command) for command in commands_of(text))
         elif named := FILE.match(text):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.migrations.guides import GUIDES
-from tests.reader import Command, File, Meanwhile, Typed, Until, steps_of
+from tests.reader import Command, File, Typed, Wait, steps_of
 
 PAGE = """\
 # Move
@@ -48,8 +48,8 @@ def test_a_page_is_files_commands_and_waits_in_its_order() -> None:
         File("shop/jobs.py", "# shop/jobs.py, continued\nrest()\n", continued=True),
         Typed(17, Command("make it \\\n    quickly", "made\n")),
         Typed(17, Command("end it", "")),
-        Meanwhile(65),
-        Until(59),
+        Wait(65),
+        Wait(59, is_until=True),
         File("crontab", "# crontab\n* * * * * job\n"),
     ]
 
@@ -63,4 +63,4 @@ def test_a_guide_migrates_there_and_back(name: str) -> None:
     typed = [step.command.line for step in steps_of(page) if isinstance(step, Typed)]
     for command in "seed", "resume", "pause":
         assert any(f"scheduler {command} " in line for line in typed), command
-    assert sum(isinstance(step, Meanwhile | Until) for step in steps_of(page)) >= 3
+    assert sum(isinstance(step, Wait) for step in steps_of(page)) >= 3

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.migrations import record
 from tests.migrations.guides import Guide
 from tests.migrations.verdict import Line, line_of
-from tests.reader import File, Meanwhile, Reader, Typed, Until, build_wheel, steps_of
+from tests.reader import File, Reader, Typed, Wait, build_wheel, steps_of
 
 ENDS_WITHIN = 120  # seconds, of a command
 GONE_WITHIN = 20
@@ -84,12 +84,12 @@ class Trial:
                     case Typed(line, command):
                         yield f"$ {command.line}"
                         yield from self._reader.type(line, command).splitlines()
-                    case Meanwhile(seconds):
+                    case Wait(seconds, is_until=False):
                         yield f"waits for {seconds} s"
                         time.sleep(seconds)
-                    case Until(second):
+                    case Wait(second):
                         yield f"waits until second {second}"
-                        # Not on the dot, when others are at work.
+                        # Half a second later, when the jobs of that second are at work.
                         time.sleep((second + 0.5 - time.time()) % 60)  # noqa: TID251
         finally:
             self._end_all()
