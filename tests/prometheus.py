@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from tests.rabbitmq import free_ports, install, locked
+from tests.rabbitmq import found_or_installed, free_ports
 
 NO_PROMETHEUS = """\
 This test needs a Prometheus, and there is no way to one here. Install the package prometheus (root
@@ -97,13 +96,8 @@ class Prometheus:
 
 
 def program() -> str:
-    """Where Prometheus is; installs it where that can be done."""
-    found = shutil.which("prometheus")
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        with locked(Path(tempfile.gettempdir(), "scheduler-tests-install.lock")):
-            if shutil.which("prometheus") is None:
-                install("prometheus")
-            found = shutil.which("prometheus")
+    """Find Prometheus; install it where that can be done."""
+    found = found_or_installed("prometheus", lambda: shutil.which("prometheus"))
     if found is None:
         raise RuntimeError(NO_PROMETHEUS)
     return found

@@ -21,8 +21,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Self, TextIO, TypeVar
 from urllib.parse import quote, unquote, urlsplit
+
+T = TypeVar("T")
 
 IMAGE = "rabbitmq:4-management"
 LOCAL = "-kernel inet_dist_use_interface {127,0,0,1}"
@@ -428,10 +430,7 @@ def server_directory(root: Path = Path("/")) -> Path:
             if (found := root / place[1:] / "rabbitmq-server").exists():
                 return found.parent
         raise NoBroker(f"There is no rabbitmq-server in {root}, which {ROOT_VARIABLE} names.")
-    found = find_server_directory()
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        with locked(Path(tempfile.gettempdir(), "scheduler-tests-install.lock")):
-            found = find_server_directory() or install_server()
+    found = found_or_installed("rabbitmq-server", find_server_directory)
     if found is None:
         raise NoBroker(NO_BROKER)
     return found
@@ -478,9 +477,15 @@ def has_management(server: Path) -> bool:
     return any((installation / "plugins").glob("rabbitmq_management-*"))
 
 
-def install_server() -> Path | None:
-    install("rabbitmq-server")
-    return find_server_directory()
+def found_or_installed(package: str, find: Callable[[], T | None]) -> T | None:
+    """Find a program; if there is none, install its package where that can be done."""
+    found = find()
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        with locked(Path(tempfile.gettempdir(), "scheduler-tests-install.lock")):
+            if find() is None:
+                install(package)
+            found = find()
+    return found
 
 
 def install(package: str) -> None:

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ from typing import Any, Protocol
 import pytest
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
-from tests import rabbitmq
 from tests.browser.working import Ward
+from tests.rabbitmq import found_or_installed
 
 APPS = Path(__file__).parent / "apps"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
@@ -38,12 +37,7 @@ def chromium() -> Iterator[Browser]:
 
     It has an event loop of its own, so that it has to be gone before other tests begin theirs.
     """
-    program = find_chromium()
-    if program is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        with rabbitmq.locked(Path(tempfile.gettempdir(), "scheduler-tests-install.lock")):
-            if find_chromium() is None:
-                rabbitmq.install("chromium")
-        program = find_chromium()
+    program = found_or_installed("chromium", find_chromium)
     if program is None:
         pytest.fail(NO_BROWSER, pytrace=False)
     with sync_playwright() as playwright:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -55,11 +54,7 @@ def find_nginx() -> str | None:
 @pytest.fixture(scope="module")
 def nginx() -> str:
     """The program, which is installed where it is missing."""
-    if find_nginx() is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        with rabbitmq.locked(Path(tempfile.gettempdir(), "scheduler-tests-install.lock")):
-            if find_nginx() is None:
-                rabbitmq.install("nginx-light")
-    if (program := find_nginx()) is None:
+    if (program := rabbitmq.found_or_installed("nginx-light", find_nginx)) is None:
         pytest.fail(NO_NGINX, pytrace=False)
     return program
 

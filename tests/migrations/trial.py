@@ -89,7 +89,7 @@ class Trial:
                         time.sleep(seconds)
                     case Wait(second):
                         yield f"waits until second {second}"
-                        # Half a second later, when the jobs of that second are at work.
+                        # Half a second later: jobs begin at the second itself.
                         time.sleep((second + 0.5 - time.time()) % 60)  # noqa: TID251
         finally:
             self._end_all()
