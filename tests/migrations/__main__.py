@@ -9,15 +9,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from types import FrameType
 
 from rich.console import Console
+from rich.table import Table
 
 from tests.migrations.guides import GUIDES, ROOT
-from tests.migrations.report import table_of, wrongs_of
 from tests.migrations.trial import Trial
-from tests.migrations.verdict import judged
+from tests.migrations.verdict import Judged, judged, wrongs_of
 from tests.rabbitmq import PrivateNode
 from tests.reader import NotAsWritten
 
@@ -74,6 +75,17 @@ def follow_here(name: str) -> int:
         console.print(wrong)
     console.print(f"{name}: {'WRONG' if wrongs else 'no run is missing, none doubled'}")
     return 1 if wrongs else 0
+
+
+def table_of(jobs: Sequence[Judged]) -> Table:
+    """How many runs each side had, and what is wrong with them."""
+    sides = list(dict.fromkeys(side for each in jobs for side in each.runs))
+    table = Table("job", *sides, "missing", "doubled", "early", "made up for by another")
+    for each in jobs:
+        wrong = map(len, (each.missing, each.doubled, each.early))
+        counts = (*(each.runs.get(side, 0) for side in sides), *wrong, each.made_up_for)
+        table.add_row(each.job, *map(str, counts))
+    return table
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.migrations.report import wrongs_of
-from tests.migrations.verdict import Calls, Every, Judged, Kind, Line, OnGrid, judged
+from tests.migrations.verdict import Calls, Every, Judged, Kind, Line, OnGrid, judged, wrongs_of
 
 THEIRS, OURS = "celery", "scheduler"
 EVER = 1e9

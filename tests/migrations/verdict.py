@@ -195,6 +195,17 @@ def judged(job: str, kind: Kind, lines: Iterable[Line], *, since: float, until: 
     )
 
 
+def wrongs_of(jobs: Sequence[Judged]) -> Iterator[str]:
+    """What went wrong, in lines."""
+    for each in jobs:
+        for word in "missing", "doubled", "early":
+            yield from (f"{each.job}: {word}: {what}" for what in getattr(each, word))
+        if len(each.runs) < 2:
+            yield f"{each.job}: it did not run on both sides"
+        elif len(each.seams) == 1:
+            yield f"{each.job}: it did not come back"
+
+
 def runs_of(job: str, lines: Iterable[Line]) -> list[Run]:
     """The runs of a job, by their moments."""
     by_key = dict[object, list[Line]]()
