@@ -1,4 +1,4 @@
-"""The shape of the package, read from its source: rooms, imports, and how long things are.
+"""The shape of the package, read from its source: rooms and imports.
 
 `python tests/shape.py [PACKAGE]` prints it; `test_architecture` checks it.
 """
@@ -38,17 +38,6 @@ class Module:
         return len(self.path.read_text().splitlines())
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
-    """How many lines a function or a class has."""
-
-    lines: int
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.lines:4}  {self.name}"
-
-
 def modules(root: Path = ROOT) -> dict[str, Module]:
     """The modules of the package, by name."""
     paths = {_name_of(path, root): path for path in sorted(root.rglob("*.py"))}
@@ -85,20 +74,6 @@ def floors(arrows: Mapping[str, set[str]]) -> int:
         return heights[one]
 
     return max(map(height, arrows))
-
-
-def functions(module: Module) -> Iterator[Length]:
-    """How long each function is: without its decorators, signature and docstring."""
-    for name, node in _definitions(module.tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield Length(_body_lines(node), f"{module.name}.{name}")
-
-
-def classes(module: Module) -> Iterator[Length]:
-    """How long each class is, from its first line to its last."""
-    for name, node in _definitions(module.tree):
-        if isinstance(node, ast.ClassDef):
-            yield Length((node.end_lineno or 0) - node.lineno + 1, f"{module.name}.{name}")
 
 
 def _name_of(path: Path, root: Path) -> str:
@@ -149,20 +124,6 @@ def _reachable(start: str, arrows: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def _definitions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield f"{prefix}{node.name}", node
-            yield from _definitions(node, f"{prefix}{node.name}.")
-        else:
-            yield from _definitions(node, prefix)
-
-
-def _body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    return (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
-
-
 def main() -> None:
     found = modules(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
     arrows = rooms(found)
@@ -181,11 +142,6 @@ def main() -> None:
     }
     for what, many in lines.items():
         sys.stdout.write(f"{what:24}{many}\n")
-    for what, measured in ("functions", functions), ("classes", classes):
-        longest = sorted(
-            (each for one in code for each in measured(one)), key=lambda each: -each.lines
-        )
-        sys.stdout.write(f"longest {what}\n" + "".join(f"  {each}\n" for each in longest[:8]))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ import pytest
 import scheduler
 from docs import facts, imports, pictures
 from scheduler import Scheduler, events, metrics, testing
+from scheduler.control.beginnings import REPAIRED
+from scheduler.control.loops import Where
+from scheduler.control.supervision import ADVICE
 from scheduler.events import Event
 from scheduler.protocol import calls, tokens
 from scheduler.protocol.hatchery import UNITS
@@ -49,6 +52,13 @@ def test_each_option_of_a_command_is_documented(words: str, command: facts.Any) 
     for parameter in command.params:
         assert parameter.help
         assert (parameter.metavar or parameter.opts[0]) in told
+
+
+def test_each_word_for_a_state_an_ending_or_a_repair_is_documented() -> None:
+    page = (DOCS / "reference/words.md").read_text(encoding="utf-8")
+    cells = " ".join(re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE))
+    words = {*map(str, Where), *map(str, tokens.Ending), *ADVICE, *REPAIRED}
+    assert words | {"adopted", "parked", "delayed"} <= {*re.findall(r"`(\w+)`", cells)}
 
 
 def test_each_metric_is_documented() -> None:
