@@ -13,8 +13,6 @@ import sys
 import uuid
 from pathlib import Path
 
-from rich.console import Console
-
 from scheduler.protocol.messages import printable
 from tests.fuzz.field import ploughed
 from tests.fuzz.run import Fuzz, Tally
@@ -46,43 +44,33 @@ async def fuzz(options: argparse.Namespace, seed: int, run: str) -> Tally:
 
 
 def main() -> int:
-    options, console = arguments(), Console(highlight=False)
+    options = arguments()
     seed = random.randrange(2**32) if options.seed is None else options.seed
-    console.print(f"seed {seed}")
-    before = resident()
+    write(f"seed {seed}")
     try:
         tally = asyncio.run(fuzz(options, seed, uuid.uuid4().hex))
     except NoBroker as error:
         sys.exit(str(error))
-    show(tally, console)
-    console.print(f"memory: {before} MB before, {resident()} MB after; seed {seed}")
+    tell(tally)
+    for counts in (tally.taken, tally.ended, tally.reasons, tally.refused):
+        write(str(dict(counts.most_common(SHOWN))))
+    write(f"{tally.delayed} delayed messages of its own; seed {seed}")
     return 1 if tally.wrong else 0
 
 
 def tell(tally: Tally) -> None:
-    """A line for a round, and what went wrong in it: a long run may not come to its end."""
-    line = f"{tally.published} in {tally.seconds:.0f} s, {resident()} MB, {len(tally.wrong)} wrong"
-    for text in (line, *tally.wrong[tally.told :][:SHOWN]):
-        sys.stdout.write(f"{printable(text)}\n")
-    sys.stdout.flush()
+    """Print a line for a round, and what went wrong in it: a long run may not come to its end."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    memory = f"{pages * 4096 // 2**20} MB"
+    write(f"{tally.published} in {tally.seconds:.0f} s, {memory}, {len(tally.wrong)} wrong")
+    for line in tally.wrong[tally.told :][:SHOWN]:
+        write(f"WRONG {line}")
     tally.told = len(tally.wrong)
 
 
-def resident() -> int:
-    """What this process has in memory, in MB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 // 2**20
-
-
-def show(tally: Tally, console: Console) -> None:
-    taken = {taken.value: count for taken, count in tally.taken.items()}
-    console.print(f"{tally.published} published in {tally.seconds:.0f} s: {taken}")
-    for what in (tally.ended, tally.reasons, tally.refused):
-        console.print(dict(what.most_common(SHOWN)), markup=False)
-    console.print(f"{tally.delayed} delayed messages of its own")
-    for line in tally.wrong[tally.told :][:SHOWN]:
-        console.print(f"WRONG {line}", markup=False, soft_wrap=True)
-    console.print(f"{len(tally.wrong)} went wrong")
+def write(text: str) -> None:
+    sys.stdout.write(f"{printable(text)}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
