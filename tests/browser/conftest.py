@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, Page, Request, sync_playwright
@@ -47,12 +47,11 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-class Dashboard:
+class Dashboard(NamedTuple):
     """A program that shows an app, at a port of its own."""
 
-    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
-        self.process = process
-        self.address = address.rstrip("/")
+    process: subprocess.Popen[str]
+    address: str
 
 
 @contextmanager
@@ -71,7 +70,7 @@ def shown(*command: str, **environment: str) -> Generator[Dashboard]:
         said = process.stdout.readline()
         found = re.search(r"http://\S+", said)
         assert found, said
-        yield Dashboard(process, found[0])
+        yield Dashboard(process, found[0].rstrip("/"))
     finally:
         process.terminate()
         process.wait(START_LIMIT_S)
@@ -85,17 +84,10 @@ def dev() -> Iterator[Dashboard]:
         yield dashboard
 
 
-class Shown(Protocol):
-    """Whatever shows a dashboard at an address."""
-
-    @property
-    def address(self) -> str: ...
-
-
 class Reader:
     """Somebody who looks; what goes wrong unseen is looked at in the end."""
 
-    def __init__(self, page: Page, dashboard: Shown) -> None:
+    def __init__(self, page: Page, dashboard: Dashboard | Ward) -> None:
         self.page = page
         self.wrong: list[str] = []
         self._address = dashboard.address.rstrip("/")
@@ -119,7 +111,7 @@ class Reader:
 
 
 @contextmanager
-def reading(chromium: Browser, dashboard: Shown, **options: Any) -> Generator[Reader]:
+def reading(chromium: Browser, dashboard: Dashboard | Ward, **options: Any) -> Generator[Reader]:
     """A reader with a browser of their own, who meets no error."""
     context = chromium.new_context(**options)
     context.set_default_timeout(15_000)
