@@ -169,7 +169,12 @@ def heard(state: State) -> list[Position]:
 def with_token(state: State, at: int, token: Position) -> State:
     """After a creator has exchanged the token that it will put."""
     creator = state.creators[at]
-    creator = creator._replace(beginning=creator.beginning._replace(token=token))
+    return with_creator(
+        state, at, creator._replace(beginning=creator.beginning._replace(token=token))
+    )
+
+
+def with_creator(state: State, at: int, creator: Creator) -> State:
     return state._replace(creators=(*state.creators[:at], creator, *state.creators[at + 1 :]))
 
 
@@ -215,8 +220,7 @@ def stepped(state: State, at: int, what: str, token: Token = NOTHING) -> Move:
     creator = state.creators[at]
     creator = creator._replace(done=creator.done + 1)
     if creator.done < len(creator.steps):
-        creators = (*state.creators[:at], creator, *state.creators[at + 1 :])
-        after = state._replace(creators=creators)
+        after = with_creator(state, at, creator)
     else:
         # If it was overtaken by a resume, it promises nothing.
         stopped = state.truth.stopped or (creator.verb in STOPS and not creator.resumed)

@@ -48,15 +48,15 @@ class Graph:
                     ahead.append(before)
         return [node for node, there in enumerate(reached) if not there]
 
-    def circles(self) -> Iterator[set[int]]:
+    def cycles(self) -> Iterator[set[int]]:
         """The groups of nodes that lead round to each other."""
         backwards = self._reversed()
-        left = self._on_ways_round(backwards)
+        left = self._on_cycles(backwards)
         for node in self._finished(left):
             if left[node]:
-                circle = backwards._taken(node, left)
-                if len(circle) > 1 or any(to == node for to, _ in self.edges(node)):
-                    yield circle
+                cycle = backwards._component(node, left)
+                if len(cycle) > 1 or any(to == node for to, _ in self.edges(node)):
+                    yield cycle
 
     def _reversed(self) -> Self:
         counts = array("L", bytes(array("L").itemsize * (len(self) + 1)))
@@ -75,7 +75,7 @@ class Graph:
                 counts[target] += 1
         return turned
 
-    def _on_ways_round(self, backwards: Self) -> bytearray:
+    def _on_cycles(self, backwards: Self) -> bytearray:
         """All but what leads nowhere and, then, all but what nothing leads to."""
         left = bytearray(b"\1") * len(self)
         for ahead, behind in (self, backwards), (backwards, self):
@@ -109,7 +109,7 @@ class Graph:
                     walk.append((to, self.edges(to)))
         return finished[::-1]
 
-    def _taken(self, start: int, left: bytearray) -> set[int]:
+    def _component(self, start: int, left: bytearray) -> set[int]:
         """What can be reached among those that are left; they are not left any more."""
         left[start] = 0
         taken, ahead = {start}, [start]

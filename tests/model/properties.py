@@ -43,31 +43,29 @@ def wrongs_of(graph: Graph, states: Sequence[State], ways: Ways) -> dict[Wrong, 
         found[Wrong.LOST] = lost[0]
     # Where the journal shows two lines, a repair is at hand.
     lasting = graph.without(PASSES, lambda node: not states[node].journal.doubled)
-    for circle in lasting.circles():
-        wrongs = _wrongs_in(circle, lasting, states)
-        if wrongs and not _starves(circle, states, ways):
+    for cycle in lasting.cycles():
+        wrongs = _wrongs_in(cycle, lasting, states)
+        if wrongs and not _starves(cycle, states, ways):
             found = wrongs | found
     return found
 
 
-def _wrongs_in(
-    circle: Collection[int], lasting: Graph, states: Sequence[State]
-) -> dict[Wrong, int]:
+def _wrongs_in(cycle: Collection[int], lasting: Graph, states: Sequence[State]) -> dict[Wrong, int]:
     found: dict[Wrong, int] = {}
-    for node in circle:
-        if any(mark & OF_AN_OLD_LINE and to in circle for to, mark in lasting.edges(node)):
+    for node in cycle:
+        if any(mark & OF_AN_OLD_LINE and to in cycle for to, mark in lasting.edges(node)):
             found.setdefault(Wrong.OLD_LINE, node)
         if sum(each.phase is Phase.RUNNING for each in states[node].processors) > 1:
             found.setdefault(Wrong.TWO_LINES, node)
     return found
 
 
-def _starves(circle: Collection[int], states: Sequence[State], ways: Ways) -> bool:
-    """Whether the circle goes round only as long as a processor never does what it can do."""
+def _starves(cycle: Collection[int], states: Sequence[State], ways: Ways) -> bool:
+    """Whether the cycle goes round only as long as a processor never does what it can do."""
     idle = {Phase.AWAY, Phase.IDLE}
-    always = set[Processor].intersection(*(set(states[node].processors) for node in circle))
+    always = set[Processor].intersection(*(set(states[node].processors) for node in cycle))
     for processor in (each for each in always if each.phase not in idle):
-        targets = [[to for who, to in ways(node) if who == processor] for node in circle]
-        if all(targets) and not any(to in circle for each in targets for to in each):
+        targets = [[to for who, to in ways(node) if who == processor] for node in cycle]
+        if all(targets) and not any(to in cycle for each in targets for to in each):
             return True
     return False

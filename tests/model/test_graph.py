@@ -19,7 +19,7 @@ def graph_of(*edges: list[int], marked: tuple[int, int] | None = None) -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("edges", "circles"),
+    ("edges", "cycles"),
     [
         ([[1], [2], []], []),
         ([[0]], [{0}]),
@@ -30,19 +30,19 @@ def graph_of(*edges: list[int], marked: tuple[int, int] | None = None) -> Graph:
         ([[1], [2], [3, 1], [4], [3]], [{1, 2}, {3, 4}]),
     ],
 )
-def test_circles_are_what_leads_round(edges: list[list[int]], circles: list[set[int]]):
-    found = list(graph_of(*edges).circles())
-    assert sorted(map(sorted, found)) == sorted(map(sorted, circles))
+def test_cycles_are_found(edges: list[list[int]], cycles: list[set[int]]):
+    found = list(graph_of(*edges).cycles())
+    assert sorted(map(sorted, found)) == sorted(map(sorted, cycles))
 
 
-def test_an_edge_that_is_left_out_opens_a_circle():
+def test_a_cycle_is_open_without_one_of_its_edges_or_nodes():
     graph = graph_of([1], [2], [0], marked=(2, 0))
-    assert list(graph.circles())
-    assert not list(graph.without(MARK, lambda node: True).circles())
-    assert not list(graph.without(0, lambda node: node != 1).circles())
+    assert list(graph.cycles())
+    assert not list(graph.without(MARK, lambda node: True).cycles())
+    assert not list(graph.without(0, lambda node: node != 1).cycles())
 
 
-def test_states_without_a_way_to_a_goal_are_found():
+def test_nodes_without_a_way_to_a_goal_are_found():
     graph = graph_of([1, 3], [2], [], [3])
     assert graph.cannot_reach(bytearray([0, 0, 1, 0])) == [3]
     assert graph.cannot_reach(bytearray([0, 0, 0, 1])) == [1, 2]

@@ -26,7 +26,7 @@ def test_each_rule_is_needed(removal: Removal):
     assert removal.row.found <= removal.check().found.keys()
 
 
-def test_the_table_says_what_is_not_as_it_stands_there(capsys: pytest.CaptureFixture[str]):
+def test_a_difference_from_the_table_is_reported(capsys: pytest.CaptureFixture[str]):
     row = SMALL[0]
     assert report(row)
     assert not report(replace(row, states=row.states + 1))

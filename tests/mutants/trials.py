@@ -13,7 +13,6 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import entry_points
 from importlib.util import spec_from_file_location
@@ -207,7 +206,7 @@ def _attempt(trial: Trial) -> None:
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     trial.mutant.apply()
-    sys.meta_path.insert(0, Finder(trial.module))
+    sys.meta_path.insert(0, Changed(trial.module))
     files = dict.fromkeys(map(file_of, trial.tests))
     code = pytest.main([*files, *OPTIONS, "-x"], plugins=[Chosen(trial.tests)])
     os._exit(code)
@@ -242,27 +241,17 @@ def bearable(seconds: float) -> float:
     return PATIENCE + SLOWER * seconds
 
 
-class Finder(MetaPathFinder):
-    """Finds the changed module in the place of the one on the disk."""
+class Changed(SourceFileLoader):
+    """Finds and loads the changed tree in the place of what is in the file."""
 
     def __init__(self, module: Module) -> None:
-        path = str(module.path)
-        self._name = dotted(module.path)
-        self._loader = Changed(module.tree, self._name, path)
-        self._path = path
+        super().__init__(dotted(module.path), str(module.path))
+        self._tree = module.tree
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self.name:
             return None
-        return spec_from_file_location(fullname, self._path, loader=self._loader)
-
-
-class Changed(SourceFileLoader):
-    """Loads a tree as if it were what is in the file."""
-
-    def __init__(self, tree: ast.Module, name: str, path: str) -> None:
-        super().__init__(name, path)
-        self._tree = tree
+        return spec_from_file_location(fullname, self.path, loader=self)
 
     def get_code(self, fullname: str) -> CodeType:
         return compile(self._tree, self.path, "exec")

@@ -237,9 +237,14 @@ class _Replay:
             raise ValueError("it failed")
 
     def _delivery(self, number: int, redelivered: bool) -> Delivery:
+        self._number, self._looked = number, False
+        message = Message(b"order" if self._twins else b"order %i" % number)
+        return self._lent(message, "orders", redelivered, Wish.ACK, Wish.REQUEUE)
+
+    def _lent(self, message: Message, exchange: str, redelivered: bool, *wishes: Wish) -> Delivery:
+        """A message in the hand of the worker, and its ack and requeue."""
         lost: Future[None] = self._loop.create_future()
         self._lost.append(lost)
-        self._number, self._looked = number, False
 
         def settled(wish: Wish) -> Callable[[], Any]:
             async def settle() -> None:
@@ -250,9 +255,8 @@ class _Replay:
 
             return settle
 
-        message = Message(b"order" if self._twins else b"order %i" % number)
-        settles = settled(Wish.ACK), settled(Wish.REQUEUE)
-        return Delivery(message, "queue", "orders", "paid", redelivered, lost, *settles)
+        ack, requeue = map(settled, wishes)
+        return Delivery(message, "queue", exchange, "paid", redelivered, lost, ack, requeue)
 
     # What the broker is to a worker.
 
@@ -285,17 +289,7 @@ class _Replay:
         note = await self._ask(Wish.GET, looked=looked)
         if note is None:
             return None
-        lost: Future[None] = self._loop.create_future()
-        self._lost.append(lost)
-
-        async def put_back() -> None:
-            if lost.done():
-                raise DeliveryLost
-            self._lost.remove(lost)
-            await self._ask(Wish.PUT_BACK)
-
-        written = _message_of(note, self.now())
-        return Delivery(written, queue, "", queue, False, lost, put_back, put_back)
+        return self._lent(_message_of(note, self.now()), "", False, *[Wish.PUT_BACK] * 2)
 
     async def depth(self, queue: str) -> Depth | None:
         return Depth(await self._ask(Wish.DEPTH), 0)

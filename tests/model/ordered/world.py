@@ -284,7 +284,7 @@ def check(bounds: Bounds, *, until: AbstractSet[Wrong] = frozenset()) -> Check[W
         """Whether there is always a way to the end, and nothing goes round without time."""
         stuck = search.graph.cannot_reach(bytearray(map(is_over, search.states)))
         timeless = search.graph.without(PASSES_TIME, lambda node: True)
-        busy = next(timeless.circles(), None)
+        busy = next(timeless.cycles(), None)
         found = {Wrong.STUCK: stuck[0]} if stuck else {}
         return found | ({Wrong.BUSY: min(busy)} if busy else {})
 
