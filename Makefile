@@ -35,7 +35,6 @@ model: .venv/dev ## check the rules of epochs in all orders of events (ARGS="--s
 
 bench: .venv/bench ## measure loops and delays against the bare driver (ARGS="--rounds 1"; BENCH_PEERS=VENV: and Celery, taskiq)
 	@$(BIN)/python tests/benchmarks/costs.py $(ARGS)
-	@$(BIN)/python tests/benchmarks/messages.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/starting.py
 
 growth: .venv/bench ## measure how costs grow, in 12 minutes (ARGS="--only rate --seconds 5"; ARGS="--draw growth.json docs")

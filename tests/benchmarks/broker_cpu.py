@@ -44,11 +44,11 @@ def until_idle(broker: BrokerCpu) -> None:
         busy = broker() - before > IDLE
 
 
-def memory_of(pid: int) -> float:
-    """Megabytes of a process that are in memory."""
+def memory_of(pid: int, what: str = "VmRSS") -> float:
+    """Megabytes of a process that are in memory; VmHWM: at most."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (resident,) = (int(line.split()[1]) for line in status if line.startswith("VmRSS"))
-    return resident / 1024
+    (kilobytes,) = (int(line.split()[1]) for line in status if line.startswith(what))
+    return kilobytes / 1024
 
 
 def fields_of(stat: Path) -> list[str]:

@@ -1,20 +1,24 @@
-"""What a run of a loop costs, and how late it starts: ours, the bare driver, and other libraries.
+"""What a run of a loop costs, and a delayed message, and how late: ours, the bare driver, others.
 
     python tests/benchmarks/costs.py [--url amqp://...] [--seconds 20] [--rounds 3]
+        [--messages 10000] [--history]
 
 Each system keeps so many loops of 1 s going that do nothing, in processes of its own, on one
 broker, one system after the other. The bare driver (`fleets/bare.py`) is aiormq by hand with the
-broker operations of ours, and nothing else; with slots, each loop has a queue of its own. Ours is
-measured once more with metrics. With BENCH_PEERS, the path of a virtual environment that has them,
-Celery and taskiq (with taskiq-aio-pika) are measured beside.
+broker operations of ours, and nothing else; with slots, each loop has a queue of its own. With
+BENCH_PEERS, the path of a virtual environment that has them, Celery and taskiq (with
+taskiq-aio-pika) are measured beside. Then one program sends messages of random delays, 100 at a
+time, through the same timers, and two processors run them.
 
 - cpu: seconds of CPU for 1,000 runs, of all the processes of a system, and of the broker, each with
   its ratio to the bare driver's of the same round.
 - late: how long after the earliest phase in which a loop was seen its runs began, so that it can be
-  told of all alike: what drifts is late.
-- runs: of those that were due.
+  told of all alike: what drifts is late. Of messages, how long after their moment.
+- runs: of those that were due. Of messages, how many are confirmed in a second, by a program that
+  does nothing else.
 
-Nobody else should use the broker, or the machine.
+With --history, messages of a task with `history=True` are measured beside the same without, and
+nothing else. Nobody else should use the broker, or the machine.
 """
 
 import argparse
@@ -33,39 +37,40 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.broker_cpu import BrokerCpu, fields_of
+from tests.benchmarks.fleets.messages import BEGIN, LONGEST, SENT
 from tests.benchmarks.fleets.record import Ran, runs_in
-from tests.rabbitmq import free_ports, shared_broker
+from tests.rabbitmq import shared_broker
 
 FLEETS = Path(__file__).parent / "fleets"
 PACKAGE = "tests.benchmarks.fleets"
 WARMING = 6.0
+PATIENCE = 60.0
 PROCESSORS = 2
 
 
 class Load(NamedTuple):
+    """Attributes: messages, how many are sent; then there are no loops."""
+
     name: str
-    loops: int
-    spread: bool
+    loops: int = 0
+    spread: bool = False
     every: float = 1.0
+    messages: int = 0
 
 
 LOADS = (
-    Load("100 x 1 s", 100, False),
-    Load("100 x 1 s, spread", 100, True),
-    Load("1000 x 1 s", 1000, False),
+    Load("100 x 1 s", 100),
+    Load("100 x 1 s, spread", 100, spread=True),
+    Load("1000 x 1 s", 1000),
 )
 
 
-class Command(NamedTuple):
-    """Attributes: words are what is run; there, whether among the files of the fleets."""
-
-    words: Sequence[str]
-    there: bool = False
+Command: TypeAlias = Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -79,12 +84,15 @@ class System:
 
 
 def python(module: str, *arguments: str) -> Command:
-    return Command((sys.executable, "-m", f"{PACKAGE}.{module}", *arguments))
+    return (sys.executable, "-m", f"{PACKAGE}.{module}", *arguments)
+
+
+RUN: Command = (sys.executable, "-m", "scheduler", "run", f"{PACKAGE}.ours:app")
+SEED, SWEEP = python("ours", "seed"), python("ours", "sweep")
 
 
 def ours(processors: int) -> System:
-    run = Command((sys.executable, "-m", "scheduler", "run", f"{PACKAGE}.ours:app"))
-    return System("ours", [python("ours", "seed")], [run] * processors, [python("ours", "sweep")])
+    return System("ours", [SEED], [RUN] * processors, [SWEEP])
 
 
 def bare(name: str, waits_in: str) -> System:
@@ -103,30 +111,37 @@ BARE = bare("bare driver", "timers")
 """What everything is compared with: the broker operations of ours, and nothing else."""
 
 
-def watched() -> System:
-    """Ours, with metrics that can be scraped."""
-    run = OURS.during[0].words
-    ports = [f"SCHEDULER_METRICS_PORT={port}" for port in free_ports(PROCESSORS)]
-    return replace(
-        OURS, name="with metrics", during=[Command(("env", port, *run)) for port in ports]
-    )
+def sending(system: System, *send: str) -> System:
+    """The system, with a program that sends messages."""
+    return replace(system, during=[*system.during, python(*send)])
+
+
+SENDING = sending(OURS, "ours", "send")
+WITH_HISTORY = replace(
+    SENDING,
+    name="history",
+    during=[("env", "FLEET_HISTORY=1", *command) for command in SENDING.during],
+)
+BARE_SENDING = sending(bare("bare driver", "messages"), "bare", "messages", "send")
 
 
 def peers(environment: Path) -> list[System]:
-    """Those that this virtual environment has."""
-    found = list[System]()
-    bins = environment / "bin"
+    """Those that this virtual environment has; their fleets import only what is beside them."""
+    found, bins = list[System](), environment / "bin"
+    beside, workers = ("env", f"PYTHONPATH={FLEETS}"), str(PROCESSORS)
     if (celery := bins / "celery").exists():
-        words = (str(celery), "-q", "-A", "celery_fleet")
+        words = (*beside, str(celery), "-q", "-A", "celery_fleet")
         beat = (*words, "beat", "-s", "/dev/shm/fleet-beat", "--loglevel", "ERROR")
-        worker = (*words, "worker", "-c", str(PROCESSORS), "--loglevel", "ERROR")
-        found.append(System("celery", [], [Command(beat, True), Command(worker, True)], []))
+        found.append(
+            System(
+                "celery", [], [beat, (*words, "worker", "-c", workers, "--loglevel", "ERROR")], []
+            )
+        )
     if (taskiq := bins / "taskiq").exists():
-        quiet = ("--log-level", "ERROR")
-        worker = (str(taskiq), "worker", "taskiq_fleet:broker", "--workers", str(PROCESSORS))
-        clock = (str(taskiq), "scheduler", "taskiq_fleet:scheduler")
-        both = [Command((*worker, *quiet), True), Command((*clock, *quiet), True)]
-        found.append(System("taskiq", [], both, []))
+        words, quiet = (*beside, str(taskiq)), ("--log-level", "ERROR")
+        clock = (*words, "scheduler", "taskiq_fleet:scheduler", *quiet)
+        worker = (*words, "worker", "taskiq_fleet:broker", "--workers", workers, *quiet)
+        found.append(System("taskiq", [], [worker, clock], []))
     return found
 
 
@@ -137,7 +152,7 @@ class Measured:
     own: float
     brokers: float
     late: Sequence[float]
-    share: float
+    done: float
 
     def late_at(self, quantile: float) -> float:
         return at_quantile(self.late, quantile)
@@ -170,6 +185,19 @@ class Fleet:
             raise RuntimeError(f"Nothing ran: {log_beside(self.records).read_text()[-2000:]}")
         return runs
 
+    def sent(self, messages: int) -> list[Ran]:
+        """Have messages sent; return their runs, once each was run."""
+        self.records.with_name(BEGIN).touch()
+        count, end = 0, time.monotonic() + LONGEST + PATIENCE
+        while len(runs := list(runs_in(self.records))) < messages:
+            if len(runs) > count:
+                count, end = len(runs), time.monotonic() + LONGEST + PATIENCE
+            if time.monotonic() > end:
+                log = log_beside(self.records).read_text()[-2000:]
+                raise RuntimeError(f"Only {len(runs)} of {messages} messages were run. {log}")
+            time.sleep(0.5)
+        return runs
+
 
 def log_beside(records: Path) -> Path:
     return records.with_name("log")
@@ -186,6 +214,7 @@ def fleet(system: System, load: Load, url: str) -> Generator[Fleet]:
         "FLEET_LOOPS": str(load.loops),
         "FLEET_EVERY": str(load.every),
         "FLEET_SPREAD": str(int(load.spread)),
+        "FLEET_MESSAGES": str(load.messages),
         "FLEET_NAME": f"fleet{uuid.uuid4().hex[:6]}",
         "FLEET_RECORDS": str(records),
     }
@@ -206,11 +235,23 @@ def measure(system: System, load: Load, url: str, seconds: float) -> Measured:
     with fleet(system, load, url) as working:
         time.sleep(WARMING)
         began, own, brokers = time.time(), working.cpu(), broker_cpu()  # noqa: TID251
-        time.sleep(seconds)
-        ended, own, brokers = time.time(), working.cpu() - own, broker_cpu() - brokers  # noqa: TID251
-        runs = working.runs(began, ended)
-    due, count = load.loops * (ended - began), len(runs)
-    return Measured(own / count * 1000, brokers / count * 1000, late_of(runs), count / due)
+        if load.messages:
+            runs = working.sent(load.messages)
+            late = lateness(runs)
+            done = load.messages / float(working.records.with_name(SENT).read_text())
+        else:
+            time.sleep(seconds)
+            ended = time.time()  # noqa: TID251
+            runs = working.runs(began, ended)
+            late = late_of(runs)
+            done = len(runs) / load.loops / (ended - began)
+        own, brokers = working.cpu() - own, broker_cpu() - brokers
+    return Measured(own / len(runs) * 1000, brokers / len(runs) * 1000, late, done)
+
+
+def lateness(runs: Iterable[Ran]) -> list[float]:
+    """How many milliseconds after its moment each run began."""
+    return [(run.at - run.due) * 1000 for run in runs]
 
 
 def late_of(runs: Iterable[Ran]) -> list[float]:
@@ -228,9 +269,9 @@ def late_of(runs: Iterable[Ran]) -> list[float]:
 
 def run_all(commands: Iterable[Command], environment: dict[str, str]) -> None:
     for command in commands:
-        done = subprocess.run(command.words, env=environment, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True)
         if done.returncode:
-            raise RuntimeError(f"{' '.join(command.words)}: {done.stderr[-2000:]}")
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
 
 
 @contextmanager
@@ -239,20 +280,14 @@ def processes(
 ) -> Generator[tuple[Callable[[], float], Sequence[int]]]:
     """Run them until the block ends; what it gets tells the CPU seconds of all, so far; who."""
     running = list[subprocess.Popen[bytes]]()
-    pids = list[int]()
     try:
         for command in commands:
-            where = FLEETS if command.there else None
-            started = subprocess.Popen(
-                command.words,
-                env=environment,
-                cwd=where,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+            running.append(
+                subprocess.Popen(
+                    command, env=environment, stdout=log, stderr=log, start_new_session=True
+                )
             )
-            running.append(started)
-            pids.append(started.pid)
+        pids = [process.pid for process in running]
         yield lambda: cpu_of(set(pids)), pids
     finally:
         for process in running:
@@ -278,20 +313,21 @@ def cpu_of(sessions: set[int]) -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def row(load: Load, system: System, rounds: Sequence[Measured], bare: Sequence[Measured]) -> str:
+def row(load: Load, system: System, rounds: Sequence[Measured], base: Sequence[Measured]) -> str:
     def middle(value: Callable[[Measured], float]) -> float:
         return statistics.median(map(value, rounds))
 
     def ratio(value: Callable[[Measured], float]) -> float:
-        pairs = zip(rounds, bare, strict=True)
+        pairs = zip(rounds, base, strict=True)
         return statistics.median(value(us) / value(them) for us, them in pairs)
 
+    done = middle(lambda m: m.done)
     return (
         f"{load.name:18} {system.name:12}"
         f"{middle(lambda m: m.own):7.2f}{ratio(lambda m: m.own):6.2f}x"
         f"{middle(lambda m: m.brokers):8.2f}{ratio(lambda m: m.brokers):6.2f}x"
         f"{middle(lambda m: m.late_at(0.5)):8.1f}{middle(lambda m: m.late_at(0.99)):8.1f}"
-        f"{middle(lambda m: m.share):8.1%}"
+        f"{f'{done:.0f}/s' if load.messages else f'{done:.1%}':>8}"
     )
 
 
@@ -300,21 +336,25 @@ def main() -> None:
     parser.add_argument("--url", help="a RabbitMQ; else the one that the tests would use")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--messages", type=int, default=10_000)
+    parser.add_argument("--history", action="store_true", help="only what history=True costs")
     options = parser.parse_args()
     url = options.url or shared_broker(str(os.getpid()))
-    systems = [BARE, SLOTS, OURS, watched()]
-    if environment := os.environ.get("BENCH_PEERS"):
-        systems += peers(Path(environment))
+    systems = [BARE, SLOTS, OURS, *peers(Path(os.environ.get("BENCH_PEERS", os.devnull)))]
+    messages = Load("messages", messages=options.messages)
+    measured = [*((load, systems) for load in LOADS), (messages, [BARE_SENDING, SENDING])]
+    if options.history:
+        measured = [(messages, [SENDING, WITH_HISTORY])]
     head = f"{'cpu':>7}{'':7}{'broker':>8}{'':7}{'late p50':>8}{'p99 ms':>8}{'runs':>8}"
     sys.stdout.write(f"{'':31}{head}\n")
-    for load in LOADS:
-        found = defaultdict[str, list[Measured]](list)
-        for _ in range(options.rounds):
-            for system in systems:
-                found[system.name].append(measure(system, load, url, options.seconds))
-        for system in systems:
-            line = row(load, system, found[system.name], found[BARE.name])
-            sys.stdout.write(f"{line}\n")
+    for load, beside in measured:
+        rounds = [
+            [measure(system, load, url, options.seconds) for system in beside]
+            for _ in range(options.rounds)
+        ]
+        base, *_ = by_system = [*zip(*rounds, strict=True)]
+        for system, found in zip(beside, by_system, strict=True):
+            sys.stdout.write(f"{row(load, system, found, base)}\n")
             sys.stdout.flush()
 
 

@@ -12,27 +12,28 @@ All loops are spread over their period. Counting begins when each has run twice:
 the first run was put at the same moment, and comes together once more. It lasts until each could
 run once more: of 10,000 loops, that is 100 s.
 
-Each point is written to the file as soon as it was measured, and leaves nothing behind, also when
-the program is told to end. A point that fails is told, and left out. Nobody else should use the
-broker, or the machine. The broker's figures are known only where it runs on this machine.
+Each point is written to the file as soon as it was measured, and leaves nothing behind, also on
+Ctrl-C. Nobody else should use the broker, or the machine. The broker's figures are known only where
+it runs on this machine; else they are not numbers.
 
 `--draw` needs the dependency group `bench`, which `make growth` installs.
 """
 
 import argparse
 import asyncio
+import json
 import os
 import platform
-import signal
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -48,13 +49,14 @@ from tests.benchmarks.costs import (
     Fleet,
     Load,
     System,
+    at_quantile,
     fleet,
+    lateness,
     ours,
 )
-from tests.benchmarks.fleets.record import Ran
-from tests.benchmarks.results import Part, Point, Results, costs_of, known, lateness, read
 from tests.rabbitmq import shared_broker
 
+Part: TypeAlias = Literal["processors", "rate", "loops"]
 PARTS: tuple[Part, ...] = get_args(Part)
 LOOPS = (10, 100, 1_000, 10_000)
 COUNTS = (1, 2, 4)
@@ -67,6 +69,40 @@ CATCHING_UP = 180.0
 RECENT = 2.0
 ON_TIME = 50.0
 """Milliseconds."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one fleet cost.
+
+    Attributes:
+        every: seconds.
+        worker_ms: CPU of all processors for a run; broker_ms: of the broker.
+        late_p50: milliseconds after its nominal time at which a run began.
+        share: of the runs that were due in this time.
+        processor_mb: in memory, the mean of all processors; broker_mb: of the broker.
+        broker_mb_before: before the loops were seeded, with what points before have left.
+    """
+
+    part: Part
+    system: str
+    loops: int
+    every: float
+    processors: int
+    worker_ms: float
+    broker_ms: float
+    late_p50: float
+    late_p99: float
+    share: float
+    processor_mb: float
+    broker_mb: float
+    broker_mb_before: float
+    seeding_s: float
+
+    @property
+    def rate(self) -> float:
+        """Runs that are due in a second."""
+        return self.loops / self.every
 
 
 class Case(NamedTuple):
@@ -112,45 +148,41 @@ def measure(case: Case, url: str, seconds: float) -> Point:
         began, worker, brokers = time.time(), working.cpu(), broker()  # noqa: TID251
         time.sleep(max(seconds, load.every))
         ended, worker, brokers = time.time(), working.cpu() - worker, broker() - brokers  # noqa: TID251
-        memory: Mapping[str, Any] = {
-            "processor_mb": known(statistics.mean(map(memory_of, working.pids)), 1),
-            "broker_mb": known(broker.memory(), 1),
-            "broker_mb_before": known(before, 1),
-        }
-        runs = working.runs(began, ended)
-    due = load.loops / load.every * (ended - began)
-    costs: Mapping[str, Any] = costs_of(runs, due, worker, brokers)
+        processors = statistics.mean(map(memory_of, working.pids))
+        brokers_mb, runs = broker.memory(), working.runs(began, ended)
+    late = lateness(runs)
     return Point(
         part=case.part,
         system=case.system.name,
         loops=load.loops,
         every=load.every,
         processors=case.processors,
+        worker_ms=round(worker / len(runs) * 1000, 3),
+        broker_ms=round(brokers / len(runs) * 1000, 3),
+        late_p50=round(at_quantile(late, 0.5), 1),
+        late_p99=round(at_quantile(late, 0.99), 1),
+        share=round(len(runs) / (load.loops / load.every * (ended - began)), 4),
+        processor_mb=round(processors, 1),
+        broker_mb=round(brokers_mb, 1),
+        broker_mb_before=round(before, 1),
         seeding_s=round(seeding, 1),
-        **costs,
-        **memory,
     )
 
 
 def warm_up(working: Fleet, load: Load) -> None:
     """Wait until each loop has run twice, and until what came late of that is caught up."""
-    began = time.time()  # noqa: TID251
-    end = began + PATIENCE + 4 * load.every
+    began, ran = time.time(), 0  # noqa: TID251
+    twice_by = began + PATIENCE + 4 * load.every
     time.sleep(WARMING)
-    while (ran := ran_twice(working.runs(began, end))) < load.loops:
-        if time.time() > end:  # noqa: TID251
+    while (now := time.time()) < twice_by + CATCHING_UP:  # noqa: TID251
+        runs = working.runs(began, now)
+        ran = sum(count > 1 for count in Counter(run.loop for run in runs).values())
+        late = lateness(run for run in runs if run.at > now - RECENT)
+        if ran >= load.loops and statistics.median(late) < ON_TIME:
+            return
+        if ran < load.loops and now > twice_by:
             raise TimeoutError(f"Only {ran} of {load.loops} loops have run twice")
         time.sleep(1)
-    end = time.time() + CATCHING_UP  # noqa: TID251
-    while (now := time.time()) < end:  # noqa: TID251
-        late = lateness(working.runs(now - RECENT, now))
-        if statistics.median(late) < ON_TIME:
-            return
-        time.sleep(1)
-
-
-def ran_twice(runs: Iterable[Ran]) -> int:
-    return sum(count > 1 for count in Counter(run.loop for run in runs).values())
 
 
 def model() -> str:
@@ -177,42 +209,27 @@ async def about(url: str, seconds: float) -> Mapping[str, Any]:
     }
 
 
-def measure_all(options: argparse.Namespace) -> bool:
-    """Whether all points could be measured."""
+def measure_all(options: argparse.Namespace) -> None:
     url = options.url or shared_broker(str(os.getpid()))
-    results = Results(asyncio.run(about(url, options.seconds)))
-    chosen = [options.only] if options.only else PARTS
-    failed = False
-    for case in (
-        case for part in chosen for case in cases(part) if case.load.loops <= options.most
-    ):
-        what = f"{case.part:11}{case.system.name:12}{case.processors} x {case.load.name:16}"
-        try:
-            point = measure(case, url, options.seconds)
-        except (OSError, RuntimeError) as error:
-            failed = True
-            sys.stderr.write(f"{what} failed: {error}\n")
-            continue
-        results.points.append(point)
-        results.save(options.out)
-        sys.stdout.write(f"{what}{line_of(point)}\n")
-        sys.stdout.flush()
-    return not failed
+    where, points = asyncio.run(about(url, options.seconds)), list[Point]()
+    for part in [options.only] if options.only else PARTS:
+        for case in cases(part):
+            if case.load.loops > options.most:
+                continue
+            points.append(point := measure(case, url, options.seconds))
+            whole = {"about": where, "points": [asdict(each) for each in points]}
+            options.out.write_text(json.dumps(whole, indent=1) + "\n")
+            what = f"{part:11}{case.system.name:12}{case.processors} x {case.load.name:16}"
+            sys.stdout.write(f"{what}{line_of(point)}\n")
+            sys.stdout.flush()
 
 
 def line_of(point: Point) -> str:
     return (
-        f"worker {point.worker_ms:6.2f} ms  broker {point.broker_ms or 0:6.2f} ms"
-        f"  late {point.late_p50 or 0:6.1f} {point.late_p99 or 0:8.1f} ms  runs {point.share:7.1%}"
-        f"  {point.processor_mb:5.0f} MB, broker {point.broker_mb or 0:5.0f} MB"
+        f"worker {point.worker_ms:6.2f} ms  broker {point.broker_ms:6.2f} ms"
+        f"  late {point.late_p50:6.1f} {point.late_p99:8.1f} ms  runs {point.share:7.1%}"
+        f"  {point.processor_mb:5.0f} MB, broker {point.broker_mb:5.0f} MB"
     )
-
-
-def end(*_: object) -> None:
-    """By the way of all errors, so that all is put away; who asks twice changes nothing."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise SystemExit("Told to end: the points that were measured are in the file.")
 
 
 def main() -> None:
@@ -231,11 +248,10 @@ def main() -> None:
     if options.draw:
         from tests.benchmarks.plots import draw
 
-        draw(read(options.draw[0]), options.draw[1])
-        return
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
-    sys.exit(not measure_all(options))
+        measured, directory = options.draw
+        draw([Point(**each) for each in json.loads(measured.read_text())["points"]], directory)
+    else:
+        measure_all(options)
 
 
 if __name__ == "__main__":

@@ -61,9 +61,8 @@ from scheduler.control.census import last_memory
 from scheduler.protocol.hatchery import timers
 from scheduler.tasks.loops import queues_of
 from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
-from tests.benchmarks.costs import Command, cpu_of, processes
+from tests.benchmarks.costs import cpu_of, lateness, processes
 from tests.benchmarks.fleets.record import Ran, ran, runs_in
-from tests.benchmarks.results import lateness
 from tests.benchmarks.viewing import shown
 from tests.rabbitmq import PrivateNode
 from tests.stage import program_of
@@ -328,7 +327,7 @@ class Million:
 
     @contextmanager
     def _processors(self, count: int) -> Generator[Sequence[int]]:
-        run = Command((sys.executable, "-m", "scheduler", "run", APP))
+        run = (sys.executable, "-m", "scheduler", "run", APP)
         with processes([run] * count, dict(os.environ), sys.stderr.buffer) as (_, pids):
             yield pids
 

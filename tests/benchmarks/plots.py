@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from tests.benchmarks.results import Part, Point, Results
+from tests.benchmarks.growth import Part, Point
 
 GREY = "#888888"
 BLUE, ORANGE = "#3b8eea", "#e8833a"
@@ -35,7 +35,7 @@ STYLE: dict[Any, Any] = (
 matplotlib.rcParams.update(STYLE)
 
 Value = Callable[[Point], float]
-Line = tuple[str, str, Callable[[Point], float | None]]
+Line = tuple[str, str, Value]
 COST: Sequence[Line] = (
     ("worker", BLUE, lambda point: point.worker_ms),
     ("broker", ORANGE, lambda point: point.broker_ms),
@@ -49,6 +49,7 @@ MEMORY: Sequence[Line] = (
     ("a processor", BLUE, lambda point: point.processor_mb),
     ("broker", ORANGE, lambda point: point.broker_mb),
 )
+Panel = tuple[str, Sequence[Line], bool]
 PANELS = (
     ("CPU of a run, ms", COST, False),
     ("lateness, ms", LATE, True),
@@ -56,27 +57,29 @@ PANELS = (
 )
 
 
-def draw(results: Results, directory: Path) -> None:
-    """A file for each part that was measured."""
+def draw(measured: Sequence[Point], directory: Path) -> None:
+    """Draw a file for each part that was measured, and the memory of loops."""
     directory.mkdir(parents=True, exist_ok=True)
-    drawn: tuple[tuple[Part, str, Value], ...] = (
-        ("loops", "loops, at 100 runs/s", lambda point: point.loops),
-        ("rate", "runs/s, of loops of 1 s", lambda point: point.rate),
-        ("processors", "processors, at 300 runs/s", lambda point: point.processors),
+    memory = (("memory, MB", MEMORY, True),)
+    drawn: tuple[tuple[Part, str, str, Value, Sequence[Panel]], ...] = (
+        ("loops", "loops", "loops, at 100 runs/s", lambda point: point.loops, PANELS),
+        ("loops", "memory", "loops", lambda point: point.loops, memory),
+        ("rate", "rate", "runs/s, of loops of 1 s", lambda point: point.rate, PANELS),
+        (
+            *("processors", "processors"),
+            *("processors, at 300 runs/s", lambda point: point.processors, PANELS),
+        ),
     )
-    for part, label, along in drawn:
-        if points := results.of(part):
-            save(points, label, along, PANELS, directory / f"growth-{part}.svg")
-    if points := results.of("loops"):
-        panels = (("memory, MB", MEMORY, True),)
-        save(points, "loops", lambda point: point.loops, panels, directory / "growth-memory.svg")
+    for part, name, label, along, panels in drawn:
+        if points := [each for each in measured if (each.part, each.system) == (part, "ours")]:
+            save(points, label, along, panels, directory / f"growth-{name}.svg")
 
 
 def save(
     points: Sequence[Point],
     label: str,
     along: Value,
-    panels: Sequence[tuple[str, Sequence[Line], bool]],
+    panels: Sequence[Panel],
     path: Path,
 ) -> None:
     wide = 3.1 * len(panels)
@@ -96,9 +99,7 @@ def panel(
 ) -> None:
     where = [along(point) for point in points]
     for name, colour, value in lines:
-        known = [(x, y) for x, point in zip(where, points, strict=True) if (y := value(point))]
-        if known:
-            axis.plot(*zip(*known, strict=True), color=colour, label=name)
+        axis.plot(where, [value(point) for point in points], color=colour, label=name)
     if max(where) > 10:
         axis.set_xscale("log")
     else:

@@ -21,9 +21,10 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ from scheduler.protocol.tokens import LoopId, token_key
 from scheduler.protocol.topology import Names, Topology
 from scheduler.sending import CallTask
 from scheduler.timing.durations import SECOND
-from tests.benchmarks.broker_cpu import BrokerCpu, until_idle
+from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
+from tests.benchmarks.fleets.ours import each
 from tests.rabbitmq import PrivateNode
 from tests.stage import program_of
 
@@ -141,9 +143,9 @@ async def declare_bare(channels: list[AbstractChannel], wanted: Topology) -> Non
             await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
 
     async def bind(channel: AbstractChannel, n: int) -> None:
-        for each in wanted.bindings[n::CHANNELS]:
-            bind = channel.queue_bind if each.to == "queue" else channel.exchange_bind
-            await bind(each.destination, each.source, each.routing_key)
+        for binding in wanted.bindings[n::CHANNELS]:
+            bind = channel.queue_bind if binding.to == "queue" else channel.exchange_bind
+            await bind(binding.destination, binding.source, binding.routing_key)
 
     for act in declare, bind:
         await asyncio.gather(*(act(channel, n) for n, channel in enumerate(channels)))
@@ -177,6 +179,10 @@ async def starting(table: Table, url: str, fleet: Fleet, loops: int, at_once: in
     """Many loops at once, one alone among them, and what the roster and a seed take then."""
     other = Fleet(f"bare{uuid.uuid4().hex[:6]}", 2, fleet.settings)
     names = [LoopId("report", f"key{number}") for number in range(loops)]
+
+    async def start(name: LoopId) -> None:
+        assert await fleet.report.start(name.key, every="1h") is Effect.CREATED
+
     wanted = other.topology()
     async with bare_channels(url) as channels:
         await declare_bare(channels, wanted)
@@ -186,7 +192,7 @@ async def starting(table: Table, url: str, fleet: Fleet, loops: int, at_once: in
         await delete_bare(channels, wanted)
     async with fleet:
         async with table.line(f"start {loops} loops, {at_once} at once", loops):
-            await start_all(fleet, [name.key for name in names], at_once)
+            await each(names, start, at_once)
         await table.alone(f"start one, of {loops}", lambda key: fleet.report.start(key, every="1h"))
         await table.alone(f"stop one, of {loops}", fleet.report.stop)
         for key in range(ALONE):
@@ -201,25 +207,25 @@ async def starting(table: Table, url: str, fleet: Fleet, loops: int, at_once: in
 
 async def start_bare(url: str, names: Names, loops: Iterable[LoopId], at_once: int) -> None:
     """Publish an entry and a token for each loop, so many side by side, each confirmed."""
-    left, length = iter(loops), route(timedelta(hours=1))
+    length = route(timedelta(hours=1))
     async with await aiormq.connect(url) as connection:
-        lanes = [await connection.channel() for _ in range(LANES)]
+        lanes = cycle([await connection.channel() for _ in range(LANES)])
 
-        async def start(channel: AbstractChannel) -> None:
-            for loop in left:
-                for exchange, key in (
-                    (names.control, names.roster),
-                    (names.scheduler, token_key(loop, length.key)),
-                ):
-                    await channel.basic_publish(
-                        BODY,
-                        exchange=exchange,
-                        routing_key=key,
-                        mandatory=True,
-                        properties=Basic.Properties(delivery_mode=2),
-                    )
+        async def start(loop: LoopId) -> None:
+            channel = next(lanes)
+            for exchange, key in (
+                (names.control, names.roster),
+                (names.scheduler, token_key(loop, length.key)),
+            ):
+                await channel.basic_publish(
+                    BODY,
+                    exchange=exchange,
+                    routing_key=key,
+                    mandatory=True,
+                    properties=Basic.Properties(delivery_mode=2),
+                )
 
-        await asyncio.gather(*(start(lanes[number % LANES]) for number in range(at_once)))
+        await each(loops, start, at_once)
 
 
 async def supervision(table: Table, url: str, fleet: Fleet, loops: int) -> None:
@@ -234,19 +240,8 @@ async def supervision(table: Table, url: str, fleet: Fleet, loops: int) -> None:
                 memory = await supervises.round(memory)
 
 
-async def start_all(fleet: Fleet, keys: Iterable[str], at_once: int) -> None:
-    """Start loops, so many side by side, each by a call of its own."""
-    left = iter(keys)
-
-    async def start() -> None:
-        for key in left:
-            assert await fleet.report.start(key, every="1h") is Effect.CREATED
-
-    await asyncio.gather(*(start() for _ in range(at_once)))
-
-
-@contextmanager
-def processor(fleet: Fleet, url: str) -> Generator[subprocess.Popen[str]]:
+def first_run(table: Table, url: str, fleet: Fleet, loops: int) -> None:
+    """How soon a processor runs what is due, from the start of its command on."""
     environment = {
         **os.environ,
         "NAMESPACE": fleet.namespace,
@@ -255,22 +250,14 @@ def processor(fleet: Fleet, url: str) -> Generator[subprocess.Popen[str]]:
         "SCHEDULER_LOG_LEVEL": "warning",
     }
     command = [sys.executable, "-m", "scheduler", "run", f"{__file__}:app"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        process.terminate()
-
-
-def first_run(table: Table, url: str, fleet: Fleet, loops: int) -> None:
-    """How soon a processor runs what is due, from the start of its command on."""
     began = time.perf_counter()
-    with processor(fleet, url) as process:
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert BEAT in process.stdout
-        took = time.perf_counter() - began
-        status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-        (memory,) = (int(each.split()[1]) for each in status if each.startswith("VmHWM"))
+        took, memory = time.perf_counter() - began, memory_of(process.pid, "VmHWM")
+        process.terminate()
     what = f"first run of {len(fleet.tasks)} tasks, with {loops} loops"
-    table.write(what, f"{took:8.2f} s after the command was given; {memory / 1024:.0f} MB at most")
+    table.write(what, f"{took:8.2f} s after the command was given; {memory:.0f} MB at most")
 
 
 async def measure(url: str, options: argparse.Namespace) -> None:

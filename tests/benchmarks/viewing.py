@@ -19,10 +19,10 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -230,7 +230,7 @@ async def look(dashboard: Dashboard, paths: Sequence[str], seconds: float) -> No
 async def slowest_page(dashboard: Dashboard, until: float) -> float:
     """Open a page every few seconds until a moment; the milliseconds that the slowest took."""
     slowest, loop = 0.0, asyncio.get_running_loop()
-    for path in cycle_of(PAGES):
+    for path in cycle(PAGES):
         if loop.time() + OPENED_EVERY_S > until:
             break
         await asyncio.sleep(OPENED_EVERY_S)
@@ -252,11 +252,6 @@ async def measure(dashboard: Dashboard, options: argparse.Namespace) -> None:
     of_loops = (f"/loop?name=loop.k{number}" for number in range(1, options.loops))
     crowd = [*islice(chain(PAGES, of_loops), options.crowd)]
     await look(dashboard, crowd, options.crowd_seconds)
-
-
-def cycle_of(paths: Sequence[str]) -> Iterator[str]:
-    while True:
-        yield from paths
 
 
 def say(line: str) -> None:

@@ -1,35 +1,37 @@
-"""Loops as anybody would write them on the bare driver: consume, publish the next message, ack.
+"""What anybody would write on the bare driver: consume, publish the next message, ack.
 
-    python -m tests.benchmarks.fleets.bare slots|timers seed|work|sweep
+    python -m tests.benchmarks.fleets.bare slots|timers|messages seed|work|send|sweep
 
 - slots: a queue for each loop, of which messages with an expiration dead-letter to the one queue
   that all of them lead to. A quorum slot refuses for some milliseconds after its message left: then
   it is tried again.
 - timers: the broker operations of ours, through the same timers, which dead-letter at most once.
   What is left of the wait is held.
+- messages: one-off messages through the same timers.
 
-Beside both, a stream is bound. Each publish is confirmed.
+Beside the loops, a stream is bound. Each publish is confirmed.
 """
 
 import asyncio
 import json
 import sys
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import aiormq
-from aiormq.abc import AbstractChannel, DeliveredMessage
+from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 from pamqp.commands import Basic
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.session import LANES
 from scheduler.cli.processing import fastest_loop
+from scheduler.protocol.calls import task_key
 from scheduler.protocol.hatchery import route
 from scheduler.protocol.tokens import LoopId, token_key
 from tests.benchmarks.fleets import ours
+from tests.benchmarks.fleets.messages import send_all
 from tests.benchmarks.fleets.record import EVERY, LOOPS, NAME, URL, offset_of, ran
 
 OUT, IN, READY, JOURNAL = (f"{NAME}.{name}" for name in ("out", "in", "ready", "journal"))
@@ -43,25 +45,27 @@ SLOT: dict[str, Any] = {
 }
 
 
-class Bare(ABC):
-    """Where the messages of loops wait.
+class Timers:
+    """Messages of loops wait in the timers of ours.
 
     Attributes:
         ready: the queue of what is due.
         lanes: over how many channels they are published.
     """
 
-    ready: str
-    lanes: int
+    ready, lanes = ours.app.names.processor_queue("loop"), LANES
 
-    @abstractmethod
-    async def declare(self) -> None: ...
+    async def declare(self) -> None:
+        async with AmqpBroker(URL) as broker:
+            await broker.declare(ours.app.topology())
 
-    @abstractmethod
-    async def sweep(self) -> None: ...
+    async def sweep(self) -> None:
+        await ours.sweep()
 
-    @abstractmethod
-    async def put(self, channel: AbstractChannel, number: int, due: float) -> None: ...
+    async def put(self, channel: AbstractChannel, number: int, due: float) -> None:
+        way = route(timedelta(seconds=max(due - time.time(), 0)))  # noqa: TID251
+        key = token_key(LoopId("loop", f"k{number}"), way.key)
+        await publish(channel, number, due, ours.app.names.scheduler, key)
 
     async def seed(self) -> None:
         await self.declare()
@@ -81,8 +85,8 @@ class Bare(ABC):
             told = json.loads(message.body)
             if (early := told["due"] - time.time()) > 0:  # noqa: TID251
                 await asyncio.sleep(early)
-            ran(told["loop"], told["due"])
-            await self._put(lanes, told["loop"], told["due"] + EVERY)
+            ran(told["number"], told["due"])
+            await self._put(lanes, told["number"], told["due"] + EVERY)
             assert message.delivery_tag is not None
             await consumer.basic_ack(message.delivery_tag)
 
@@ -90,16 +94,14 @@ class Bare(ABC):
         await consumer.basic_consume(self.ready, run)
         await asyncio.Event().wait()
 
-    async def _channels(
-        self, connection: aiormq.abc.AbstractConnection
-    ) -> Sequence[AbstractChannel]:
+    async def _channels(self, connection: AbstractConnection) -> Sequence[AbstractChannel]:
         return [await connection.channel() for _ in range(self.lanes)]
 
     async def _put(self, lanes: Sequence[AbstractChannel], number: int, due: float) -> None:
         await self.put(lanes[number % self.lanes], number, due)
 
 
-class Slots(Bare):
+class Slots(Timers):
     ready, lanes = READY, 1
 
     async def declare(self) -> None:
@@ -137,20 +139,24 @@ class Slots(Bare):
         return f"{NAME}.slot{number}"
 
 
-class Timers(Bare):
-    ready, lanes = ours.app.names.processor_queue("loop"), LANES
+class Messages(Timers):
+    ready = ours.app.names.processor_queue("note")
 
-    async def declare(self) -> None:
-        async with AmqpBroker(URL) as broker:
-            await broker.declare(ours.app.topology())
-
-    async def sweep(self) -> None:
-        await ours.sweep()
+    async def seed(self) -> None:
+        await ours.seed()
 
     async def put(self, channel: AbstractChannel, number: int, due: float) -> None:
-        way = route(timedelta(seconds=max(due - time.time(), 0)))  # noqa: TID251
-        key = token_key(LoopId("loop", f"k{number}"), way.key)
-        await publish(channel, number, due, ours.app.names.scheduler, key)
+        """None comes after a one-off message."""
+
+    async def send(self) -> None:
+        connection = await aiormq.connect(URL)
+        channel = await connection.channel()
+
+        async def one(number: int, delay: timedelta, due_at: datetime) -> None:
+            later, due, headers = ours.app.names.later, due_at.timestamp(), route(delay).headers
+            await publish(channel, number, due, later, task_key("note"), headers)
+
+        await send_all(one)
 
 
 async def publish(
@@ -159,19 +165,22 @@ async def publish(
     due: float,
     exchange: str,
     key: str,
+    headers: Mapping[str, Any] | None = None,
     expiration: str | None = None,
 ) -> None:
+    properties = Basic.Properties(
+        headers=dict(headers or {}), expiration=expiration, delivery_mode=2
+    )
     await channel.basic_publish(
-        json.dumps({"loop": number, "due": due}).encode(),
+        json.dumps({"number": number, "due": due}).encode(),
         exchange=exchange,
         routing_key=key,
         mandatory=True,
-        properties=Basic.Properties(expiration=expiration, delivery_mode=2),
+        properties=properties,
     )
 
 
 if __name__ == "__main__":
-    bare = {"slots": Slots, "timers": Timers}[sys.argv[1]]()
-    main = {"seed": bare.seed, "work": bare.work, "sweep": bare.sweep}[sys.argv[2]]
+    bare = {"slots": Slots, "timers": Timers, "messages": Messages}[sys.argv[1]]()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:  # as a processor's
-        runner.run(main())
+        runner.run(getattr(bare, sys.argv[2])())

@@ -9,17 +9,15 @@ from pathlib import Path
 from random import Random
 
 MESSAGES = int(os.environ.get("FLEET_MESSAGES", "1"))
-LONGEST = float(os.environ.get("FLEET_LONGEST", "30"))
+LONGEST = 30.0
 AT_ONCE = 100  # what waits for more than these is late before it is sent
 BEGIN, SENT = "begin", "sent"
 
 
 def delays() -> list[timedelta]:
     """The same in all fleets: of 1 s to the longest, to the millisecond."""
-    dice = Random(1)
-    return [
-        timedelta(milliseconds=dice.randrange(1000, round(LONGEST * 1000))) for _ in range(MESSAGES)
-    ]
+    dice, longest_ms = Random(1), round(LONGEST * 1000)
+    return [timedelta(milliseconds=dice.randrange(1000, longest_ms)) for _ in range(MESSAGES)]
 
 
 def beside_records(name: str) -> Path:

@@ -1,12 +1,16 @@
-"""Loops of this package: so many keyed ones of one task."""
+"""Loops and one-off messages of this package: `python -m tests.benchmarks.fleets.ours seed`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import timedelta
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from scheduler import Context, Every, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.cli.processing import fastest_loop
+from tests.benchmarks.fleets.messages import send_all
 from tests.benchmarks.fleets.record import EVERY, LOOPS, NAME, URL, offset_of, ran
 from tests.stage import program_of
 from tests.sweep import clear
@@ -26,27 +30,28 @@ async def loop(ctx: Context, number: int) -> None:
     ran(number, ctx.scheduled_at.timestamp())
 
 
-def schedule_of(number: int) -> tuple[Every, Mapping[str, Any]]:
-    offset = timedelta(seconds=offset_of(number)) // timedelta(milliseconds=1)
-    period = timedelta(seconds=EVERY)
-    every = Every(period, mode="fixed_rate", offset=offset * timedelta(milliseconds=1))
-    return every, {"number": number}
+@app.task(concurrency=2000, history="FLEET_HISTORY" in os.environ)
+async def note(number: int, due: float) -> None:
+    ran(number, due)
 
 
-async def each(items: Iterable[T], act: Callable[[T], Awaitable[object]]) -> None:
-    """So many side by side."""
+async def each(
+    items: Iterable[T], act: Callable[[T], Awaitable[object]], at_once: int = AT_ONCE
+) -> None:
+    """Do it with all items, so many side by side."""
     left = iter(items)
 
     async def go_on() -> None:
         for item in left:
             await act(item)
 
-    await asyncio.gather(*(go_on() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(go_on() for _ in range(at_once)))
 
 
 async def start(number: int) -> None:
-    schedule, args = schedule_of(number)
-    await loop.start(f"k{number}", schedule=schedule, args=args)
+    offset = timedelta(milliseconds=int(offset_of(number) * 1000))
+    every = Every(timedelta(seconds=EVERY), mode="fixed_rate", offset=offset)
+    await loop.start(f"k{number}", schedule=every, args={"number": number})
 
 
 async def seed() -> None:
@@ -56,12 +61,20 @@ async def seed() -> None:
         await each(range(LOOPS), start)
 
 
+async def send() -> None:
+    async def one(number: int, delay: timedelta, due_at: datetime) -> None:
+        await note.send_later(delay, number=number, due=due_at.timestamp())
+
+    async with app:
+        await send_all(one)
+
+
 async def sweep() -> None:
     """Delete all that a seed can have made, also one that was cut short."""
     await clear(URL, app.topology())
 
 
 if __name__ == "__main__":
-    import sys
-
-    asyncio.run({"seed": seed, "sweep": sweep}[sys.argv[1]]())
+    main = {"seed": seed, "send": send, "sweep": sweep}[sys.argv[1]]
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        runner.run(main())
