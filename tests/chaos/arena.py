@@ -42,7 +42,8 @@ class Member:
         self.release = 0
         self._command = command
         self._arena = arena
-        self._files = arena.directory / role
+        self._order = arena.directory / f"{role}.order"
+        self._clock = arena.directory / f"{role}.clock"
         self._lives = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -118,14 +119,6 @@ class Member:
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
-
-    @property
-    def _order(self) -> Path:
-        return self._files.with_suffix(".order")
-
-    @property
-    def _clock(self) -> Path:
-        return self._files.with_suffix(".clock")
 
     def _environment(self) -> Mapping[str, str]:
         return self._arena.environment(self.proxy, self.release) | {

@@ -36,20 +36,18 @@ class Fault:
 
     Attributes:
         patience: within how many seconds of being healed every loop must have run again.
-        lasts: how long it goes on.
+        between: how long it goes on, at least and at most.
     """
 
     patience = 10.0
-    lasts = 0.0
+    between = 0.0, 0.0
 
     def __init__(self, rng: Random) -> None:
         self._victim = rng.randrange(3)
+        self.lasts = rng.uniform(*self.between)
 
     def victim(self, arena: Arena) -> Member:
         return arena.processors[self._victim]
-
-    def node(self, arena: Arena) -> PrivateNode:
-        return arena.nodes[self._victim % len(arena.nodes)]
 
     async def strike(self, arena: Arena) -> None:
         """Do it."""
@@ -92,7 +90,7 @@ class KillAtStep(KillProcessor):
         await self.victim(arena).die_at(self._step, ON_THE_WAY)
 
 
-class KillOperator(Fault):
+class KillOperator(KillProcessor):
     """`kill -9` of the operator in the middle of a verb, when so much of it is confirmed.
 
     What he had begun is his successor's, or supervision's, to put right.
@@ -110,16 +108,11 @@ class KillOperator(Fault):
     async def strike(self, arena: Arena) -> None:
         await self.victim(arena).die_at(f"confirmed {self._confirmed}", ON_THE_WAY)
 
-    async def heal(self, arena: Arena) -> None:
-        self.victim(arena).start()
-
 
 class Freeze(Fault):
     """SIGSTOP of a processor for longer than the broker waits for its heartbeat; then SIGCONT."""
 
-    def __init__(self, rng: Random) -> None:
-        super().__init__(rng)
-        self.lasts = UNNOTICED + rng.uniform(-2, 2)
+    between = UNNOTICED - 2, UNNOTICED + 2
 
     async def strike(self, arena: Arena) -> None:
         self.victim(arena).freeze()
@@ -156,47 +149,56 @@ class KillBroker(Fault):
 
     patience = 30.0
 
+    def nodes(self, arena: Arena) -> Sequence[PrivateNode]:
+        return [arena.nodes[self._victim % len(arena.nodes)]]
+
+    def hit(self, node: PrivateNode) -> None:
+        node.kill()
+
+    def mend(self, node: PrivateNode) -> None:
+        node.start()
+
     async def strike(self, arena: Arena) -> None:
-        await asyncio.to_thread(self.node(arena).kill)
+        for node in self.nodes(arena):
+            await asyncio.to_thread(self.hit, node)
 
     async def heal(self, arena: Arena) -> None:
-        await asyncio.to_thread(self.node(arena).start)
+        await asyncio.gather(*(asyncio.to_thread(self.mend, each) for each in self.nodes(arena)))
 
 
 class RestartBroker(KillBroker):
     """A node is stopped in good order, and starts again."""
 
-    async def strike(self, arena: Arena) -> None:
-        await asyncio.to_thread(self.node(arena).stop)
+    def hit(self, node: PrivateNode) -> None:
+        node.stop()
 
 
 class DownBroker(KillBroker):
     """`kill -9` of a node, which is down for longer than a token may be late."""
 
-    lasts = 12.0
+    between = 12.0, 12.0
 
 
 class FreezeBroker(KillBroker):
     """A node stands still for longer than anybody waits for it."""
 
-    def __init__(self, rng: Random) -> None:
-        super().__init__(rng)
-        self.lasts = rng.uniform(5, 10)
+    between = 5.0, 10.0
 
-    async def strike(self, arena: Arena) -> None:
-        self.node(arena).freeze()
+    def hit(self, node: PrivateNode) -> None:
+        node.freeze()
 
-    async def heal(self, arena: Arena) -> None:
-        self.node(arena).thaw()
+    def mend(self, node: PrivateNode) -> None:
+        node.thaw()
 
 
 class FreezeLeader(FreezeBroker):
     """The node that leads a timer stands still, for longer than a token may be late."""
 
+    between = TOLERANCE.total_seconds() + 1, TOLERANCE.total_seconds() + 5
+
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         self._queue = queue_of(rng.choice(PERIODS))
-        self.lasts = TOLERANCE.total_seconds() + rng.uniform(1, 5)
 
     async def strike(self, arena: Arena) -> None:
         listed = await asyncio.to_thread(arena.nodes[0].ctl, "list_queues", "name", "leader")
@@ -209,51 +211,66 @@ class FreezeLeader(FreezeBroker):
 class KillEachBroker(KillBroker):
     """One node after another is killed and comes back, never two at a time."""
 
-    async def strike(self, arena: Arena) -> None:
-        for node in arena.nodes:
-            await asyncio.to_thread(node.kill)
-            await asyncio.to_thread(node.start)
+    def nodes(self, arena: Arena) -> Sequence[PrivateNode]:
+        return arena.nodes
 
-    async def heal(self, arena: Arena) -> None:
+    def hit(self, node: PrivateNode) -> None:
+        node.kill()
+        node.start()
+
+    def mend(self, node: PrivateNode) -> None:
         pass
 
 
 class RollingRestart(KillEachBroker):
     """One node after another is stopped in good order and comes back, as at an upgrade."""
 
-    async def strike(self, arena: Arena) -> None:
-        for node in arena.nodes:
-            await asyncio.to_thread(node.restart)
+    def hit(self, node: PrivateNode) -> None:
+        node.restart()
 
 
 class KillTwoBrokers(KillBroker):
     """Two nodes of three at a time: there is no majority, until they come back."""
 
-    def _two(self, arena: Arena) -> Sequence[PrivateNode]:
-        return [node for node in arena.nodes if node is not self.node(arena)][:2]
-
-    async def strike(self, arena: Arena) -> None:
-        for node in self._two(arena):
-            await asyncio.to_thread(node.kill)
-
-    async def heal(self, arena: Arena) -> None:
-        await asyncio.gather(*(asyncio.to_thread(node.start) for node in self._two(arena)))
+    def nodes(self, arena: Arena) -> Sequence[PrivateNode]:
+        (spared,) = super().nodes(arena)
+        return [node for node in arena.nodes if node is not spared]
 
 
 class CutOffBroker(KillBroker):
     """A node is parted from the other two, and finds them again."""
 
-    def __init__(self, rng: Random) -> None:
-        super().__init__(rng)
-        self.lasts = rng.uniform(0.5, 6)
+    between = 0.5, 6.0
 
     async def strike(self, arena: Arena) -> None:
         assert arena.cluster is not None
-        await asyncio.to_thread(arena.cluster.cut_off, self.node(arena))
+        await asyncio.to_thread(arena.cluster.cut_off, *self.nodes(arena))
 
     async def heal(self, arena: Arena) -> None:
         assert arena.cluster is not None
-        await asyncio.to_thread(arena.cluster.reconnect, self.node(arena))
+        await asyncio.to_thread(arena.cluster.reconnect, *self.nodes(arena))
+
+
+class MemoryAlarm(KillBroker):
+    """The broker runs out of memory, so it thinks, and blocks all who publish."""
+
+    patience = 10.0
+    between = 0.0, 4.0
+    COMMAND = "set_vm_memory_high_watermark"
+    TOO_LITTLE, ENOUGH = "0.000001", "0.4"
+
+    def hit(self, node: PrivateNode) -> None:
+        node.ctl(self.COMMAND, self.TOO_LITTLE)
+
+    def mend(self, node: PrivateNode) -> None:
+        node.ctl(self.COMMAND, self.ENOUGH)
+
+
+class DiskAlarm(MemoryAlarm):
+    """The broker runs out of disk, so it thinks."""
+
+    COMMAND = "set_disk_free_limit"
+    TOO_LITTLE, ENOUGH = "1000000GB", "50MB"
 
 
 class Cut(Fault):
@@ -290,9 +307,7 @@ class HalfOpen(Cut):
 class Unplug(Fault):
     """All connections break, and nobody gets through for a while."""
 
-    def __init__(self, rng: Random) -> None:
-        super().__init__(rng)
-        self.lasts = rng.uniform(0, 3)
+    between = 0.0, 3.0
 
     async def strike(self, arena: Arena) -> None:
         for member in arena.members:
@@ -304,40 +319,16 @@ class Unplug(Fault):
             member.proxy.closed = False
 
 
-class MemoryAlarm(Fault):
-    """The broker runs out of memory, so it thinks, and blocks all who publish."""
-
-    COMMAND = "set_vm_memory_high_watermark"
-    TOO_LITTLE, ENOUGH = "0.000001", "0.4"
-
-    def __init__(self, rng: Random) -> None:
-        super().__init__(rng)
-        self.lasts = rng.uniform(0, 4)
-
-    async def strike(self, arena: Arena) -> None:
-        await asyncio.to_thread(self.node(arena).ctl, self.COMMAND, self.TOO_LITTLE)
-
-    async def heal(self, arena: Arena) -> None:
-        await asyncio.to_thread(self.node(arena).ctl, self.COMMAND, self.ENOUGH)
-
-
-class DiskAlarm(MemoryAlarm):
-    """The broker runs out of disk, so it thinks."""
-
-    COMMAND = "set_disk_free_limit"
-    TOO_LITTLE, ENOUGH = "1000000GB", "50MB"
-
-
 class StepClock(Fault):
     """The clock of a processor is wrong by half a minute, until it is set right."""
 
     # A nominal time does not come twice: a loop that ran ahead of time waits until it is over.
     patience = 45.0
+    between = 1.0, 3.0
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         self._wrong_by = rng.choice([-30.0, 30.0])
-        self.lasts = rng.uniform(1, 3)
 
     async def strike(self, arena: Arena) -> None:
         self.victim(arena).set_clock_wrong(self._wrong_by)

@@ -5,33 +5,30 @@ import random
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.reports import Report
 from scheduler.control.verbs import Verbs
-from scheduler.errors import BrokerError
 from scheduler.program import Program
 from scheduler.tasks.registration import schedule_of
 from scheduler.timing.schedules import Recurring
 from tests.chaos.storm import (
-    HELD,
     KEYS,
-    MOODY,
-    SHIFTING,
-    URGED,
+    PAUSED,
+    PAUSED_AND_RESUMED,
+    RESCHEDULED,
+    TRIGGERED,
     app,
     body_of,
-    confirmed,
+    insist,
     keyed,
     note,
     written,
 )
 from tests.stage import program_of
 
-T = TypeVar("T")
-AGAIN = 0.3
 SCHEDULES = [schedule_of(every=every) for every in ("300ms", "400ms", "600ms", "900ms")]
 
 
@@ -94,41 +91,20 @@ class Operator:
         schedule: str = "",
     ) -> None:
         note(before, loop=loop, schedule=schedule)
-        report = await insist(verb)
-        epoch = (await insist(self._program.roster.read)).known(report.loop.id)
+        report = await insist(verb, "refused")
+        listing = await insist(self._program.roster.read, "refused")
+        epoch = listing.known(report.loop.id)
         facts: Any = {"schedule": schedule, "epoch": epoch, "silent": len(report.silent)}
         note(after, loop=loop, detail=report.did.value, **facts)
 
 
-async def insist(verb: Callable[[], Awaitable[T]]) -> T:
-    """As an operator does: until it works."""
-    while True:
-        confirmed.set([])
-        try:
-            return await verb()
-        except BrokerError as error:
-            note("refused", detail=str(error))
-            await asyncio.sleep(AGAIN)
-
-
-async def waver(operator: Operator, loop: str, stopped: asyncio.Event) -> None:
+async def repeat(
+    stopped: asyncio.Event, loop: str, *verbs: Callable[[str], Awaitable[None]]
+) -> None:
     while not stopped.is_set():
-        await operator.pause(loop)
-        await some_time(stopped)
-        await operator.resume(loop)
-        await some_time(stopped)
-
-
-async def urge(operator: Operator, loop: str, stopped: asyncio.Event) -> None:
-    while not stopped.is_set():
-        await operator.trigger(loop)
-        await some_time(stopped)
-
-
-async def shift(operator: Operator, loop: str, stopped: asyncio.Event) -> None:
-    while not stopped.is_set():
-        await operator.reschedule(loop)
-        await some_time(stopped)
+        for verb in verbs:
+            await verb(loop)
+            await some_time(stopped)
 
 
 async def come_and_go(operator: Operator, key: str, stopped: asyncio.Event) -> None:
@@ -154,12 +130,12 @@ async def some_time(stopped: asyncio.Event) -> None:
             await stopped.wait()
 
 
-def moods(operator: Operator, stopped: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+def activities(operator: Operator, stopped: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
     """What he does, side by side."""
     return [
-        *(waver(operator, loop, stopped) for loop in MOODY),
-        *(urge(operator, loop, stopped) for loop in URGED),
-        *(shift(operator, loop, stopped) for loop in SHIFTING),
+        *(repeat(stopped, loop, operator.pause, operator.resume) for loop in PAUSED_AND_RESUMED),
+        *(repeat(stopped, loop, operator.trigger) for loop in TRIGGERED),
+        *(repeat(stopped, loop, operator.reschedule) for loop in RESCHEDULED),
         *(come_and_go(operator, key, stopped) for key in KEYS),
     ]
 
@@ -172,11 +148,11 @@ async def main() -> None:
     broker = AmqpBroker(url, emit=app.events.emit, patient=True, heartbeat=settings.heartbeat)
     async with broker:
         operator = Operator(broker)
-        await operator.pause(HELD)
+        await operator.pause(PAUSED)
         note("ready")
         async with asyncio.TaskGroup() as side_by_side:
-            for mood in moods(operator, stopped):
-                side_by_side.create_task(mood)
+            for activity in activities(operator, stopped):
+                side_by_side.create_task(activity)
 
 
 if __name__ == "__main__":

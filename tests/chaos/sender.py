@@ -8,12 +8,13 @@ import itertools
 import random
 import signal
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
 
-from scheduler.errors import BrokerError, NotSent
+from scheduler.errors import NotSent
 from scheduler.protocol.tokens import LoopId
 from scheduler.timing.moments import SystemClock
-from tests.chaos.storm import app, fussy, note, post, remember
+from tests.chaos.storm import app, fussy, insist, note, post, remember
 
 STREAMS = 3
 PAUSE = 0.4
@@ -53,20 +54,9 @@ async def name(numbers: Iterator[int], stopped: asyncio.Event) -> None:
         loop = LoopId("remember", f"n{next(numbers)}")
         at = SystemClock().now() + timedelta(seconds=random.uniform(0, 3))
         for _ in range(2):
-            await insist(loop.key, at)
+            await insist(partial(remember.once, loop.key, at=at), "not named")
             await asyncio.sleep(NAMED * random.uniform(0.5, 1.5))
         note("sent", message=str(loop))
-
-
-async def insist(name: str, at: datetime) -> None:
-    while True:
-        try:
-            await remember.once(name, at=at)
-        except BrokerError as error:
-            note("not named", detail=str(error))
-            await asyncio.sleep(PAUSE)
-        else:
-            return
 
 
 if __name__ == "__main__":

@@ -8,28 +8,16 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scheduler import Context, Retry, Scheduler
-from scheduler.events import (
-    Connected,
-    ConnectionLost,
-    ConsumerInterrupted,
-    ConsumerResumed,
-    Event,
-    MessageConfirmed,
-    MessageParked,
-    ProcessorStarted,
-    ProcessorStopped,
-    RunEvent,
-    SettlementDelayed,
-    TokenDelayed,
-)
+from scheduler.errors import BrokerError
+from scheduler.events import Event, MessageConfirmed, RunEvent
 from scheduler.protocol.tokens import claims_of
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.registration import schedule_of
@@ -37,25 +25,15 @@ from scheduler.timing.moments import SystemClock
 from scheduler.timing.schedules import Schedule, to_wire
 from tests.chaos.record import Pen
 
-NOT_RUNS = (
-    Connected,
-    ConnectionLost,
-    ConsumerInterrupted,
-    ConsumerResumed,
-    MessageParked,
-    ProcessorStarted,
-    ProcessorStopped,
-    SettlementDelayed,
-    TokenDelayed,
-)
-# Loops whose operator cannot make up his mind: he pauses and resumes them. The last one's runs take
-# longer than its waits.
-MOODY = ("moody0", "moody1", "moody_tardy")
-# One that he paused for good, those that he triggers, and those that he gives other schedules.
-HELD = "held"
-URGED = ("urged0", "urged_tardy")
-SHIFTING = ("shifting0", "shifting_tardy")
-OPERATED = (*MOODY, HELD, *URGED, *SHIFTING)
+T = TypeVar("T")
+Body = Callable[[Context], Coroutine[Any, Any, None]]
+AGAIN = 0.3
+# What the operator does to loops; the runs of the tardy ones take longer than their waits.
+PAUSED_AND_RESUMED = ("moody0", "moody1", "moody_tardy")
+PAUSED = "held"
+TRIGGERED = ("urged0", "urged_tardy")
+RESCHEDULED = ("shifting0", "shifting_tardy")
+OPERATED = (*PAUSED_AND_RESUMED, PAUSED, *TRIGGERED, *RESCHEDULED)
 # Keyed loops, that he starts and stops.
 KEYS = ("one", "two", "tardy")
 # Loops that carry the count of their ticks.
@@ -107,31 +85,17 @@ def token_of(ctx: Context) -> Mapping[str, Any]:
     }
 
 
-async def beat(ctx: Context) -> None:
-    with noted(ctx):
-        await asyncio.sleep(0.01)
+def lasting(seconds: float, fails: Callable[[Context], bool] = lambda ctx: False) -> Body:
+    async def body(ctx: Context) -> None:
+        with noted(ctx):
+            await asyncio.sleep(seconds)
+            if fails(ctx):
+                raise ValueError(f"attempt {ctx.attempt}")
+
+    return body
 
 
-async def plod(ctx: Context) -> None:
-    with noted(ctx):
-        await asyncio.sleep(0.3)
-
-
-async def dawdle(ctx: Context) -> None:
-    """Take longer than the wait before the next run."""
-    with noted(ctx):
-        await asyncio.sleep(1.2)
-
-
-async def stumble(ctx: Context) -> None:
-    with noted(ctx):
-        if ctx.attempt == 1 and ctx.seq % 3 == 1:
-            raise ValueError("not at the first attempt")
-
-
-async def fall(ctx: Context) -> None:
-    with noted(ctx):
-        raise ValueError("never")
+short, slow, longer_than_its_wait = lasting(0.01), lasting(0.3), lasting(1.2)
 
 
 async def count(ctx: Context) -> None:
@@ -139,19 +103,23 @@ async def count(ctx: Context) -> None:
         ctx.carry((ctx.carried or 0) + 1)
 
 
-def body_of(name: str) -> Callable[[Context], Coroutine[Any, Any, None]]:
-    return dawdle if name.endswith("tardy") else beat
+def fails_at_first(ctx: Context) -> bool:
+    return ctx.attempt == 1 and ctx.seq % 3 == 1
+
+
+def body_of(name: str) -> Body:
+    return longer_than_its_wait if name.endswith("tardy") else short
 
 
 def register() -> None:
     every: Any = {
-        **{name: (beat, schedule) for name, schedule in released(RELEASE).items()},
-        **{f"cron{n}": (beat, schedule_of(cron="* * * * * *")) for n in range(3)},
-        **{f"slow{n}": (plod, schedule_of(every="1s")) for n in range(3)},
-        **{f"tardy{n}": (dawdle, schedule_of(every="300ms")) for n in range(3)},
-        "tardy_grid": (dawdle, schedule_of(every="300ms", mode="fixed_rate")),
-        **{f"flaky{n}": (stumble, schedule_of(every="1s")) for n in range(2)},
-        "doomed": (fall, schedule_of(every="2s")),
+        **{name: (short, schedule) for name, schedule in released(RELEASE).items()},
+        **{f"cron{n}": (short, schedule_of(cron="* * * * * *")) for n in range(3)},
+        **{f"slow{n}": (slow, schedule_of(every="1s")) for n in range(3)},
+        **{f"tardy{n}": (longer_than_its_wait, schedule_of(every="300ms")) for n in range(3)},
+        "tardy_grid": (longer_than_its_wait, schedule_of(every="300ms", mode="fixed_rate")),
+        **{f"flaky{n}": (lasting(0, fails_at_first), schedule_of(every="1s")) for n in range(2)},
+        "doomed": (lasting(0, lambda ctx: True), schedule_of(every="2s")),
         COUNTING[0]: (count, schedule_of(every="500ms")),
         COUNTING[1]: (count, schedule_of(every="1s", mode="fixed_rate")),
         **{name: (body_of(name), schedule_of(every="500ms")) for name in OPERATED},
@@ -190,7 +158,7 @@ async def visit(ctx: Context) -> None:
 @app.task(concurrency=50)
 async def remember(ctx: Context) -> None:
     """What named one-offs do."""
-    await beat(ctx)
+    await short(ctx)
     note("done once", message=ctx.loop)
 
 
@@ -202,24 +170,33 @@ def keyed(key: str, schedule: Schedule) -> Loop:
 confirmed: ContextVar[list[Event]] = ContextVar("confirmed")
 
 
+async def insist(verb: Callable[[], Awaitable[T]], refused: str) -> T:
+    """Do it until it works, as an operator would; note each time that it does not."""
+    while True:
+        confirmed.set([])
+        try:
+            return await verb()
+        except BrokerError as error:
+            note(refused, detail=str(error))
+            await asyncio.sleep(AGAIN)
+
+
 @app.listen
 def witness(event: Event) -> None:
-    name = type(event).__name__
+    name, about = type(event).__name__, dict[str, Any]()
     if isinstance(event, MessageConfirmed):
         if (of_verb := confirmed.get(None)) is not None:
             of_verb.append(event)
             obey(f"confirmed {len(of_verb)}")
-    elif isinstance(event, RunEvent):
-        about: Any = {"loop": str(event.loop), "attempt": event.attempt}
-        if event.seq is None:
-            about |= {"message": event.message_id}
-        else:
-            about |= {"seq": event.seq}
-        note(name, **about)
-        obey(name)
-    elif isinstance(event, NOT_RUNS):
-        note(name, message=getattr(event, "message_id", None) or "")
-        obey(name)
+        return
+    if isinstance(event, RunEvent):
+        about = {"loop": str(event.loop), "attempt": event.attempt}
+    if isinstance(event, RunEvent) and event.seq is not None:
+        about["seq"] = event.seq
+    else:
+        about["message"] = getattr(event, "message_id", None) or ""
+    note(name, **about)
+    obey(name)
 
 
 ORDER = Path(os.environ.get("ORDER", os.devnull))
