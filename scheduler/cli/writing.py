@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from scheduler.app import NAMESPACE
 from scheduler.cli.arguments import command, new_group
 from scheduler.cli.printing import AS_JSON, Output, print_json
 from scheduler.errors import ScheduleError, SchedulerError, UsageError
@@ -69,6 +70,15 @@ Files = Annotated[
     list[str],
     typer.Argument(metavar="FILE", help="The files to read; - for stdin. Required."),
 ]
+Out = Annotated[
+    str | None,
+    typer.Option("--out", metavar="FILE", help="Write the code to FILE, instead of printing it."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite FILE if it exists.")]
+Namespace = Annotated[
+    str | None,
+    typer.Option(help="The namespace of the app; by default, that of the source."),
+]
 Zone = Annotated[
     str | None,
     typer.Option(help="The zone of times, such as Europe/Berlin, if the file names none."),
@@ -79,21 +89,30 @@ cli.add_typer(imports, name="import")
 
 
 @command(imports, "celery", asks=False)
-def import_celery(files: Files, tz: Zone = None) -> None:
+def import_celery(
+    files: Files,
+    out: Out = None,
+    force: Force = False,
+    namespace: Namespace = None,
+    tz: Zone = None,
+) -> None:
     """Convert loops and tasks of Celery or django-celery-beat.
 
     For Celery, give the modules with beat_schedule, with calls of add_periodic_task, and with the
     tasks. For django-celery-beat, give the output of `manage.py dumpdata django_celery_beat`. A
     report lists the parts that are not carried over.
 
-    Example: scheduler import celery shop/celery.py shop/tasks.py > jobs.py
+    Example: scheduler import celery shop/celery.py shop/tasks.py --out jobs.py
     """
-    _show(read_celery(dict(_texts(files)), tz=_zone(tz)))
+    _show(read_celery(dict(_texts(files)), tz=_zone(tz)), out, force, namespace)
 
 
 @command(imports, "crontab", asks=False)
 def import_crontab(
     files: Files,
+    out: Out = None,
+    force: Force = False,
+    namespace: Namespace = None,
     tz: Zone = None,
     users: Annotated[
         bool | None,
@@ -107,23 +126,29 @@ def import_crontab(
 
     Give the output of `crontab -l`. A report lists the parts that are not carried over.
 
-    Example: crontab -l | scheduler import crontab - --tz Europe/Berlin > jobs.py
+    Example: crontab -l | scheduler import crontab - --tz Europe/Berlin --out jobs.py
     """
     found = [read_crontab(text, file, tz=_zone(tz), users=users) for file, text in _texts(files)]
-    _show(_together(found))
+    _show(_together(found), out, force, namespace)
 
 
 @command(imports, "cronjob", asks=False)
-def import_cronjob(files: Files, tz: Zone = None) -> None:
+def import_cronjob(
+    files: Files,
+    out: Out = None,
+    force: Force = False,
+    namespace: Namespace = None,
+    tz: Zone = None,
+) -> None:
     """Convert Kubernetes CronJobs to loops that run their commands.
 
     Give the output of `kubectl get cronjobs -o yaml`. The command needs the extra `import`. A
     report lists the parts that are not carried over.
 
-    Example: kubectl get cronjobs -o yaml | scheduler import cronjob - > jobs.py
+    Example: kubectl get cronjobs -o yaml | scheduler import cronjob - --out jobs.py
     """
     found = [read_cronjobs(text, file, tz=_zone(tz)) for file, text in _texts(files)]
-    _show(_together(found))
+    _show(_together(found), out, force, namespace)
 
 
 def _zone(name: str | None) -> str | None:
@@ -153,33 +178,60 @@ def _texts(files: list[str]) -> Iterator[tuple[str, str]]:
             raise UsageError(f"{file} cannot be read: it is not UTF-8 text.") from None
 
 
-def _show(found: Found) -> None:
-    """Print the code of the jobs; report the findings on stderr."""
-    namespace = re.sub(r"[^A-Za-z0-9_-]+", "-", found.namespace)[:64].strip("-") or found.kind
+def _show(found: Found, out: str | None, force: bool, namespace: str | None) -> None:
+    """Write the code of the jobs to a file, or to stdout; report the findings on stderr."""
+    found = replace(found, namespace=_namespace(found, namespace))
     if not found.jobs:
-        _report(found)
+        _report(found, "")
         raise SchedulerError("Nothing in the files can be carried over.")
-    code = code_of(replace(found, namespace=namespace))
-    if AS_JSON.get():
-        print_json(_plain(found, code))
-    else:
+    code, as_json = code_of(found), AS_JSON.get()
+    next_step = "" if as_json else "Nothing was written: --out FILE does that."
+    if out is not None:
+        _write(code, Path(out), force)
+        next_step = f"Written: {out}. `scheduler next {out}` shows when its loops run."
+    elif not as_json:
         sys.stdout.write(code)
-    _report(found)
+    if as_json:
+        print_json(_plain(found, code, out))
+    _report(found, next_step)
 
 
-def _plain(found: Found, code: str) -> dict[str, object]:
+def _namespace(found: Found, wanted: str | None) -> str:
+    if wanted is None:
+        return re.sub(r"[^A-Za-z0-9_-]+", "-", found.namespace)[:64].strip("-") or found.kind
+    if not NAMESPACE.fullmatch(wanted):
+        problem = "--namespace has 1 to 64 letters, digits, '_' or '-'"
+        raise UsageError(f"{problem}, got {wanted!r}.")
+    return wanted
+
+
+def _write(code: str, path: Path, force: bool) -> None:
+    if path.suffix != ".py":
+        raise UsageError(f"--out: expected a Python file, such as jobs.py, got {str(path)!r}.")
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(code)
+    except FileExistsError:
+        problem = "is there already: nothing was written. --force writes over it."
+        raise UsageError(f"{path} {problem}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def _plain(found: Found, code: str, out: str | None) -> dict[str, object]:
     return {
         "loops": sum(job.schedule is not None for job in found.jobs),
         "tasks": sum(job.schedule is None for job in found.jobs),
         "left": [{**asdict(note.place), "what": note.text} for note in found.left],
+        "written": out,
         "code": code,
     }
 
 
-def _report(found: Found) -> None:
+def _report(found: Found, next_step: str) -> None:
     loops = sum(job.schedule is not None for job in found.jobs)
     tasks = len(found.jobs) - loops
     said = " and ".join([counted(loops, "loop"), *([counted(tasks, "task")] if tasks else [])])
     lines = [f"{said}; not carried over, or not as it was:" if found.left else f"{said}."]
-    lines += [f"  {note}" for note in found.left]
+    lines += [*(f"  {note}" for note in found.left), *([next_step] if next_step else [])]
     sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
