@@ -176,8 +176,10 @@ class Scheduler:
             args: arguments for the function's parameters, besides its `Context`.
             name: the task's name; the function's own by default.
             retry: what to do when a run fails; three retries by default.
-            timeout: how long a run may take before it is cancelled, and counts as failed.
-            concurrency: the maximum number of concurrent runs of this task on one processor.
+            timeout: how long a run may take before it is cancelled, and counts as failed; 10
+                minutes by default.
+            concurrency: the maximum number of concurrent runs of this task on one processor; 10 by
+                default.
             executor: "process" runs a blocking function in a process, not in a thread.
             after_failure: what the loop does when the retries are exhausted: continue with the next
                 tick, or pause until it is resumed. The failed tick is parked in both cases.
@@ -233,8 +235,10 @@ class Scheduler:
         Args:
             name: the task's name; the function's own by default.
             retry: what to do when a run fails; three retries by default.
-            timeout: how long a run may take before it is cancelled, and counts as failed.
-            concurrency: the maximum number of concurrent runs of this task on one processor.
+            timeout: how long a run may take before it is cancelled, and counts as failed; 10
+                minutes by default.
+            concurrency: the maximum number of concurrent runs of this task on one processor; 10 by
+                default.
             executor: "process" runs a blocking function in a process, not in a thread.
             subscribe: pairs of another application's exchange and a binding key: its messages come
                 to this task too, whole, in the one parameter that the function then has. With the
