@@ -128,8 +128,7 @@ class Census:
         put = self.put_of(listed.loop)
         if put is None and (checkpoint := listed.checkpoint) is not None:
             with suppress(MessageError):
-                put = put_of(checkpoint.token(self._app.namespace))
-                self._remember(listed.loop, put)
+                return put_of(checkpoint.token(self._app.namespace))
         return put
 
     def orphans(self) -> list[LoopId]:
