@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from scheduler import Scheduler, Settings
+from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
@@ -57,6 +57,28 @@ def an_app(namespace: str, loops: Iterable[str]) -> Scheduler:
 
     for name in loops:
         app.periodic(every="1h", name=name)(nothing)
+    return app
+
+
+def looping(
+    *names: str,
+    every: str = "1h",
+    takes: float = 0,
+    raised: Exception | None = None,
+    retry: Retry | None = None,
+    **settings: Any,
+) -> Scheduler:
+    """An app with a loop of each name, or `task`, whose runs count up what they carry."""
+    app = new_app(**settings)
+
+    async def count(ctx: Context) -> None:
+        await asyncio.sleep(takes)
+        if raised:
+            raise raised
+        ctx.carry((ctx.carried or 0) + 1)
+
+    for name in names or ("task",):
+        app.periodic(every=every, name=name, retry=retry)(count)
     return app
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import scheduler
-from docs import facts, imports, pictures
+from docs import facts, pictures
 from scheduler import Scheduler, events, metrics, testing
 from scheduler.control.beginnings import REPAIRED
 from scheduler.control.loops import Where
@@ -107,22 +107,6 @@ def test_the_documented_number_of_queues_is_right() -> None:
         known = [topology("told", [*names, "supervision"], called=called) for called in ([], names)]
         assert [len(each.queues) for each in known] == list(map(int, told))
     assert f"with one task has {rows[0][1]} queues" in (DOCS.parent / "README.md").read_text()
-
-
-def test_each_construct_that_can_be_imported_is_documented() -> None:
-    told = written()["imports.md"]
-    rows = [line for line in told.splitlines() if line.startswith("| `")]
-    known = [
-        *imports.LINES,
-        *(each for those in (imports.SPEC, imports.JOB, imports.POD) for each in those),
-        *(*imports.CONTAINER, *imports.SCHEDULES, *imports.ENTRIES, *imports.OPTIONS),
-        *(*imports.SETTINGS, *imports.FIELDS),
-    ]
-    assert len(rows) == len(known)
-    (step,) = [row for row in rows if "0 9 */10 * mon" in row]
-    assert 'cron="0 9 1,11,21,31 * 1"' in step
-    (reboot,) = [row for row in rows if "@reboot" in row]
-    assert "*left out, '@reboot work'" in reboot
 
 
 def test_each_public_name_is_documented() -> None:

@@ -9,9 +9,7 @@ KINDS: list[type[SchedulerError]] = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_default_message_of_an_error_is_the_first_line_of_its_docstring(
-    kind: type[SchedulerError],
-):
+def test_the_default_message_of_an_error_is_of_its_docstring(kind: type[SchedulerError]):
     assert issubclass(kind, SchedulerError)
     assert kind.__doc__
     assert str(kind()) == str(kind(None)) == kind.__doc__.splitlines()[0]

@@ -94,9 +94,6 @@ def told() -> Told:
     return Told()
 
 
-# Runs
-
-
 @pytest.mark.parametrize(
     ("end", "outcome"),
     [
@@ -173,9 +170,6 @@ def test_the_lead_is_from_the_last_message(told: Told):
     assert told.read("lead_seconds") == 0
 
 
-# Labels
-
-
 def test_loops_with_keys_are_counted_together(told: Told):
     told(started(BERLIN), started(PARIS), started())
     assert told.read("attempts_total", loop="report.*") == 2
@@ -183,9 +177,6 @@ def test_loops_with_keys_are_counted_together(told: Told):
     told(*(started(LoopId("report", str(key))) for key in range(1000)))
     assert told.read("attempts_total", loop="report.*") == 1002
     assert told.read("attempts_total", loop="report.7") is None
-
-
-# What else happens
 
 
 def test_repairs_skipped_ticks_and_parked_messages_are_counted_and_waits_are_measured(told: Told):
@@ -227,9 +218,6 @@ def test_stored_messages_are_counted_and_so_are_those_of_all_processes(tmp_path:
     broken = Told(Scheduler("test", fallback="sqlite:////nowhere/unsent.db"))
     assert math.isnan(read(broken.registry, "unsent_messages"))
     assert read(broken.registry, "reconnects_total") == 0
-
-
-# A processor from its start
 
 
 def test_all_series_exist_from_the_start_of_a_processor(app: Scheduler):
@@ -301,9 +289,6 @@ async def test_the_metrics_of_a_day_of_a_processor(stage: Stage, caplog: pytest.
     for reason in "rejected", "undecodable":
         assert read(registry, "parked_messages_total", task="sms", reason=reason) == 1
     assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
-
-
-# Where the time went
 
 
 @pytest.mark.parametrize(

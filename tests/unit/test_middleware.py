@@ -42,9 +42,7 @@ async def of_three(ctx: Context, call_next: CallNext, clock: object) -> None: ..
     ("decorator", "parameters"),
     [("around", "ctx, call_next"), ("around_sending", "sending, send_next")],
 )
-def test_a_function_that_cannot_be_around_a_run_or_a_sending_is_refused(
-    decorator: str, parameters: str, function: Any, told: str
-):
+def test_a_function_of_no_use_is_refused(decorator: str, parameters: str, function: Any, told: str):
     app = Scheduler("shop")
     with pytest.raises(RegistrationError, match=f"^@app.{decorator}:? {told.format(parameters)}$"):
         getattr(app, decorator)(function)
@@ -66,9 +64,7 @@ def says(said: list[Any], name: str) -> Callable[[Any, Callable[[], Awaitable[An
     return around
 
 
-async def test_runs_but_not_those_of_supervision_are_surrounded_and_the_first_is_outermost(
-    stage: Stage,
-) -> None:
+async def test_runs_are_surrounded_and_the_first_is_outermost(stage: Stage) -> None:
     app, said = new_app(), list[str]()
     app.around(says(said, "first"))
     app.around(says(said, "second"))
@@ -186,9 +182,7 @@ class Post:
         self.task = read
 
 
-async def test_headers_that_are_added_around_a_sending_travel_through_delays_and_retries(
-    stage: Stage,
-) -> None:
+async def test_headers_that_are_added_travel_through_delays(stage: Stage) -> None:
     post, said = Post(), list[str]()
     post.app.around_sending(says(said, "first"))
 
@@ -222,9 +216,7 @@ async def test_headers_that_are_added_around_a_sending_travel_through_delays_and
     ]
 
 
-async def test_a_call_is_not_sent_if_a_function_around_it_refuses_forgets_or_spoils_it(
-    stage: Stage,
-) -> None:
+async def test_a_function_around_a_call_may_prevent_its_sending(stage: Stage) -> None:
     post = Post()
 
     @post.app.around_sending

@@ -33,9 +33,7 @@ def cake(flour: int, *, sugar: int = 1) -> int:
         ([1, 2], {}, "Cake cannot be called like this: too many positional arguments."),
     ],
 )
-def test_a_call_with_wrong_arguments_is_refused_in_a_sentence(
-    args: list[int], kwargs: dict[str, int], told: str
-):
+def test_a_call_with_wrong_arguments_is_refused(args: list[int], kwargs: dict[str, int], told: str):
     with pytest.raises(ScheduleError) as refused:
         cake(*args, **kwargs)
     assert str(refused.value) == told

@@ -56,9 +56,7 @@ def about(span: ReadableSpan, *names: str) -> list[object]:
     return [dict(span.attributes or {}).get(f"scheduler.{name}") for name in names]
 
 
-async def test_a_call_that_is_sent_delayed_fails_and_is_retried_is_one_trace(
-    stage: Stage, traced: Traced
-) -> None:
+async def test_a_call_with_its_retries_is_one_trace(stage: Stage, traced: Traced) -> None:
     @stage.app.task(retry=Retry(2, delays=["5s", "1m"], jitter=0))
     async def mail(n: int) -> None:
         with traced.provider.get_tracer("mine").start_as_current_span(f"write {n}"):
@@ -88,9 +86,7 @@ async def test_a_call_that_is_sent_delayed_fails_and_is_retried_is_one_trace(
     assert ids == [ids[0]] * 3
 
 
-async def test_a_call_that_a_task_sends_belongs_to_its_run_and_supervision_is_not_traced(
-    stage: Stage, traced: Traced
-) -> None:
+async def test_a_call_of_a_run_belongs_to_its_trace(stage: Stage, traced: Traced) -> None:
     @stage.app.task()
     async def mail() -> None: ...
 

@@ -1,37 +1,14 @@
-"""Apps with loops of one kind, and what may be done to them."""
+"""What may be done to the loop `task`."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from scheduler import Context, Retry, Scheduler
 from scheduler.protocol.tokens import LoopId
 from scheduler.tasks.loops import Loop
-from tests.stage import Stage, new_app
+from tests.stage import Stage
 
 TASK = LoopId("task")
 Deed = Callable[[Stage], Awaitable[Any]]
-
-
-def looping(
-    *names: str,
-    every: str = "1h",
-    takes: float = 0,
-    raised: Exception | None = None,
-    **settings: Any,
-) -> Scheduler:
-    """An app with a loop of each name, or one, whose runs count up what they carry."""
-    app = new_app(**settings)
-
-    async def count(ctx: Context) -> None:
-        await asyncio.sleep(takes)
-        if raised:
-            raise raised
-        ctx.carry((ctx.carried or 0) + 1)
-
-    for name in names or ("task",):
-        app.periodic(every=every, name=name, retry=Retry(0))(count)
-    return app
 
 
 def the_loop(stage: Stage) -> Loop:

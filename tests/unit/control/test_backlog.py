@@ -54,9 +54,7 @@ async def test_backlogs_count_ready_and_parked_messages_and_processors(stage: St
         assert await stage.survey.backlogs() == [Backlog("mail", ready=0, processors=1, parked=1)]
 
 
-async def test_parked_and_delayed_messages_and_unknown_loops_are_counted(
-    stage: Stage,
-) -> None:
+async def test_parked_and_delayed_messages_and_unknown_loops_are_counted(stage: Stage) -> None:
     assert await counts(stage, shop()) == Counts()  # nothing was seeded
     await stage.seed(shop())
     assert await counts(stage) == Counts()
@@ -78,9 +76,7 @@ async def test_parked_and_delayed_messages_and_unknown_loops_are_counted(
 async def nothing() -> None: ...
 
 
-async def test_messages_of_a_task_without_code_are_reported_parked_and_replayed_to_another(
-    stage: Stage,
-) -> None:
+async def test_messages_of_a_removed_task_are_reported_and_parked(stage: Stage) -> None:
     await stage.seed(shop())
     old, ran = stage.app, list[str]()
     await send(stage, "ada", "bob")
@@ -120,9 +116,7 @@ async def test_messages_of_a_task_without_code_are_reported_parked_and_replayed_
     assert await program.installation.leftovers() == []
 
 
-async def test_the_pause_of_a_task_without_code_is_reported_and_removed_by_prune(
-    stage: Stage,
-) -> None:
+async def test_the_pause_of_a_removed_task_is_reported_and_pruned(stage: Stage) -> None:
     await stage.seed(shop())
     await stage.verbs.pause(await stage.loops.find("mail", or_whole=True), "stocktaking")
     await stage.seed(new_app())

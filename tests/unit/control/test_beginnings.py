@@ -102,9 +102,6 @@ async def make_ready(stage: Stage, office: Office, loop: Loop, creator: str) -> 
         office.runs.clear()
 
 
-# The order
-
-
 def step(call: Call) -> str:
     """The step of a creator that this is of, if it is of one."""
     match call:
@@ -126,9 +123,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("creator", CREATORS)
-async def test_the_entry_is_appended_the_token_put_and_the_roll_called(
-    stage: Stage, creator: str
-) -> None:
+async def test_creators_append_put_and_call_in_this_order(stage: Stage, creator: str) -> None:
     office = an_office()
     loop = await started(stage, office)
     async with stage.supervised(), FaultyBroker(stage.server) as broker:
@@ -137,9 +132,6 @@ async def test_the_entry_is_appended_the_token_put_and_the_roll_called(
         await CREATORS[creator](program_of(stage.app, broker, stage.clock), loop)
         done = [name for name, _ in groupby(map(step, broker.calls)) if name]
     assert tuple(done[done.index("append") :]) == STEPS[creator]
-
-
-# Death
 
 
 async def behead(stage: Stage, loop: Loop, creator: str, after: str) -> None:
@@ -194,12 +186,7 @@ async def test_a_creator_killed_after_any_step_leaves_a_loop_with_one_token(
     assert not office.went_back
 
 
-# What it goes on with
-
-
-async def test_a_loop_lost_by_the_roster_continues_from_the_journal(
-    stage: Stage,
-) -> None:
+async def test_a_loop_lost_by_the_roster_continues_from_the_journal(stage: Stage) -> None:
     office = an_office()
 
     @office.app.periodic(every="1h")
@@ -219,9 +206,6 @@ async def test_a_loop_lost_by_the_roster_continues_from_the_journal(
     assert (token.seq, token.carry, token.due_at) == (2, "kept 1", before.due_at)
     assert token.epoch > before.epoch
     assert (await stage.listing()).known(before.loop) == token.epoch
-
-
-# All know of it
 
 
 async def test_a_pause_returns_in_time_and_tells_how_many_do_not_answer(stage: Stage) -> None:

@@ -176,7 +176,9 @@ async def test_the_first_reading_begins_where_the_roster_ends(desk: Desk) -> Non
     assert desk.heard == [1, 2]
 
 
-async def test_other_tasks_have_their_turns_while_overdue_loops_are_indexed_and_checked(desk: Desk) -> None:
+async def test_other_tasks_have_their_turns_while_overdue_loops_are_indexed_and_checked(
+    desk: Desk,
+) -> None:
     async def turns_during(at: datetime) -> int:
         looking, turns = asyncio.create_task(desk.census.overdue(at, SECOND, {})), 0
         while not looking.done():

@@ -131,9 +131,7 @@ async def test_each_pause_override_and_parked_message_is_a_warning(stage: Stage)
     }
 
 
-async def test_a_lost_loop_is_a_problem_and_one_that_is_due_without_processors_a_warning(
-    stage: Stage,
-) -> None:
+async def test_a_lost_loop_is_a_problem_and_an_unattended_one_a_warning(stage: Stage) -> None:
     await stage.seed(reporting())
     async with stage.processor():
         await asyncio.sleep(1)
@@ -192,7 +190,7 @@ async def test_a_broker_that_cannot_create_a_timer_queue_is_a_problem(stage: Sta
 
 
 @pytest.mark.parametrize(("timeout", "warned"), [("29m", False), ("30m", True)])
-async def test_a_timeout_beyond_that_of_the_broker_is_a_warning(
+async def test_a_timeout_that_is_too_long_is_a_warning(
     stage: Stage, timeout: str, warned: bool
 ) -> None:
     found = await findings(stage, app=reporting(timeout=timeout))
@@ -200,9 +198,7 @@ async def test_a_timeout_beyond_that_of_the_broker_is_a_warning(
     assert ("timeouts" in found) is not warned
 
 
-async def test_a_lack_of_rights_is_reported_with_the_command_that_gives_them(
-    stage: Stage,
-) -> None:
+async def test_a_lack_of_rights_is_reported_with_the_command_that_gives_them(stage: Stage) -> None:
     async with forbidding() as broker:
         found = await findings(stage, broker, reporting())
         rights = Rights("^c$", "^w$", "^r$")
@@ -255,9 +251,7 @@ class AwayBroker(MemoryBroker):
         ([MemoryBroker()], "problem", "not of one cluster: memory:// is of 'memory-"),
     ],
 )
-async def test_addresses_must_be_of_one_cluster(
-    others: list[MemoryBroker], verdict: str, detail: str
-):
+async def test_addresses_are_of_one_cluster(others: list[MemoryBroker], verdict: str, detail: str):
     cluster = MemoryServer()
     nodes = [MemoryBroker(cluster), *others, MemoryBroker(cluster)]
     finding = await check_addresses(nodes)

@@ -61,9 +61,7 @@ def tasked(*names: str) -> Scheduler:
     return app
 
 
-async def test_an_app_of_the_same_module_that_has_none_of_several_tasks_is_refused(
-    stage: Stage,
-) -> None:
+async def test_an_app_of_the_same_module_needs_one_of_several_tasks(stage: Stage) -> None:
     await stage.seed(tasked("buy", "sell"))
     with pytest.raises(UsageError, match="this one is in 'stage', or has none of its tasks"):
         await program_of(tasked("bill", "pay"), stage.broker, stage.clock).seeding.seed()
@@ -81,9 +79,7 @@ async def test_an_imprint_that_cannot_be_read_is_ignored(stage: Stage) -> None:
         await stage.program.installation.require(["work"])
 
 
-async def test_only_the_last_imprint_is_kept_though_reading_it_ends_the_connection(
-    stage: Stage,
-) -> None:
+async def test_the_last_imprint_is_kept_though_the_connection_ends(stage: Stage) -> None:
     await stage.seed(an_app("shop"))
     async with FaultyBroker(stage.server) as broker:
         ended = broker.on("get", ".imprint", times=1).fails(Unconfirmed())

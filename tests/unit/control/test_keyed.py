@@ -51,9 +51,7 @@ async def office(stage: Stage) -> Office:
     return office
 
 
-async def test_the_loop_of_each_key_has_its_own_schedule_and_arguments(
-    stage: Stage, office: Office
-) -> None:
+async def test_each_key_has_its_own_schedule_and_arguments(stage: Stage, office: Office) -> None:
     async with stage.supervised():
         for key, every, city in ("bonn", "1m", "Bonn"), ("koeln", "80s", "Köln"):
             did = await office.report.start(key, every=every, args={"city": city})
@@ -91,9 +89,7 @@ async def test_starting_an_unchanged_keyed_loop_again_leaves_it_alone(
     assert (listed.schedule, listed.args) == (token.schedule, token.args)
 
 
-async def test_concurrent_starts_and_stops_share_their_entries(
-    stage: Stage, office: Office
-) -> None:
+async def test_concurrent_starts_and_stops_share_messages(stage: Stage, office: Office) -> None:
     keys = [f"a.b+{number}@example.com" for number in range(AT_ONCE)]
     broker = FaultyBroker(stage.server)
     async with stage.supervised(over=broker):
@@ -180,9 +176,7 @@ async def test_many_loops_of_one_period_are_spread_over_it_and_stay_where_they_a
             await office.report.start_many([("key", schedule)], spread=True)
 
 
-async def test_many_starts_share_messages_of_the_journal_and_each_is_in_the_history(
-    stage: Stage, office: Office
-) -> None:
+async def test_each_of_many_starts_is_in_the_history(stage: Stage, office: Office) -> None:
     hourly = {f"town-{n}": Every("1h") for n in range(600)}
     await office.report.start_many(hourly)
     told = [each async for each in stage.broker.read(office.app.names.journal)]
@@ -196,9 +190,7 @@ async def test_many_starts_share_messages_of_the_journal_and_each_is_in_the_hist
     assert {each.due_at for each in started} == {START + timedelta(hours=1)}
 
 
-async def test_a_loop_that_is_started_after_a_stop_begins_at_zero(
-    stage: Stage, office: Office
-) -> None:
+async def test_a_loop_begins_at_zero_after_a_stop(stage: Stage, office: Office) -> None:
     async with stage.supervised():
         await office.report.start("bonn", every="1m")
         await asyncio.sleep(200)
@@ -215,9 +207,6 @@ async def test_a_loop_that_is_started_after_a_stop_begins_at_zero(
         assert stage.repairs() == [("report.bonn", "lost")]
         again = await stage.token(BONN)
         assert (again.seq, again.carry) == (1, "nowhere 0")
-
-
-# What cannot be
 
 
 @pytest.mark.parametrize("key", ["", "a b", ".a", "a.", "a..b", "@a", "ü", "a\n", "a" * 101])
@@ -242,9 +231,6 @@ async def test_a_wrong_schedule_or_argument_is_refused_and_nothing_is_started(
     with pytest.raises(error, match=told):
         await office.report.start("bonn", **options)
     assert await office.report.list() == []
-
-
-# Made equal to a mapping
 
 
 async def test_a_sync_starts_reschedules_and_stops_loops(stage: Stage, office: Office) -> None:
@@ -275,7 +261,7 @@ async def test_a_sync_starts_reschedules_and_stops_loops(stage: Stage, office: O
         (("b", Every("1m"), None), "Each loop must be a pair"),
     ],
 )
-async def test_a_wrong_one_of_many_loops_is_named_and_none_is_started(
+async def test_nothing_is_started_if_a_loop_is_wrong(
     office: Office, wrong: Any, words: str
 ) -> None:
     await office.report.start("kept", every="1m")

@@ -95,9 +95,7 @@ async def synced(stage: Stage, file: Path) -> Mapping[str, Synced]:
     return planned
 
 
-async def test_a_file_may_be_json_and_stops_the_loops_of_a_task_without_any(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_a_file_may_be_json_and_leave_a_task_no_loop(stage: Stage, tmp_path: Path) -> None:
     await stage.seed(app := coded())
     file = tmp_path / "loops.json"
     write(file, REPORTS)
@@ -126,9 +124,7 @@ async def test_a_file_may_be_json_and_stops_the_loops_of_a_task_without_any(
         ("", ": it names no task, so there is nothing to do."),
     ],
 )
-async def test_a_wrong_entry_is_refused_with_its_place_and_nothing_is_done(
-    stage: Stage, file: Path, text: str, told: str
-) -> None:
+async def test_a_wrong_file_is_refused(stage: Stage, file: Path, text: str, told: str) -> None:
     await stage.seed(app := coded())
     before = await stage.listing()
     good = '[report.north]\nevery = "5m"\n' if text else ""
@@ -160,9 +156,7 @@ def test_a_loop_file_that_cannot_be_read_is_refused(
     assert told in str(error.value)
 
 
-async def test_an_error_of_the_broker_says_which_tasks_were_completed(
-    stage: Stage, file: Path
-) -> None:
+async def test_an_error_of_the_broker_says_how_far_it_came(stage: Stage, file: Path) -> None:
     await stage.seed(app := coded())
     write(file, FILE)
     async with FaultyBroker(stage.server) as broker:

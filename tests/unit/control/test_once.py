@@ -12,13 +12,7 @@ import pytest
 from scheduler import Context, Retry, Scheduler, StopLoop
 from scheduler.control.keyed import Started
 from scheduler.control.reports import Effect
-from scheduler.errors import (
-    BrokerUnavailable,
-    NotSent,
-    ScheduleError,
-    UnknownLoop,
-    UsageError,
-)
+from scheduler.errors import BrokerUnavailable, NotSent, ScheduleError, UnknownLoop, UsageError
 from scheduler.protocol.tokens import LoopId, claims_of
 from scheduler.queues.entries import ENTRY_TYPE
 from scheduler.queues.roster import REMEMBERED
@@ -78,9 +72,7 @@ async def test_a_one_off_runs_at_its_moment_and_is_removed(stage: Stage, shop: S
 
 
 @pytest.mark.parametrize("pause", [0, 89.99, 91])
-async def test_asked_for_again_it_is_the_same_also_when_it_has_run(
-    stage: Stage, shop: Shop, pause: float
-) -> None:
+async def test_a_one_off_is_the_same_when_repeated(stage: Stage, shop: Shop, pause: float) -> None:
     wanted: Any = {"at": START + 90 * SECOND, "args": {"order": 7}}
     async with stage.processor():
         await shop.remind.once("order-7", **wanted)
@@ -121,7 +113,7 @@ async def test_a_waiting_one_off_is_moved(
         ([StopLoop("no more")], [1], 0),
     ],
 )
-async def test_however_its_run_ends_it_is_over(
+async def test_a_one_off_is_over_however_its_run_ends(
     stage: Stage, shop: Shop, raised: list[Exception], runs: list[int], parked: int
 ) -> None:
     shop.raises += raised
@@ -222,7 +214,7 @@ async def test_an_end_missed_by_a_killed_processor_is_entered(
     assert len(shop.runs) == 1
 
 
-async def test_one_whose_token_was_lost_when_it_was_due_runs(stage: Stage, shop: Shop) -> None:
+async def test_a_one_off_whose_token_was_lost_runs(stage: Stage, shop: Shop) -> None:
     await shop.remind.once("order-7", after="10s")
     await stage.lose(SEVEN)
     async with stage.supervised():
@@ -231,7 +223,7 @@ async def test_one_whose_token_was_lost_when_it_was_due_runs(stage: Stage, shop:
     assert [run[0] for run in shop.runs] == ["order-7"]
 
 
-async def test_a_seed_leaves_them_alone(stage: Stage, shop: Shop) -> None:
+async def test_a_seed_does_not_change_one_offs(stage: Stage, shop: Shop) -> None:
     async with stage.processor():
         await shop.remind.once("done")
         await shop.remind.once("waits", after="1h")
@@ -343,18 +335,14 @@ async def test_an_operation_that_is_not_confirmed_or_answered_is_given_up_after_
             assert stage.clock.now() - began <= 33 * SECOND
 
 
-async def test_reading_a_long_roster_does_not_count_for_the_time_of_a_start(
-    stage: Stage, shop: Shop
-) -> None:
+async def test_the_time_of_a_start_begins_once_the_roster_is_read(stage: Stage, shop: Shop) -> None:
     async with FaultyBroker(stage.server) as slow:
         slow.on("read", ".roster", times=1).first(lambda call: asyncio.sleep(60))
         with shop.app.lending(slow, stage.clock):
             assert await shop.remind.once_many({"order-7": "1h"}) == Started(created=1)
 
 
-async def test_many_one_offs_are_started_together_and_again_without_a_change(
-    stage: Stage, shop: Shop
-) -> None:
+async def test_many_one_offs_are_started_once(stage: Stage, shop: Shop) -> None:
     many = {f"order-{n}": (START + timedelta(seconds=60 + n % 3), {"order": n}) for n in range(30)}
     async with stage.processor():
         assert await shop.remind.once_many(many) == Started(created=30)

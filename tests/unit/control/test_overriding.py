@@ -7,12 +7,11 @@ import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
 from scheduler.control.keyed import Keyed
-from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
 from scheduler.errors import UsageError
 from scheduler.tasks.loops import Override
 from scheduler.timing.schedules import Recurring, Schedule
-from tests.stage import START, Stage, new_app, program_of, seconds_of
+from tests.stage import START, Stage, new_app, program_of
 from tests.unit.control.conftest import TASK, Deed, the_loop
 
 CODE, SET = Every("30s"), Every("5m")
@@ -115,9 +114,7 @@ async def test_an_override_stays_whatever_is_done_to_its_loop(stage: Stage, deed
     assert await holds(stage)
 
 
-async def test_new_arguments_of_the_code_take_effect_under_an_override(
-    stage: Stage,
-) -> None:
+async def test_new_arguments_of_the_code_take_effect_under_an_override(stage: Stage) -> None:
     await overridden(stage)
     newer = program_of(coded(n=2), stage.broker, stage.clock)
     plan = [(report.did, report.loop.schedule) for report in await newer.seeding.plan()]
@@ -127,20 +124,7 @@ async def test_new_arguments_of_the_code_take_effect_under_an_override(
     assert (await stage.token(TASK)).args == {"n": 2}
 
 
-async def test_a_paused_loop_stays_so_under_another_schedule(stage: Stage) -> None:
-    await stage.seed(coded())
-    await stage.verbs.pause(the_loop(stage), "stocktaking")
-    await stage.verbs.set_schedule(the_loop(stage), SET, by="anna@host")
-    assert await stage.where(TASK) is Where.PAUSED
-    assert (await stage.listing())[TASK].reason == "stocktaking"
-    resumed = await stage.verbs.resume(the_loop(stage))
-    assert resumed.due_at is not None
-    assert seconds_of([resumed.due_at]) == [300]
-
-
-async def test_a_keyed_loop_gets_another_schedule_for_good_and_a_one_off_none(
-    stage: Stage,
-) -> None:
+async def test_a_keyed_loop_gets_another_schedule_for_good_and_a_one_off_none(stage: Stage) -> None:
     await stage.seed(app := coded())
     keyed = Keyed(app.tasks["task"], app.operations)
     await keyed.start("a", every="1m", args={"n": 7})

@@ -205,9 +205,7 @@ async def test_a_paused_loop_is_resumed_under_its_new_name(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("verb", ["stop", "pause"])
-async def test_a_loop_that_is_stopped_or_paused_in_a_run_during_its_rename_stays_so(
-    stage: Stage, verb: str
-) -> None:
+async def test_a_loop_paused_during_its_rename_stays_so(stage: Stage, verb: str) -> None:
     old, new = old_shop(takes=40), new_shop()
     old.stops_at = 0 if verb == "stop" else -1
     await stage.seed(old.app)
@@ -254,9 +252,7 @@ async def test_keyed_loops_and_one_offs_are_renamed_as_well(stage: Stage) -> Non
     assert new.calls == [1, 1, 1, 1, 2, 1] or new.calls == [1, 1, 1, 1, 1, 2]
 
 
-async def test_a_loop_that_old_code_started_again_is_removed_by_the_next_seed(
-    stage: Stage,
-) -> None:
+async def test_a_loop_that_old_code_started_again_is_removed_by_the_next_seed(stage: Stage) -> None:
     old, new = old_shop(), new_shop()
     await stage.seed(old.app)
     await renamed(stage, new)

@@ -34,8 +34,8 @@ from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording
 from scheduler.timing.durations import MILLISECOND, SECOND, ZERO
 from tests.faulty import Call, FaultyBroker, not_allowed
-from tests.stage import Stage, new_app, of
-from tests.unit.control.conftest import TASK, looping
+from tests.stage import Stage, looping, new_app, of
+from tests.unit.control.conftest import TASK
 
 BONN = LoopId("report", "bonn")
 ROUND = 15.0
@@ -93,9 +93,7 @@ async def test_a_token_that_is_lost_is_put_again_as_soon_as_it_is_overdue(stage:
     ]
 
 
-async def test_a_lost_keyed_loop_is_put_again_though_its_task_was_once_periodic_itself(
-    stage: Stage,
-) -> None:
+async def test_a_keyed_loop_of_a_once_periodic_task_is_repaired(stage: Stage) -> None:
     await stage.seed(looping())
     app = new_app()
     task = app.task(name="task")(nothing)
@@ -108,9 +106,7 @@ async def test_a_lost_keyed_loop_is_put_again_though_its_task_was_once_periodic_
     assert stage.repairs() == [("task.bonn", "lost")]
 
 
-async def test_repairs_wait_until_the_journal_is_read_to_its_end(
-    stage: Stage,
-) -> None:
+async def test_repairs_wait_until_the_journal_is_read_to_its_end(stage: Stage) -> None:
     stage.app.periodic(every="5s", name="other")(nothing)
     carried = await counting(stage, every="20s")
     broker = FaultyBroker(stage.server)
@@ -151,9 +147,7 @@ async def test_a_full_queue_does_not_prevent_the_repair_of_other_loops(stage: St
     assert of(SupervisionDelayed, stage.events) == []
 
 
-async def test_a_loop_that_waits_for_a_long_journal_does_not_delay_others(
-    stage: Stage,
-) -> None:
+async def test_a_loop_that_waits_for_a_long_journal_does_not_delay_others(stage: Stage) -> None:
     stage.app.periodic(every="10m", name="other")(nothing)
     carried = await counting(stage)
     async with stage.supervised():
@@ -178,9 +172,7 @@ async def test_a_loop_that_waits_for_a_long_journal_does_not_delay_others(
 async def nothing() -> None: ...
 
 
-async def test_a_tick_that_is_settled_during_a_round_is_not_repaired(
-    stage: Stage,
-) -> None:
+async def test_a_tick_that_is_settled_during_a_round_is_not_repaired(stage: Stage) -> None:
     @stage.app.periodic(every="10m")
     async def task() -> None:
         await asyncio.sleep(1)
@@ -204,9 +196,7 @@ async def test_a_tick_that_is_settled_during_a_round_is_not_repaired(
 
 
 @pytest.mark.parametrize("apart", [50 * MILLISECOND, 7 * SECOND])
-async def test_two_lines_of_a_loop_are_one_again_within_two_rounds(
-    stage: Stage, apart: timedelta
-) -> None:
+async def test_a_doubled_loop_is_repaired_in_two_rounds(stage: Stage, apart: timedelta) -> None:
     app, seqs = new_app(), list[int]()
 
     @app.periodic(every="20s")
@@ -351,9 +341,7 @@ async def another_expired(call: Call) -> None:
 
 
 @pytest.mark.parametrize("may_declare", [True, False])
-async def test_a_queue_whose_declaration_fails_is_reported_once(
-    stage: Stage, may_declare: bool
-) -> None:
+async def test_a_queue_that_stays_missing_is_reported_once(stage: Stage, may_declare: bool) -> None:
     await counting(stage)
     broker = FaultyBroker(stage.server) if may_declare else not_allowed(stage.server)
     async with stage.supervised(over=broker):
@@ -367,9 +355,7 @@ async def test_a_queue_whose_declaration_fails_is_reported_once(
 
 
 @pytest.mark.parametrize("is_all", [False, True])
-async def test_a_declaration_is_completed_though_the_connection_is_lost(
-    stage: Stage, is_all: bool
-) -> None:
+async def test_an_interrupted_declaration_is_completed(stage: Stage, is_all: bool) -> None:
     carried, topology = await counting(stage), stage.app.topology()
     lost = {queue.name for queue in topology.queues}
     if not is_all:
@@ -445,9 +431,7 @@ async def test_supervision_comes_back_when_its_own_token_is_gone(stage: Stage) -
         assert 3 <= len(of(CensusTaken, stage.events)) <= 5
 
 
-async def test_a_missing_queue_of_supervision_that_may_not_be_declared_is_reported(
-    stage: Stage,
-) -> None:
+async def test_a_queue_of_supervision_that_stays_missing_is_reported(stage: Stage) -> None:
     await counting(stage)
     stage.expects_none(SUPERVISION)
     async with stage.supervised(over=not_allowed(stage.server)):
@@ -484,9 +468,7 @@ async def test_a_lost_supervision_loop_is_repaired_though_an_attempt_failed(
     assert stage.repairs() == [("_supervision", "lost")]
 
 
-async def test_a_round_that_does_not_end_is_cancelled_and_its_token_is_not_parked(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_endless_round_is_cancelled(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await counting(stage)
 
     async def read_on(*_: object) -> None:
@@ -518,9 +500,7 @@ async def test_the_memory_of_another_version_is_ignored(stage: Stage, carried: A
     assert of(SupervisionDelayed, stage.events) == []
 
 
-async def test_loops_are_counted_from_the_last_round_if_that_was_recent(
-    stage: Stage,
-) -> None:
+async def test_loops_are_counted_from_the_last_round_if_that_was_recent(stage: Stage) -> None:
     await counting(stage)
     async with stage.supervised():
         await asyncio.sleep(ROUND + 2)
@@ -545,9 +525,7 @@ def reconnect(stage: Stage) -> None:
     stage.app.events.emit(Connected("memory://", "", ZERO))
 
 
-async def test_tokens_lost_by_a_restarted_broker_are_put_within_seconds(
-    stage: Stage,
-) -> None:
+async def test_tokens_lost_by_a_restarted_broker_are_put_within_seconds(stage: Stage) -> None:
     app = looping(*LOOPS, every="1m", supervision_interval="1h")
     await stage.seed(app)
     async with stage.supervised(), stage.supervised(), stage.supervised():

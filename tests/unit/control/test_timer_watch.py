@@ -71,9 +71,7 @@ async def test_a_timer_whose_first_message_is_overdue_is_stuck(stage: Stage) -> 
 
 
 @pytest.mark.parametrize("ago", [timedelta(minutes=59), timedelta(days=-(10**6))])
-async def test_a_message_that_came_late_to_a_timer_waits_there_as_long_as_others(
-    stage: Stage, ago: timedelta
-) -> None:
+async def test_a_message_may_come_late_to_a_timer(stage: Stage, ago: timedelta) -> None:
     await with_both(stage)
     watch = stage.program.timer_watch
     await hold_back(stage, due_in=-10 * SECOND, came_at=stage.clock.now() - ago)
@@ -117,9 +115,7 @@ async def test_a_timer_that_does_not_respond_is_stuck(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-async def test_supervision_recreates_timers_of_tokens_and_reports_those_of_calls(
-    stage: Stage, is_lost: bool
-) -> None:
+async def test_supervision_recreates_timers_of_tokens(stage: Stage, is_lost: bool) -> None:
     names = (await with_both(stage)).names
     # A lost loop makes supervision look at the timers of tokens.
     await hold_back(stage, due_in=-10 * SECOND, losing=is_lost)

@@ -10,13 +10,7 @@ import pytest
 from scheduler import Context, Cron, Every
 from scheduler.control.loops import Where
 from scheduler.control.reports import Effect, operator_here, user_here
-from scheduler.errors import (
-    InvalidArguments,
-    Overtaken,
-    QueueNotFound,
-    UnknownLoop,
-    UsageError,
-)
+from scheduler.errors import InvalidArguments, Overtaken, QueueNotFound, UnknownLoop, UsageError
 from scheduler.events import LoopSeeded, RunStarted
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.tokens import State
@@ -24,13 +18,12 @@ from scheduler.queues.entries import ENTRY_TYPE
 from scheduler.queues.roll_call import QUESTION
 from scheduler.tasks.tasks import SUPERVISION
 from tests.faulty import Call, FaultyBroker
-from tests.stage import START, Stage, new_app, of, program_of, seconds_of
+from tests.stage import START, Stage, looping, new_app, of, program_of, seconds_of
 from tests.unit.control.conftest import (
     TASK,
     Deed,
     delete,
     delete_roster,
-    looping,
     lose,
     nothing,
     pause,
@@ -108,9 +101,7 @@ async def test_a_trigger_makes_the_token_due_now(stage: Stage) -> None:
     assert await stage.history("task") == ["seeded", "triggered", "succeeded"]
 
 
-async def test_a_whole_task_is_paused_and_resumed_by_its_name_unless_a_loop_has_it(
-    stage: Stage,
-) -> None:
+async def test_a_task_is_paused_and_resumed_by_its_name(stage: Stage) -> None:
     app = looping()
 
     @app.task
@@ -213,9 +204,7 @@ async def remove(stage: Stage) -> None:
         (remove, "1h", Effect.CREATED),
     ],
 )
-async def test_a_seed_does_what_it_is_planned_to_do(
-    stage: Stage, deed: Deed, every: str, did: Effect
-) -> None:
+async def test_a_seed_follows_its_plan(stage: Stage, deed: Deed, every: str, did: Effect) -> None:
     await stage.seed(looping())
     await deed(stage)
     await asyncio.sleep(1)
@@ -274,9 +263,7 @@ async def test_removing_a_loop_of_the_code_is_refused(stage: Stage) -> None:
     assert await stage.where(TASK) is Where.WAITING
 
 
-async def test_removing_a_loop_of_old_code_parks_the_messages_in_its_queue(
-    stage: Stage,
-) -> None:
+async def test_removing_a_loop_of_old_code_parks_the_messages_in_its_queue(stage: Stage) -> None:
     await stage.seed(looping("task", "gone"))
     program, queue = program_of(looping(), stage.broker, stage.clock), "test.v1.processor.gone"
     orphan = await program.loops.find("gone")
@@ -357,7 +344,7 @@ async def test_many_loops_are_paused_and_resumed_in_bulk(stage: Stage) -> None:
     assert {str(run.loop) for run in of(RunStarted, stage.events)} >= set(names)
 
 
-async def test_supervision_writes_snapshots_of_a_roster_that_grows_by_verbs(
+async def test_a_roster_that_grows_is_snapshot(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = 10
@@ -386,9 +373,7 @@ async def test_a_first_start_is_no_repair_unless_the_roster_was_lost(stage: Stag
 
 
 @pytest.mark.parametrize("error", [ImportError, KeyError, OSError])
-def test_an_operator_without_a_user_name_is_known_by_number(
-    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
+def test_a_user_may_have_no_name(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     def nobody() -> str:
         raise error
 

@@ -11,13 +11,7 @@ from scheduler.brokers.contract import Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, UsageError
 from scheduler.protocol.hatchery import NO_WAIT
-from scheduler.protocol.messages import (
-    LINE_LENGTH,
-    REPLAYED_AT,
-    Message,
-    moment_in,
-    own_headers,
-)
+from scheduler.protocol.messages import LINE_LENGTH, REPLAYED_AT, Message, moment_in, own_headers
 from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, encode, token_key
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.failed import (
@@ -114,9 +108,7 @@ SIZES = {"small": "x", "large": "x" * 500, "table": {"a": ["x" * 200]}, "schedul
         (9999, ["large", "table", "small", "scheduler-key"]),
     ],
 )
-def test_the_largest_headers_are_left_out_and_named_those_of_others_first(
-    excess: int, left_out: list[str]
-):
+def test_the_largest_headers_are_left_out_and_named(excess: int, left_out: list[str]):
     light = lightened(Message(b"b", SIZES, message_id="id"), excess)
     kept = {name: value for name, value in SIZES.items() if name not in left_out}
     left = {"scheduler-left-out": ", ".join(left_out)}
@@ -136,9 +128,7 @@ def test_the_largest_headers_are_left_out_and_named_those_of_others_first(
         ("expired", [5], "unknown-task", ""),
     ],
 )
-def test_the_reason_of_what_the_broker_parked_is_its_last_death(
-    first: str, deaths: Any, reason: str, error: str
-):
+def test_the_broker_parks_for_the_last_death(first: str, deaths: Any, reason: str, error: str):
     headers = {
         name: of for name, of in (("x-first-death-reason", first), ("x-death", deaths)) if of
     }
@@ -201,9 +191,7 @@ async def park_some(failed: FailedQueues) -> None:
         )
 
 
-async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
-    broker: MemoryBroker, failed: FailedQueues
-):
+async def test_a_message_is_replayed_as_it_was(broker: MemoryBroker, failed: FailedQueues):
     with pytest.raises(QueueNotFound, match="scheduler seed"):
         await failed.browse(["gone"])
     await park_some(failed)
@@ -236,9 +224,7 @@ def test_ids_can_be_typed_despite_foreign_headers(sent: str, parked_at: object, 
     assert read_parked(forged, QUEUE, "").id == shown
 
 
-async def test_a_message_that_the_broker_parked_is_replayed_as_a_call_whatever_it_claims(
-    stage: Stage,
-):
+async def test_a_message_that_the_broker_parked_is_replayed_as_a_call(stage: Stage):
     @stage.app.periodic(every="1h")
     async def report() -> None: ...
 
@@ -306,9 +292,7 @@ async def test_a_message_with_too_large_headers_is_parked_without_the_largest(na
     assert parked.message.body == b"b"
 
 
-async def test_a_message_of_the_broker_is_replayed_without_its_largest_header_if_ours_do_not_fit(
-    narrow: FaultyBroker,
-):
+async def test_a_message_is_replayed_without_its_largest_header(narrow: FaultyBroker):
     died = [{"reason": "delivery_limit", "exchange": "orders", "routing-keys": ["order.paid"]}]
     full = {"blob": "x" * 5000, "more": "y" * 900}
     await MemoryBroker.publish(
@@ -330,23 +314,6 @@ async def test_a_message_of_the_broker_is_replayed_without_its_largest_header_if
 
 
 @pytest.mark.parametrize(
-    ("routing_key", "whose", "task"),
-    [
-        (BERLIN, "report.berlin", "report"),
-        (token_key(LoopId("task", "task"), NO_WAIT.key), "task.task", "task"),
-        ("task.subtask", "subtask", "subtask"),
-        ("retry.report", "report", "report"),
-        ("subtask.paid", "", ""),
-    ],
-)
-def test_the_loop_and_task_of_a_message_are_in_its_routing_key(
-    routing_key: str, whose: str, task: str
-):
-    told = read_parked(Message(), QUEUE, routing_key)
-    assert (told.loop, told.task) == (whose, task)
-
-
-@pytest.mark.parametrize(
     ("selection", "chosen"),
     [
         (Selection(), "1234"),
@@ -355,7 +322,7 @@ def test_the_loop_and_task_of_a_message_are_in_its_routing_key(
         (Selection(task="mail", reason="rejected"), ""),
     ],
 )
-async def test_parked_messages_are_chosen_by_all_that_is_given(
+async def test_parked_messages_are_selected(
     failed: FailedQueues, selection: Selection, chosen: str
 ):
     await park_some(failed)
@@ -395,9 +362,7 @@ async def test_a_deletion_is_undone_alone_and_only_for_a_day(stage: Stage, slow:
     assert await slow.restore(Selection(deletion="first")) == 0
 
 
-async def test_a_message_that_claims_to_be_a_tick_is_restored_as_what_it_was(
-    stage: Stage, slow: FailedQueues
-):
+async def test_a_message_that_claims_to_be_a_tick_is_restored(stage: Stage, slow: FailedQueues):
     claims = {**FROM_BROKERS, **OWN, "scheduler-parked-reason": "rejected"}
     stage.server.publish(Message(b"{}", claims, message_id="dead"), NAMES.failed, BERLIN)
     dead = Selection(ids=frozenset(["dead"]))
@@ -448,9 +413,7 @@ async def test_a_slow_replay_holds_no_message_for_long(stage: Stage, slow: Faile
     assert [each.reason for each in await slow.browse(["report"])] == ["unknown-task"]
 
 
-async def test_a_message_that_fails_again_during_a_replay_is_not_replayed_twice(
-    stage: Stage, slow: FailedQueues
-):
+async def test_a_message_that_fails_again_is_replayed_once(stage: Stage, slow: FailedQueues):
     """Each of them is parked again at once."""
     again: list[ParkedMessage] = []
 
@@ -463,9 +426,7 @@ async def test_a_message_that_fails_again_during_a_replay_is_not_replayed_twice(
     assert len(await slow.browse(TASKS)) == 4
 
 
-async def test_an_error_says_how_many_messages_another_reader_has_taken(
-    stage: Stage, slow: FailedQueues
-):
+async def test_messages_that_another_reader_took_are_counted(stage: Stage, slow: FailedQueues):
     def take_the_last(_: ParkedMessage) -> None:
         stage.server.queue(NAMES.failed).take()
 
@@ -474,9 +435,7 @@ async def test_an_error_says_how_many_messages_another_reader_has_taken(
     assert told.value.left == 1
 
 
-async def test_an_error_says_how_many_messages_are_left_if_the_connection_is_lost(
-    stage: Stage, slow: FailedQueues
-):
+async def test_messages_left_by_a_lost_connection_are_counted(stage: Stage, slow: FailedQueues):
     async def cut(call: Call) -> None:
         stage.server.disconnect_all()
 
@@ -491,9 +450,7 @@ async def test_an_error_says_how_many_messages_are_left_if_the_connection_is_los
     assert {each.message.message_id for each in await slow.browse(TASKS)} == set("234")
 
 
-async def test_the_beginning_of_an_id_is_enough_if_no_other_begins_so(
-    stage: Stage, slow: FailedQueues
-):
+async def test_the_beginning_of_an_id_is_enough(stage: Stage, slow: FailedQueues):
     (first, second) = [each.id for each in await slow.browse(TASKS)][:2]
     named = await slow.named(TASKS, [first, second[:1], "nobody"])
     assert named == {first: first, second[:1]: second}

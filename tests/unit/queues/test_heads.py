@@ -31,9 +31,7 @@ async def heads_on(stage: Stage, app: Scheduler | None = None) -> Heads:
     return Heads(stage.broker, stage.app.names)
 
 
-async def test_the_last_note_is_read_until_another_one_or_none_is_there(
-    stage: Stage, queue_type: QueueType
-) -> None:
+async def test_the_last_note_is_read(stage: Stage, queue_type: QueueType) -> None:
     heads = await heads_on(stage, booking(queue_type))
     assert await heads.of("book", SENT) == UNNOTED
     await heads.note("book", SENT, Head(1), DEFAULT_TIMEOUT)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler import Cron, Every, Reject, Retry, Scheduler, StopLoop
+from scheduler import Cron, Every, Reject, Retry, StopLoop
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, Token, encode
@@ -25,7 +25,7 @@ from scheduler.queues.journal import (
 from scheduler.timing.moments import LATEST_MS, LoopClock, milliseconds_since_epoch
 from scheduler.timing.schedules import Recurring
 from tests.faulty import FaultyBroker
-from tests.stage import START, Stage, journal_of, new_app, seconds_of, timers_of
+from tests.stage import START, Stage, journal_of, looping, seconds_of, timers_of
 
 TASK = LoopId("task")
 EVERY_HOUR, EVERY_MINUTE = Every("1h"), Every("1m")
@@ -34,24 +34,6 @@ ONE_RETRY = Retry(1, delays=["1s"], jitter=0)
 
 async def told(stage: Stage, loop: str | None = None, **since: Any) -> list[JournalEntry]:
     return [entry async for entry in stage.journal.entries(loop=loop, **since)]
-
-
-def looping(
-    raised: BaseException | None = None, *, takes: float = 0, schedule: Recurring = EVERY_HOUR
-) -> Scheduler:
-    """An app with a loop whose runs all end in the same way."""
-    app = new_app()
-
-    @app.periodic(schedule=schedule, retry=ONE_RETRY)
-    async def task() -> None:
-        await asyncio.sleep(takes)
-        if raised is not None:
-            raise raised
-
-    return app
-
-
-# Runs
 
 
 @pytest.mark.parametrize(
@@ -64,9 +46,9 @@ def looping(
     ],
 )
 async def test_each_ending_of_a_run_is_recorded_once(
-    stage: Stage, raised: BaseException | None, whats: list[str]
+    stage: Stage, raised: Exception | None, whats: list[str]
 ) -> None:
-    app = looping(raised)
+    app = looping(raised=raised, retry=ONE_RETRY)
     await stage.seed(app)
     async with stage.processor():
         await stage.verbs.trigger(app.loop("task"))
@@ -75,7 +57,7 @@ async def test_each_ending_of_a_run_is_recorded_once(
 
 
 async def test_an_entry_has_the_moment_the_run_and_the_reason(stage: Stage) -> None:
-    await stage.seed(looping(ValueError("boom"), takes=2))
+    await stage.seed(looping(raised=ValueError("boom"), takes=2, retry=ONE_RETRY))
     async with stage.processor():
         await asyncio.sleep(3700)
     entries = await told(stage, "task")
@@ -93,9 +75,6 @@ async def test_an_entry_has_the_moment_the_run_and_the_reason(stage: Stage) -> N
     assert [each.run and each.run.duration for each in entries] == [
         *(None, timedelta(seconds=2), None, timedelta(seconds=2))
     ]
-
-
-# What else is done to a loop
 
 
 DEEDS: dict[str, Callable[[Stage], Awaitable[object]]] = {
@@ -116,9 +95,7 @@ DEEDS: dict[str, Callable[[Stage], Awaitable[object]]] = {
         ("repair seed", "seeded repaired"),
     ],
 )
-async def test_each_verb_is_recorded_once_unless_it_changed_nothing(
-    stage: Stage, deeds: str, whats: str
-) -> None:
+async def test_each_change_is_recorded_once(stage: Stage, deeds: str, whats: str) -> None:
     await stage.seed(looping())
     for deed in deeds.split():
         await DEEDS[deed](stage)
@@ -130,9 +107,7 @@ async def test_each_verb_is_recorded_once_unless_it_changed_nothing(
     ("deed", "whats"),
     [("pause", "seeded triggered paused succeeded"), ("trigger", "seeded triggered succeeded")],
 )
-async def test_the_end_of_a_run_is_recorded_once_whatever_is_done_during_it(
-    stage: Stage, deed: str, whats: str
-) -> None:
+async def test_the_end_of_a_run_is_recorded_once(stage: Stage, deed: str, whats: str) -> None:
     await stage.seed(looping(takes=10))
     async with stage.processor():
         await DEEDS["trigger"](stage)
@@ -142,11 +117,8 @@ async def test_the_end_of_a_run_is_recorded_once_whatever_is_done_during_it(
     assert await stage.history("task") == whats.split()
 
 
-# Which of it
-
-
 async def test_the_journal_can_be_read_from_a_moment_on_and_of_one_loop(stage: Stage) -> None:
-    app = looping(schedule=EVERY_MINUTE)
+    app = looping(every="1m")
 
     @app.periodic(every="90s")
     async def other() -> None: ...
@@ -160,9 +132,6 @@ async def test_the_journal_can_be_read_from_a_moment_on_and_of_one_loop(stage: S
     assert [each.loop for each in await told(stage, since=since)] == ["task", "other", "task"]
     assert [each.what for each in await told(stage, "other")] == ["seeded", *["succeeded"] * 2]
     assert await told(stage, "tas") == []
-
-
-# How far a loop has come
 
 
 def token(epoch: int = 5, seq: int = 0, attempt: int = 0, *, first: bool = False) -> Token:
@@ -278,9 +247,7 @@ def test_a_message_with_impossible_members_is_no_put(members: dict[str, Any]) ->
         (token(2, seq=9), False),  # of the life before
     ],
 )
-def test_a_token_has_the_progress_of_the_furthest_of_its_life(
-    furthest: Token, is_ahead: bool
-) -> None:
+def test_a_token_gets_the_progress_of_its_life(furthest: Token, is_ahead: bool) -> None:
     first = replace(token(6, seq=2, attempt=1), reason="stocktaking")
     ran = replace(furthest, last=RAN)
     found = with_progress_of(first, ran)
@@ -290,7 +257,7 @@ def test_a_token_has_the_progress_of_the_furthest_of_its_life(
 
 
 async def test_reading_on_reads_each_put_once(stage: Stage) -> None:
-    await stage.seed(looping(schedule=Every("30s")))
+    await stage.seed(looping(every="30s"))
     puts = list[tuple[LoopId, int]]()
 
     def hear(loop: LoopId, put: Put, message: Message) -> None:
@@ -348,9 +315,7 @@ async def test_the_last_token_of_a_loop_is_first_looked_for_in_recent_messages(
     assert look_backs(schedule, clock) == (now - near * minute, now - far * minute)
 
 
-async def test_those_who_ask_at_once_share_one_reading_of_a_long_journal(
-    stage: Stage,
-) -> None:
+async def test_those_who_ask_at_once_share_one_reading_of_a_long_journal(stage: Stage) -> None:
     await stage.seed()
     loops = [LoopId("task", f"k{number}") for number in range(20)]
     timers = timers_of(stage.app.names, stage.broker, stage.clock)

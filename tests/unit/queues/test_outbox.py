@@ -176,9 +176,7 @@ async def test_sending_waits_for_faults_shorter_than_the_deadline(
         assert mean * 0.5 <= pause <= mean * 1.2
 
 
-async def test_a_message_may_have_its_own_policy_and_events_say_what_becomes_of_it(
-    office: Office, clock: LoopClock
-) -> None:
+async def test_a_message_may_have_its_own_policy(office: Office, clock: LoopClock) -> None:
     office.suffers(*[FULL] * 9)
     posting = Posting(retry_sending=Retry(2, delays=["3s", "4s"], jitter=0), message_id="a")
     with pytest.raises(NotSent, match="full") as caught:
@@ -194,9 +192,7 @@ async def test_a_message_may_have_its_own_policy_and_events_say_what_becomes_of_
     ]
 
 
-async def test_nothing_is_published_while_an_alarm_blocks_senders(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_alarm_delays_sending(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FaultyBroker, "is_blocked", True)
     asyncio.get_running_loop().call_later(3, monkeypatch.undo)
     await office.outbox.send("sms", {}, Posting())
@@ -236,9 +232,7 @@ async def test_after_the_deadline_the_error_says_that_the_outcome_is_unknown(
     await office.outbox.send("sms", {}, Posting())  # what was, is over
 
 
-async def test_one_of_many_calls_that_cannot_be_sent_does_not_keep_the_others(
-    office: Office,
-) -> None:
+async def test_a_call_that_cannot_be_sent_does_not_stop_others(office: Office) -> None:
     calls = [{"a": "x" * (LARGEST_BODY if n == 3 else 1)} for n in range(1000)]
     with pytest.raises(NotAllSent, match="999 of 1000") as failed:
         await office.outbox.send_all("sms", [(call, Posting()) for call in calls])
@@ -266,7 +260,7 @@ async def stocked(clock: LoopClock, store: SqliteStore) -> AsyncIterator[Office]
 BRIEF = Posting(deadline=SECOND)
 
 
-async def test_a_message_that_could_not_be_sent_is_stored_and_sent_once_the_broker_is_back(
+async def test_an_unsent_message_is_stored_and_sent_later(
     stocked: Office, store: SqliteStore
 ) -> None:
     stocked.suffers(connecting=[AWAY] * 20)
@@ -294,9 +288,7 @@ async def test_a_message_that_could_not_be_sent_is_stored_and_sent_once_the_brok
     assert await stocked.received() == 3  # at its time, and once
 
 
-async def test_after_one_of_many_was_stored_the_rest_is_stored_at_once(
-    stocked: Office, store: SqliteStore
-) -> None:
+async def test_the_rest_of_many_is_stored_at_once(stocked: Office, store: SqliteStore) -> None:
     stocked.suffers(connecting=[AWAY] * 9999)
     ids = await stocked.outbox.send_all("sms", [({"n": n}, BRIEF) for n in range(200)])
     assert all(id.stored for id in ids)
@@ -304,9 +296,7 @@ async def test_after_one_of_many_was_stored_the_rest_is_stored_at_once(
     assert {each.id for each in store.read()} == set(ids)
 
 
-async def test_a_stored_message_that_cannot_be_sent_stays_and_does_not_delay_others(
-    stocked: Office, store: SqliteStore
-) -> None:
+async def test_a_stored_message_does_not_delay_others(stocked: Office, store: SqliteStore) -> None:
     stocked.suffers(connecting=[AWAY] * 20)
     for name, task in (("a", "never_seeded"), ("b", "sms")):
         await stocked.outbox.send(task, {}, BRIEF._replace(message_id=name))
@@ -326,9 +316,7 @@ async def test_the_error_of_a_fallback_that_fails_tells_why_it_was_needed(clock:
         await office.outbox.send("sms", {}, BRIEF)
 
 
-async def test_stored_messages_are_not_sent_to_an_embedded_broker(
-    stocked: Office, store: SqliteStore
-) -> None:
+async def test_an_embedded_broker_gets_nothing_stored(stocked: Office, store: SqliteStore) -> None:
     stocked.suffers(connecting=[AWAY] * 20)
     await stocked.outbox.send("sms", {}, BRIEF)
     async with MemoryBroker(stocked.server) as broker:

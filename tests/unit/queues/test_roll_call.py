@@ -35,9 +35,6 @@ A4 = InHand(Position(7, 4, attempt=2), running=True)
 B_FIRST = InHand(Position(9, 2, joined=False))
 
 
-# What they have
-
-
 @pytest.mark.parametrize(
     ("hands", "told"),
     [
@@ -66,14 +63,11 @@ async def test_the_tokens_held_by_all_processors_are_collected(
         ([InHand(Position(2, 9)), A3_RUNS], Answer(5, running=7)),
     ],
 )
-async def test_an_answer_tells_of_the_oldest_run(
+async def test_an_answer_has_the_oldest_run(
     room: Room, hands: list[InHand], answer: Answer
 ) -> None:
     (processor,) = await room.seat(Hand({A: hands}))
     assert (await room.ask(A)).of(A, 5) == {processor.processor: answer}
-
-
-# Who does not answer
 
 
 async def test_the_answers_are_incomplete_if_one_does_not_answer_in_time(room: Room) -> None:
@@ -123,9 +117,7 @@ def test_silent_processors_are_named_as_far_as_they_are_known(
     assert Answers(expected, said, missing=missing).unheard == unheard
 
 
-async def test_the_answer_of_a_new_processor_does_not_stand_for_a_silent_one(
-    room: Room,
-) -> None:
+async def test_the_answer_of_a_new_processor_does_not_stand_for_a_silent_one(room: Room) -> None:
     mute = await room.connect()
     mute.on("publish", NAMES.control).hangs()
 
@@ -142,9 +134,6 @@ async def test_an_unpublished_question_gets_no_answer(room: Room) -> None:
     await room.seat(Hand())
     room.broker.on("publish", NAMES.control).fails(Unconfirmed())
     assert (await room.ask(A)).silent == 1
-
-
-# Who is counted
 
 
 async def test_a_processor_follows_the_questions_before_it_is_counted(room: Room) -> None:
@@ -186,9 +175,6 @@ async def test_a_processor_that_lost_its_place_does_not_answer(room: Room) -> No
         await room.ask(A)
 
 
-# Questions
-
-
 async def test_questions_at_the_same_time_are_asked_as_one(room: Room) -> None:
     hand = Hand({A: [A3], B: [B_FIRST]}, epochs={C: 9})
     await room.seat(hand)
@@ -219,9 +205,6 @@ async def test_messages_that_cannot_be_read_are_ignored(room: Room) -> None:
             await room.say(body, type=kind, correlation_id="x")
     answers = await asking
     assert (answers.complete, list(answers.tokens(A)), hand.epochs) == (True, [A3], {A: 5})
-
-
-# What they tell of themselves
 
 
 async def test_the_answer_of_an_older_version_counts(room: Room) -> None:
@@ -278,7 +261,5 @@ def attendance(*said: str) -> Attendance:
         ("? a here ? b here ? here", ["b"]),
     ],
 )
-def test_a_processor_that_answered_last_time_but_not_now_is_missing(
-    said: str, missing: list[str]
-) -> None:
+def test_a_processor_that_answered_last_time_is_missing(said: str, missing: list[str]) -> None:
     assert attendance(*said.split()).missing({"here"}, 1) == missing

@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -32,12 +32,7 @@ from scheduler.queues.loop_table import STEPS, LoopTable, Row
 from scheduler.queues.roster import REMEMBERED, Roster, Shares
 from scheduler.queues.snapshots import Snapshots
 from scheduler.tasks.context import CARRY_LIMIT
-from scheduler.timing.moments import (
-    LATEST_MS,
-    LoopClock,
-    milliseconds_since_epoch,
-    moment_of,
-)
+from scheduler.timing.moments import LATEST_MS, LoopClock, milliseconds_since_epoch, moment_of
 from scheduler.timing.schedules import Once, Schedule
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, roster_of
@@ -57,9 +52,26 @@ B = RosterEntry(
 )
 
 
+@dataclass
+class Desk:
+    """A broker with a roster, and those who read it."""
+
+    broker: FaultyBroker
+    clock: LoopClock
+
+    def roster(self) -> Roster:
+        """That of a program which has read nothing yet."""
+        return roster_of(NAMES, self.broker, self.clock)
+
+
 @pytest.fixture
-def roster(broker: FaultyBroker, clock: LoopClock) -> Roster:
-    return roster_of(NAMES, broker, clock)
+def desk(broker: FaultyBroker, clock: LoopClock) -> Desk:
+    return Desk(broker, clock)
+
+
+@pytest.fixture
+def roster(desk: Desk) -> Roster:
+    return desk.roster()
 
 
 A_TOO = replace(A_PAUSED, by="another")
@@ -76,35 +88,25 @@ A_TOO = replace(A_PAUSED, by="another")
     ],
 )
 async def test_the_first_of_competing_entries_is_accepted(
-    roster: Roster,
-    broker: FaultyBroker,
-    clock: LoopClock,
-    entries: list[RosterEntry],
-    accepted: list[bool],
+    desk: Desk, roster: Roster, entries: list[RosterEntry], accepted: list[bool]
 ) -> None:
     answers = list[bool]()
     for number, listed in enumerate(entries):
-        by = roster if number % 2 else roster_of(NAMES, broker, clock)
+        by = roster if number % 2 else desk.roster()
         answers += [each is not None for each in await by.append([listed])]
     assert answers == accepted
 
 
-async def test_an_entry_is_accepted_though_another_one_follows_before_its_writer_has_read(
-    roster: Roster, broker: FaultyBroker, clock: LoopClock
-) -> None:
+async def test_an_entry_is_accepted_though_another_follows_it(desk: Desk, roster: Roster) -> None:
     async def follow_up(call: Call) -> None:
-        await roster_of(NAMES, broker, clock).append(
-            [replace(A_AGAIN, entry=Entry(8, PAUSED, 7, 7))]
-        )
+        await desk.roster().append([replace(A_AGAIN, entry=Entry(8, PAUSED, 7, 7))])
 
-    broker.on("publish", key=NAMES.roster, times=1).then(follow_up)
+    desk.broker.on("publish", key=NAMES.roster, times=1).then(follow_up)
     assert await roster.append([A]) == [A]
     assert (await roster.read())[A.loop].epoch == 8
 
 
-async def test_a_new_epoch_is_later_than_forgotten_ones_though_a_clock_was_ahead(
-    roster: Roster, clock: LoopClock
-) -> None:
+async def test_a_new_epoch_is_later_than_forgotten_ones(roster: Roster, clock: LoopClock) -> None:
     ahead = milliseconds_since_epoch(clock.now() + 10 * REMEMBERED)
     await roster.append([replace(A_GONE, entry=Entry(ahead, GONE, 7))])
     await asyncio.sleep(REMEMBERED.total_seconds() + 1)
@@ -112,9 +114,7 @@ async def test_a_new_epoch_is_later_than_forgotten_ones_though_a_clock_was_ahead
     assert roster.next_epoch_ms() == ahead + 1
 
 
-async def test_many_entries_are_appended_in_messages_of_bounded_size(
-    roster: Roster, broker: FaultyBroker
-) -> None:
+async def test_entries_share_messages_of_bounded_size(roster: Roster, broker: FaultyBroker) -> None:
     big, huge = replace(B, args={"x": "x" * 400_000}), replace(A, args={"x": "x" * 2_000_000})
     many = [loop_number(number, 1) for number in range(250)]
     beyond = with_key(replace(B, args={"x": "x" * LARGEST_BODY}), 3)
@@ -156,9 +156,7 @@ def checkpoint_at(seq: int, epoch: int = 7) -> Checkpoint:
     return checkpoint
 
 
-async def test_a_checkpoint_is_read_as_it_was_noted_and_its_token_is_decoded_on_demand(
-    roster: Roster,
-) -> None:
+async def test_a_checkpoint_is_read_as_it_was_noted(roster: Roster) -> None:
     tick = START + timedelta(hours=1)
     waiting = token_at(3, carry=["so far"], due_at=tick)
     checkpoint = checkpoint_of(waiting, "test", tick)
@@ -230,9 +228,7 @@ def test_an_unreadable_entry_of_a_snapshot_has_no_notes(entry: str) -> None:
         ([A_PAUSED, NOTED_A], A_PAUSED),
     ],
 )
-def test_a_checkpoint_holds_for_the_epoch_of_its_entry(
-    entries: list[RosterEntry], holds: RosterEntry
-):
+def test_a_checkpoint_is_valid_for_its_epoch(entries: list[RosterEntry], holds: RosterEntry):
     listing = Listing()
     for listed in entries:
         if not listing.enter_note(members_of(listed)):
@@ -340,9 +336,6 @@ async def test_the_members_of_an_entry(broker: FaultyBroker, roster: Roster) -> 
     }
 
 
-# Long ones
-
-
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than ten entries are many."""
@@ -366,19 +359,17 @@ async def compacted(roster: Roster) -> Listing:
     return listing
 
 
-async def measured(
-    broker: FaultyBroker, clock: LoopClock, by: Roster | None = None
-) -> tuple[dict[LoopId, int], int]:
+async def measured(desk: Desk, by: Roster | None = None) -> tuple[dict[LoopId, int], int]:
     """The latest epochs that it tells, and how many of its entries were read for that.
 
     Args:
         by: None: by somebody who reads it for the first time.
     """
-    broker.calls.clear()
-    listing = await (by or roster_of(NAMES, broker, clock)).read()
+    desk.broker.calls.clear()
+    listing = await (by or desk.roster()).read()
     reads = [
         call
-        for call in broker.calls
+        for call in desk.broker.calls
         if (call.operation, call.target) == ("read", NAMES.roster) and call.message.type
     ]
     return {loop: listed.epoch for loop, listed in listing.items()}, len(reads)
@@ -390,53 +381,51 @@ def all_at(epoch: int, loops: int = 5) -> dict[LoopId, int]:
 
 @pytest.mark.usefixtures("_short")
 async def test_a_long_roster_is_read_from_its_last_snapshot_or_position(
-    broker: FaultyBroker, roster: Roster, clock: LoopClock
+    desk: Desk, roster: Roster
 ) -> None:
     await appended(roster, range(1, 99))
     half = "\ud800"  # of a character: JSON takes it, and some parsers do not
     await roster.append([replace(loop_number(n, 99), args={"text": half}) for n in range(5)])
-    assert await measured(broker, clock) == (all_at(99), 98 * 5 + 1)
+    assert await measured(desk) == (all_at(99), 98 * 5 + 1)
     assert {each.args["text"] for each in (await roster.read()).values()} == {half}
     told = all_at(99)
     for epoch in range(100, 103):
         await appended(roster, range(epoch, epoch + 1), loops=1)
         told |= all_at(epoch, loops=1)
-        assert await measured(broker, clock, by=roster) == (told, 1 + 1)
+        assert await measured(desk, by=roster) == (told, 1 + 1)
     await compacted(roster)
     for reader in None, roster:
-        assert await measured(broker, clock, by=reader) == (told, 1)
+        assert await measured(desk, by=reader) == (told, 1)
     await roster.append([loop_number(1, 100)])
     told |= {loop_number(1, 100).loop: 100}
-    assert await measured(broker, clock) == (told, 1 + 1)
+    assert await measured(desk) == (told, 1 + 1)
 
 
 @pytest.mark.usefixtures("_short")
-async def test_only_the_shares_of_the_wanted_loops_are_read(
-    broker: FaultyBroker, roster: Roster, clock: LoopClock
-) -> None:
+async def test_only_the_shares_of_the_wanted_loops_are_read(desk: Desk, roster: Roster) -> None:
     loops = [loop_number(number, 1) for number in range(60)]
     await roster.note(map(members_of, loops))
-    await Snapshots(broker, NAMES).append(Shares(await roster.read(), most=1))
+    await Snapshots(desk.broker, NAMES).append(Shares(await roster.read(), most=1))
     loops = [loop_number(number, 2) for number in range(60)]
     await roster.note(map(members_of, loops))
-    reader = roster_of(NAMES, broker, clock)
+    reader = desk.roster()
     one, *others = (listed.loop for listed in loops)
     listing = await reader.read([one])
     assert listing[one] == loops[0]
     assert len(listing) < 5
     with pytest.raises(OutOfScope):
         [listing.get(loop) for loop in others]
-    other = roster_of(NAMES, broker, clock)
+    other = desk.roster()
     assert await other.consult([one], lambda listing: list(map(listing.get, others))) == loops[1:]
     (later,) = await reader.append([loop_number(0, 3)])
     assert isinstance(later, RosterEntry)
     await reader.compact()  # by one who has not read all
-    assert (await roster_of(NAMES, broker, clock).read()).keys() == {one, *others}
+    assert (await desk.roster().read()).keys() == {one, *others}
     assert others[0] in await reader.read([others[0]])  # reads all
     assert len(await reader.read([one])) == len(loops)
     assert (await reader.read([one]))[one] == later
     assert listing.get(one)  # of one who still looks at what was read first
-    racing = roster_of(NAMES, broker, clock)
+    racing = desk.roster()
 
     async def ask(turns: int, loop: LoopId) -> RosterEntry | None:
         for _ in range(turns):
@@ -448,33 +437,31 @@ async def test_only_the_shares_of_the_wanted_loops_are_read(
 
 
 @pytest.mark.usefixtures("_short")
-async def test_the_whole_roster_is_read_if_a_share_of_its_snapshot_cannot_be_read(
-    broker: FaultyBroker, roster: Roster, clock: LoopClock
-) -> None:
+async def test_all_is_read_if_a_share_cannot_be_read(desk: Desk, roster: Roster) -> None:
     await roster.note(members_of(loop_number(number, 1)) for number in range(60))
-    await Snapshots(broker, NAMES).append(Shares(await roster.read(), most=1))
-    parts = [part async for part in broker.read(NAMES.snapshots)]
-    await broker.delete(NAMES.snapshots)
-    await broker.declare(topology("test", []))
+    await Snapshots(desk.broker, NAMES).append(Shares(await roster.read(), most=1))
+    parts = [part async for part in desk.broker.read(NAMES.snapshots)]
+    await desk.broker.delete(NAMES.snapshots)
+    await desk.broker.declare(topology("test", []))
     for part in parts:
         cut_off = replace(part, body=part.body[:10])
-        await broker.publish(cut_off, exchange=NAMES.control, routing_key=NAMES.snapshots)
-    reader, one = roster_of(NAMES, broker, clock), loop_number(0, 1).loop
+        await desk.broker.publish(cut_off, exchange=NAMES.control, routing_key=NAMES.snapshots)
+    reader, one = desk.roster(), loop_number(0, 1).loop
     assert (await reader.read([one])).keys() == (await roster.read()).keys()
 
 
 @pytest.mark.usefixtures("_short")
 @pytest.mark.parametrize(("entries", "read"), [(0, 0), (1, 2), (19, 0 + 19), (30, 1 + 30)])
 async def test_a_recreated_roster_begins_with_what_the_snapshot_says(
-    broker: FaultyBroker, roster: Roster, clock: LoopClock, entries: int, read: int
+    desk: Desk, roster: Roster, entries: int, read: int
 ) -> None:
     await appended(roster, range(1, 5))
     await compacted(roster)
-    await broker.delete(NAMES.roster)
-    await broker.declare(topology("test", []))
+    await desk.broker.delete(NAMES.roster)
+    await desk.broker.declare(topology("test", []))
     await appended(roster, range(200, 200 + entries), loops=1)
     latest = all_at(199 + entries, loops=1) if entries else {}
-    assert await measured(broker, clock) == (all_at(4) | latest, read)
+    assert await measured(desk) == (all_at(4) | latest, read)
 
 
 ABOUT = {"snapshot": "x", "part": 0, "last": True, "share": 0, "offset": 99, "digest": ""}
@@ -492,18 +479,14 @@ NONSENSE = {
 @pytest.mark.usefixtures("_short")
 @pytest.mark.parametrize("message", NONSENSE.values(), ids=NONSENSE)
 async def test_a_snapshot_that_cannot_be_read_is_ignored_and_logged(
-    broker: FaultyBroker,
-    roster: Roster,
-    clock: LoopClock,
-    message: Message,
-    caplog: pytest.LogCaptureFixture,
+    desk: Desk, roster: Roster, message: Message, caplog: pytest.LogCaptureFixture
 ) -> None:
     await appended(roster, range(1, 5))
-    await broker.publish(message, exchange=NAMES.control, routing_key=NAMES.snapshots)
-    assert await measured(broker, clock) == (all_at(4), 20)
+    await desk.broker.publish(message, exchange=NAMES.control, routing_key=NAMES.snapshots)
+    assert await measured(desk) == (all_at(4), 20)
     assert "The snapshot of the roster cannot be read" in caplog.text
     await compacted(roster)
-    assert await measured(broker, clock) == (all_at(4), 1)
+    assert await measured(desk) == (all_at(4), 1)
 
 
 KEPT = Once(START, timedelta(hours=1))
@@ -517,9 +500,7 @@ KEPT = Once(START, timedelta(hours=1))
         (replace(A_GONE, schedule=KEPT, reason=DONE), KEPT.kept_until),
     ],
 )
-def test_a_loop_that_is_gone_for_long_is_forgotten_and_its_tokens_stay_void(
-    gone: RosterEntry, kept_until: datetime
-) -> None:
+def test_the_tokens_of_a_forgotten_loop_are_void(gone: RosterEntry, kept_until: datetime) -> None:
     listing = Listing()
     for listed in gone, B:
         listing.enter(listed)
@@ -534,16 +515,16 @@ def test_a_loop_that_is_gone_for_long_is_forgotten_and_its_tokens_stay_void(
 
 
 async def test_a_snapshot_has_the_latest_epoch_of_forgotten_loops(
-    broker: FaultyBroker, roster: Roster, clock: LoopClock, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, roster: Roster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler.queues.roster.FEW", 1)
     for listed in A_GONE, B:
         await roster.append([listed])
     await asyncio.sleep(REMEMBERED.total_seconds() + 1)
     assert set(await compacted(roster)) == {B.loop}
-    listing = await roster_of(NAMES, broker, clock).read()
+    listing = await desk.roster().read()
     assert (set(listing), listing.known(A.loop)) == ({B.loop}, A_GONE.epoch)
-    assert [call.target for call in broker.calls if call.operation == "last"][-1:] == [
+    assert [call.target for call in desk.broker.calls if call.operation == "last"][-1:] == [
         NAMES.snapshots
     ]
 
@@ -588,9 +569,7 @@ def test_rows_that_change_while_the_overdue_are_indexed_are_in_order() -> None:
     assert [loop.key for loop in table.overdue(100, 3)] == expected[:3]
 
 
-def test_a_full_disk_is_reported_with_the_directory_to_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_full_disk_is_reported_with_the_directory_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.queues.loop_table.SETTINGS", "PRAGMA max_page_count = 9;")
     lines = [f"{n}\ttask\t{n}\t{n:0500}\t1\tactive\t0\t\t".encode() for n in range(1000)]
     with pytest.raises(NoSpace, match="set TMPDIR to a directory that has the room"):

@@ -80,12 +80,7 @@ async def test_too_many_runs_are_listed_in_part_and_counted(room: Room, inquiry:
     assert [run.stack for run in running.runs if run.id == many[-1].id] == ["here"]
 
 
-# Ending one
-
-
-async def test_the_processor_of_a_run_cancels_it_and_tells_how_it_ended(
-    room: Room, inquiry: Inquiry
-) -> None:
+async def test_the_processor_of_a_run_cancels_it(room: Room, inquiry: Inquiry) -> None:
     has, has_not = Runs([RUN]), Runs([RUN])
     processor = await seat(room, has)
     await seat(room, has_not)
@@ -100,9 +95,6 @@ async def test_the_processor_of_a_run_cancels_it_and_tells_how_it_ended(
     assert took() < 1.2
     assert await inquiry.cancel(RUN.id, ADA, [processor], timeout=3 * SECOND) == {}
     assert took() == pytest.approx(4, abs=0.2)  # it was waited for so long
-
-
-# What travels
 
 
 async def test_messages_that_cannot_be_read_are_ignored(room: Room, inquiry: Inquiry) -> None:

@@ -87,7 +87,7 @@ async def test_a_broker_that_accepts_little_gets_smaller_parts(
     assert await latest(snapshots) == snapshot(1)
 
 
-async def test_an_incomplete_snapshot_is_passed_over_for_the_one_before(
+async def test_an_incomplete_snapshot_is_ignored(
     snapshots: Snapshots, broker: FaultyBroker
 ) -> None:
     for number in 1, 2:
@@ -114,9 +114,7 @@ async def test_a_snapshot_that_cannot_be_written_is_logged(
     assert await latest(snapshots) is None
 
 
-async def test_other_tasks_have_their_turns_while_a_snapshot_is_written_and_read(
-    snapshots: Snapshots,
-) -> None:
+async def test_other_tasks_have_turns_during_a_snapshot(snapshots: Snapshots) -> None:
     turns = 0
 
     async def count() -> None:

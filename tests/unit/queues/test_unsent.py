@@ -63,9 +63,7 @@ def test_one_of_two_processes_claims_a_message(store: SqliteStore, path: str) ->
 
 
 @pytest.mark.parametrize("until", ["- 1", "+ 86400"], ids=["over", "before the clock was set back"])
-def test_the_claim_of_a_process_that_was_killed_ends(
-    store: SqliteStore, path: str, until: str
-) -> None:
+def test_the_claim_of_a_killed_process_ends(store: SqliteStore, path: str, until: str) -> None:
     store.keep(unsent("a"))
     assert store.read(claim=CLAIM)
     with sqlite3.connect(path) as database:
