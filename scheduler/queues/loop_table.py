@@ -315,10 +315,11 @@ class Scope:
     shares: int
 
     @classmethod
-    def of(cls, loops: Iterable[LoopId], shares: int) -> "Scope":
-        """Return the shares of loops, and of the pauses of whole tasks."""
+    def of(cls, loops: Iterable[LoopId], shares: int, *, extra: int) -> "Scope":
+        """Return the shares of loops, of the pauses of whole tasks, and some extra ones."""
         looked_at = (*loops, LoopId("", WHOLE))
-        return cls(frozenset(share_of(loop, shares) for loop in looked_at), shares)
+        numbers = {share_of(loop, shares) for loop in looked_at}
+        return cls(frozenset(numbers | set(range(min(extra, shares)))), shares)
 
     def __contains__(self, loop: LoopId) -> bool:
         return share_of(loop, self.shares) in self.numbers

@@ -88,6 +88,8 @@ class Roster:
         self._followed: list[Following] = []
         self.inherits = False
         self._since_snapshot = 0
+        self._looked_up = set[LoopId]()
+        self._times_read = 0
         self._reading = Gathering(self._read)
         self._awaited: dict[Identity, bool] = {}
         self._last_ms = 0
@@ -170,7 +172,7 @@ class Roster:
         Args:
             only: the loops that are looked up. Of a long roster that was not read yet, nothing but
                 their shares is read: a program that starts one of a million loops need not read
-                the others. One that looks up others later reads all.
+                the others.
 
         Returns:
             The listing, which changes as the roster is read: read-only for callers.
@@ -259,7 +261,7 @@ class Roster:
     ) -> None:
         """Read on from the last position, or the last snapshot; or all of it."""
         if self.listing.scope is not None and not self.was_read_for(only):
-            self.listing, only = Listing(), None  # others may be looking at the one before
+            self.listing = Listing()  # others may be looking at the one before
         listing, start = self.listing, self.listing.reached
         if start is not None and await self._enter_all(read_from(start), start):
             return
@@ -330,7 +332,7 @@ class Roster:
         inherited loops.
         """
         listing, reached = self.listing, dict[int, Bookmark]()
-        listing.scope = scope = None if only is None else _scope(only, snapshot.shares)
+        listing.scope = scope = None if only is None else self._scope(only, snapshot.shares)
         ranges = [(0, snapshot.shares - 1)] if scope is None else scope.ranges
         try:
             for first, last in ranges:
@@ -344,6 +346,16 @@ class Roster:
             await listing.begin_from(reached, snapshot.shares)
         except (Undecodable, QueueNotFound) as error:
             self._snapshots.warn("read", error)
+
+    def _scope(self, only: Collection[LoopId], shares: int) -> Scope | None:
+        """Return the shares to load for these loops and all before; None: all.
+
+        A program that looks up ever more loops reads twice as many shares each time.
+        """
+        self._looked_up.update(only)
+        scope = Scope.of(self._looked_up, shares, extra=2**self._times_read - 1)
+        self._times_read += 1
+        return scope if len(scope.numbers) * FEW_SHARES <= shares else None
 
     def _enter(self, message: Message, *, notes: bool = True) -> None:
         """Judge the entries of a message, with or without notes, unless it was judged."""
@@ -382,12 +394,6 @@ class Roster:
         self._followed = [each for each in self._followed if each.is_on]
         for following in self._followed:
             following.announce(loop, epoch, lag)
-
-
-def _scope(only: Collection[LoopId], shares: int) -> Scope | None:
-    """Return the shares to load for these loops; None: all."""
-    scope = Scope.of(only, shares)
-    return scope if len(scope.numbers) * FEW_SHARES <= shares else None
 
 
 class Following:

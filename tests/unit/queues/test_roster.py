@@ -421,7 +421,9 @@ async def test_only_the_shares_of_the_wanted_loops_are_read(desk: Desk, roster: 
     assert isinstance(later, RosterEntry)
     await reader.compact()  # by one who has not read all
     assert (await desk.roster().read()).keys() == {one, *others}
-    assert others[0] in await reader.read([others[0]])  # reads all
+    for loop in others:  # each time twice as much, and then all
+        assert loop in await reader.read([loop])
+        assert (await reader.read([loop])).is_for(loop)
     assert len(await reader.read([one])) == len(loops)
     assert (await reader.read([one]))[one] == later
     assert listing.get(one)  # of one who still looks at what was read first
