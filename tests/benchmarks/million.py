@@ -24,8 +24,7 @@ calls pass on more messages at once than by default, as docs/how-to/scale.md say
 
 A part that fails is told, and the others go on. One more, which has to be named in `--only`:
 
-- steady: what a run costs when each loop waits in one timer, as it does after its first run. The
-  loops whose second run is counted are started at the pace of their runs, the others at once. To
+- steady: what a run costs a period after all loops were started, when each waits in one timer. To
   compare numbers of loops, vary the period with them.
 """
 
@@ -42,7 +41,6 @@ from collections.abc import (
     Callable,
     Coroutine,
     Generator,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -74,11 +72,6 @@ FIRST_LOOPS = 10_000, 110_000
 """How many there are after the first parts that start some."""
 
 STEADY = "steady"
-STEP = 0.1
-"""Seconds between the starts of loops at the pace of their runs."""
-SOON = 0.5
-"""Seconds from the start of such a loop to its first run."""
-
 BROKER = "[{rabbit, [{dead_letter_worker_consumer_prefetch, 512}]}]."
 FIRST_CALL = 10_000_000  # numbers of calls, beside those of loops
 PATIENCE = 1800.0
@@ -175,26 +168,10 @@ class Million:
             return await self._counted(pids)
 
     async def run_steady(self) -> str:
-        rate = self._loops / self._period.total_seconds()
-        paced = min(self._loops, int(rate * (self._seconds + 60)))
         with self._processors(PROCESSORS) as pids:
-            began = now()
-            async with app:
-                for first in range(0, paced, step := max(round(rate * STEP), 1)):
-                    await asyncio.sleep(began + first / rate - now())
-                    await ping.start_many(self._loops_due(first, min(first + step, paced), SOON))
-                # A tick that has just passed: so these come due after one period.
-                others = self._loops_due(paced, self._loops, -SOON)
-                await ping.start_many(others, progress=self._progress)
-            await asyncio.sleep(began + self._period.total_seconds() + 15 - now())
+            await self._start(0, self._loops)
+            await asyncio.sleep(self._period.total_seconds() + 5)
             return await self._counted(pids)
-
-    def _loops_due(self, begin: int, end: int, soon: float) -> Iterator[tuple[str, Any]]:
-        """Yield the loops with these numbers, each with a tick that many seconds from now."""
-        for number in range(begin, end):
-            tick = int((now() + soon) * 1000) % int(self._period.total_seconds() * 1000)
-            every = Every(self._period, mode="fixed_rate", offset=timedelta(milliseconds=tick))
-            yield f"loop-{number}", (every, {"number": number})
 
     async def _counted(self, pids: Sequence[int]) -> str:
         """Count the runs of some time, and what they cost."""
