@@ -208,10 +208,11 @@ async def test_a_connection_without_answers_is_replaced(
     assert lost.reason == "the broker did not respond for 2 s, and no alarm blocks it"
 
 
+@pytest.mark.timeout(240)
 async def test_a_connection_that_an_alarm_blocks_is_kept(
     node: PrivateNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=5))
     events, limit = list[Event](), "set_vm_memory_high_watermark"
     async with AmqpBroker(node.url, emit=events.append) as broker:
         await broker.declare(Topology(queues=(Queue("q", {"x-queue-type": "quorum"}),)))
@@ -220,7 +221,7 @@ async def test_a_connection_that_an_alarm_blocks_is_kept(
             waiting = set[asyncio.Task[None]]()
             while not waiting:  # the alarm comes some time after its limit
                 publish = broker.publish(Message(), exchange="", routing_key="q", timeout=None)
-                _, waiting = await asyncio.wait([asyncio.create_task(publish)], timeout=5)
+                _, waiting = await asyncio.wait([asyncio.create_task(publish)], timeout=10)
         finally:
             await asyncio.to_thread(node.ctl, limit, "0.6")
         await asyncio.gather(*waiting)

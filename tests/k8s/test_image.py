@@ -31,7 +31,7 @@ async def poll(ctx: Context) -> None: ...
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_derived_image_processes_until_it_is_stopped(
     tmp_path: Path, namespace: str, broker_url: str
 ) -> None:

@@ -329,7 +329,7 @@ def text_of(path: Path) -> str:
 def is_there(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ended, perhaps while it was read
         return False
 
 
