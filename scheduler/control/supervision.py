@@ -201,7 +201,7 @@ class Supervisor:
             doubled.clear()
         await self._note()
         unattended = {loop.task for loop in places if places[loop] is Where.UNATTENDED}
-        # A processor that starts may consume since the depths were read.
+        # A processor may have started to consume since the depths were read.
         depths = await self.survey.depths(unattended, shards)
         troubles = {
             **{str(loop): "orphaned" for loop in orphans},

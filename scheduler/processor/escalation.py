@@ -75,7 +75,7 @@ class Escalation:
         await self._announce(event)
 
     async def _suspend(self, delivery: Delivery, error: Exception) -> bool:
-        """Pause a loop whose token, like its next one, does not fit its task; return whether."""
+        """Pause the loop of a token that does not fit its task, if it has one; return whether."""
         if delivery.exchange not in self._names.token_exchanges:
             return False
         token = decode(delivery.message, self._names.namespace)

@@ -73,7 +73,11 @@ class Verification:
     async def is_nobody_before(
         self, delivery: Delivery, token: Token, *, came_back: bool = False
     ) -> bool:
-        """Wait until all know its epoch, and none is in an older run; return if it is valid."""
+        """Wait until all processors know its epoch, and none is in an earlier run.
+
+        Returns:
+            Whether it is still valid.
+        """
         told_at, loops = self._clock.now(), token.names
         for pause in backoff(last=SECOND, jitter=0):
             answers = await self.unless_interrupted(

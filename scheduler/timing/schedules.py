@@ -1,9 +1,8 @@
 """Calculate when the next run is due. No I/O: moments are arguments, the clock is never read.
 
-Every moment is an aware datetime of the years 1970 to 9000; another one is a `ScheduleError`.
-Results are in UTC. A *tick* is a nominal time of a schedule. The ticks of a *grid* (`Cron`, and
-`Every` at a fixed rate) are fixed in advance, so missed ticks can be counted; at a fixed delay the
-next tick exists only once a run has ended.
+Every moment is an aware datetime; results are in UTC. A *tick* is a nominal time of a schedule. The
+ticks of a *grid* (`Cron`, and `Every` at a fixed rate) are fixed in advance, so missed ticks can be
+counted; at a fixed delay the next tick exists only once a run has ended.
 """
 
 import difflib
@@ -148,14 +147,24 @@ class Every:
         return self.mode == "fixed_rate"
 
     def next_after(self, moment: datetime) -> datetime:
-        """Return the first tick after the moment; at a fixed delay, after a run that ended then."""
+        """Return the first tick after the moment; at a fixed delay, after a run that ended then.
+
+        Raises:
+            ScheduleError: the moment is naive, or not of the years 1970 to 9000.
+        """
         moment = utc_of(moment)
         if not self.has_grid:
             return moment + self.period
         return self._tick(self._index(moment) + 1)
 
     def latest_until(self, moment: datetime) -> datetime:
-        """Return the last tick of the grid that is not after the moment."""
+        """Return the last tick that is not after the moment.
+
+        Raises:
+            ScheduleError: as `next_after`; or this is a fixed delay, which has no grid.
+        """
+        if not self.has_grid:
+            raise ScheduleError('a fixed delay has no grid of ticks: use mode="fixed_rate"')
         return self._tick(self._index(utc_of(moment)))
 
     def count_between(self, after: datetime, until: datetime) -> int:
@@ -233,7 +242,11 @@ class Cron:
         return True
 
     def next_after(self, moment: datetime) -> datetime:
-        """Return the first tick after the moment, in UTC."""
+        """Return the first tick after the moment, in UTC.
+
+        Raises:
+            ScheduleError: the moment is naive, or not of the years 1970 to 9000.
+        """
         return self._next(utc_of(moment))
 
     def latest_until(self, moment: datetime) -> datetime:

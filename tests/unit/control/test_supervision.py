@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Every, StopLoop
+from scheduler.brokers.contract import Depth
 from scheduler.control.census import ROUNDS, Census, Memory, count, memory_of
 from scheduler.control.loops import Where
+from scheduler.control.status import Survey
 from scheduler.control.supervision import NOTED_AT_ONCE
 from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected
 from scheduler.events import (
@@ -594,6 +596,23 @@ async def test_a_task_with_due_loops_and_no_processor_is_reported_each_time(stag
         await asyncio.sleep(200)
     assert sorted(reported(stage.events)) == sorted(both * 2)
     assert stage.repairs() == []
+
+
+async def test_a_task_whose_processor_starts_during_the_round_is_not_reported(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Survey.depths
+
+    async def depths(self: Survey, tasks: Any, *rest: Any) -> Any:
+        found = await asked(self, tasks, *rest)
+        starts = set(tasks) == {"task"}  # asked again, for this one alone
+        return {task: Depth(1, 1) if starts else each for task, each in found.items()}
+
+    monkeypatch.setattr(Survey, "depths", depths)
+    await stage.seed(looping("task", "other", every="1m"))
+    async with stage.supervised(tasks=["other"]):
+        await asyncio.sleep(200)
+    assert reported(stage.events) == []
 
 
 async def test_a_loop_with_a_newer_epoch_is_not_repaired(stage: Stage) -> None:

@@ -14,6 +14,7 @@ from scheduler.protocol.epochs import Verb
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, Token, encode
 from scheduler.queues.journal import (
+    BREATHE_EVERY,
     MARGIN,
     JournalEntry,
     LoopRecord,
@@ -276,6 +277,20 @@ async def test_reading_on_reads_each_put_once(stage: Stage) -> None:
     third = await read_on(second)
     assert await read_on(third) is not None
     assert puts == [(TASK, seq) for seq in (0, 3, 5)]
+
+
+async def test_other_tasks_have_turns_while_a_long_journal_is_read(stage: Stage) -> None:
+    await stage.seed(looping())
+    await write(stage, *(token(seq=number) for number in range(100)))
+    turns = 0
+
+    def hear(loop: LoopId, put: Put, message: Message) -> None: ...
+
+    reading = asyncio.create_task(stage.journal.read_on(hear, since=START, is_exact=False))
+    while not reading.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 100 / BREATHE_EVERY
 
 
 @pytest.mark.parametrize(

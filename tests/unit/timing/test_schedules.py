@@ -63,6 +63,11 @@ def test_a_fixed_rate_keeps_to_multiples_of_the_period_since_the_epoch(
     assert every.latest_until(at(moment)) == at(latest)
 
 
+def test_a_fixed_delay_has_no_latest_tick():
+    with pytest.raises(ScheduleError, match='no grid of ticks: use mode="fixed_rate"'):
+        Every("30s").latest_until(NOON)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
