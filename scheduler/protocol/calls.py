@@ -190,7 +190,7 @@ def retried(call: Call, *, due_at: datetime, failed_at: datetime) -> Message:
     message = spent(call, failed_at=failed_at)
     due_at_ms = milliseconds_since_epoch(due_at)
     due = {DUE_AT: due_at_ms}
-    if due_at - failed_at > LONGEST:
+    if call.not_before is not None or due_at - failed_at > LONGEST:
         due[f"{PREFIX}not-before-ms"] = due_at_ms
     return replace(message, headers={**message.headers, **due})
 

@@ -115,6 +115,14 @@ def test_a_retried_message_changes_only_its_counting_headers(message: Message):
     assert again == replace(last, headers=headers)
 
 
+def test_a_call_for_a_moment_is_retried_at_another_one() -> None:
+    failed_at = SENT + 5 * SECOND
+    message = retried(
+        read(call_with(CALL, not_before_ms=SENT_MS)), due_at=failed_at + SECOND, failed_at=failed_at
+    )
+    assert read(message).not_before == failed_at + SECOND
+
+
 @pytest.mark.parametrize("message", [CALL, FOREIGN], ids=["ours", "foreign"])
 def test_every_retry_counts_and_remembers_the_first(message: Message):
     failures = [SENT + n * SECOND for n in (5, 10, 70)]
