@@ -31,6 +31,7 @@ STARTS_KEY = "scheduler.starts"
 STARTS_AT_ONCE = 500  # in a record: the broker may accept no more
 MARK_KEY = "scheduler.mark"
 NEAR, FAR = 2, 30  # periods
+FARTHEST = timedelta(days=3650)  # 30 of the longest periods are more than calendars have
 MARGIN = timedelta(minutes=2)
 BREATHE_EVERY = 20  # messages, of 0.1 ms each: runs start in between
 WITHIN = timedelta(seconds=20)
@@ -476,11 +477,12 @@ def born_at(life: int) -> datetime:
 
 
 def look_backs(schedule: Schedule, clock: Clock) -> tuple[datetime, datetime]:
-    """Yield how far back to look for the last tokens of such a loop: first near, then far."""
+    """Return how far back to look for the last tokens of such a loop: first near, then far."""
     now = clock.now()
     tick = schedule.next_after(now)
     period = schedule.next_after(tick) - tick
-    return now - MARGIN - NEAR * period, now - MARGIN - FAR * period
+    near, far = (now - MARGIN - min(count * period, FARTHEST) for count in (NEAR, FAR))
+    return near, far
 
 
 def _token_of(message: Message, namespace: str) -> Token | None:

@@ -321,7 +321,12 @@ async def test_the_last_put_of_a_loop_tells_how_far_it_has_come(
 
 
 @pytest.mark.parametrize(
-    ("schedule", "near", "far"), [(EVERY_MINUTE, 2, 30), (Cron("0 * * * *"), 120, 1800)]
+    ("schedule", "near", "far"),
+    [
+        (EVERY_MINUTE, 2, 30),
+        (Cron("0 * * * *"), 120, 1800),
+        (Every("36525d"), 3650 * 1440, 3650 * 1440),
+    ],
 )
 async def test_the_last_token_of_a_loop_is_first_looked_for_in_recent_messages(
     clock: LoopClock, schedule: Recurring, near: int, far: int
