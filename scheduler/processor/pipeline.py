@@ -466,7 +466,7 @@ def _admit_token(run: Run, token: Token, now: datetime) -> int:
     if token.triggered:
         run.tick = token.due_at
         return 0
-    admission = admit(token.schedule, token.scheduled_at, now)
+    admission = admit(token.schedule, token.loop, token.scheduled_at, now)
     run.tick = admission.tick
     if not admission.run:
         run.outcome = Skipped(f"late by {(now - admission.tick).total_seconds():.3f} s")

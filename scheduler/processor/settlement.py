@@ -196,7 +196,7 @@ def _reason_of(error: Exception) -> Reason:
 def _go_on(run: Finished, ending: Ending, *, carry: Any, error: str | None = None) -> Settlement:
     if isinstance(token := run.token, Replay):
         return Settlement(ending)
-    plan = plan_next(token.schedule, run.tick, run.ended_at)
+    plan = plan_next(token.schedule, token.loop, run.tick, run.ended_at)
     successor = Token(
         loop=token.loop,
         schedule=token.schedule,

@@ -43,7 +43,7 @@ class Once:
 
     Args:
         at: the earliest moment, rounded up to a whole millisecond.
-        kept: how long the name stays taken afterwards, even if the run has ended.
+        kept: how long the name stays taken afterwards, even if the run has ended; rounded, too.
 
     Raises:
         ScheduleError: the moment is naive, or not of the years 1970 to 9000.
@@ -56,8 +56,8 @@ class Once:
     jitter: ClassVar[timedelta] = ZERO
 
     def __post_init__(self) -> None:
-        since = utc_of(self.at) - UNIX_EPOCH
-        object.__setattr__(self, "at", UNIX_EPOCH - (-since // MILLISECOND) * MILLISECOND)
+        since = milliseconds(utc_of(self.at) - UNIX_EPOCH)
+        _store(self, at=moment_of(since), kept=milliseconds(self.kept) * MILLISECOND)
 
     @property
     def kept_until(self) -> datetime:
@@ -373,48 +373,50 @@ class Plan(NamedTuple):
     missed: int
 
 
-def admit(schedule: Schedule, tick: datetime, now: datetime) -> Admission:
-    """Decide what to do with a token for `tick` that reached a worker `now`.
+def admit(schedule: Schedule, loop: object, tick: datetime, now: datetime) -> Admission:
+    """Decide what to do with a loop's token for `tick` that reached a worker `now`.
 
     `missed` is exact; for a `Cron`, up to MISSED_COUNT_LIMIT. A tick in the future (clocks
-    disagree) is run.
+    disagree) is run. Jitter makes no tick late.
     """
     tick, now = utc_of(tick), utc_of(now)
     if isinstance(schedule, Once):
         return Admission(tick, True, 0)
-    in_grace = now - tick <= schedule.grace
+    in_grace = now - jittered(schedule, loop, tick) <= schedule.grace
     if tick >= now or schedule.catch_up == "all" or (schedule.catch_up == "skip" and in_grace):
         return Admission(tick, True, 0)
-    latest = _latest(schedule, tick, now)
+    latest = _latest(schedule, loop, tick, now)
     missed = schedule.count_between(tick, latest) if latest > tick else 0
-    if schedule.catch_up == "skip" and now - latest > schedule.grace:
+    if schedule.catch_up == "skip" and now - jittered(schedule, loop, latest) > schedule.grace:
         return Admission(latest, False, _limited(schedule, missed + 1))
     return Admission(latest, True, missed)
 
 
-def plan_next(schedule: Schedule, tick: datetime, now: datetime) -> Plan:
-    """Return the tick after the run that stood for `tick` and ended `now`.
+def plan_next(schedule: Schedule, loop: object, tick: datetime, now: datetime) -> Plan:
+    """Return the tick after a loop's run that stood for `tick` and ended `now`.
 
     At a fixed delay it is a period from now. A named one-off has no next tick: it stays the same.
-    Otherwise it is the first tick after now, and those that passed during the run are missed; with
-    catch_up="all" it is the one after `tick`.
+    Otherwise it is the first tick that starts after now, and those that started during the run are
+    missed; with catch_up="all" it is the one after `tick`.
     """
     tick, now = utc_of(tick), utc_of(now)
     if isinstance(schedule, Once):
         return Plan(tick, 0)
     if not schedule.has_grid:
         return Plan(schedule.next_after(now), 0)
-    following = schedule.next_after(tick)
-    if following > now or schedule.catch_up == "all":
-        return Plan(following, 0)
-    return Plan(schedule.next_after(now), schedule.count_between(tick, now))
+    latest = tick if schedule.catch_up == "all" else _latest(schedule, loop, tick, now)
+    return Plan(schedule.next_after(latest), schedule.count_between(tick, latest))
 
 
-def _latest(schedule: Recurring, tick: datetime, now: datetime) -> datetime:
-    none_can_follow = not schedule.has_grid or now - tick < SHORTEST_PERIOD
-    if none_can_follow or schedule.next_after(tick) > now:
+def _latest(schedule: Recurring, loop: object, tick: datetime, now: datetime) -> datetime:
+    """Return the last tick, from this one on, that has started, with its jitter."""
+    if not schedule.has_grid or now - tick < SHORTEST_PERIOD:
         return tick
-    return schedule.latest_until(now)
+    if jittered(schedule, loop, schedule.next_after(tick)) > now:
+        return tick
+    latest = schedule.latest_until(now)
+    has_started = jittered(schedule, loop, latest) <= now
+    return latest if has_started else schedule.latest_until(latest - MILLISECOND)
 
 
 def _limited(schedule: Recurring, missed: int) -> int:

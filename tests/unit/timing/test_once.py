@@ -26,6 +26,7 @@ HOUR = timedelta(hours=1)
 def test_a_one_off_is_rounded_up_so_that_it_is_never_early() -> None:
     assert Once(NOON + timedelta(microseconds=1)).at == NOON + timedelta(milliseconds=1)
     assert Once(NOON.astimezone(ZoneInfo("Asia/Tokyo"))) == Once(NOON)
+    assert from_wire(to_wire(kept := Once(NOON, HOUR / 7))) == kept
     assert describe(Once(NOON)) == "once at 2026-06-01 12:00:00+00:00"
 
 
@@ -41,8 +42,8 @@ def test_a_one_off_needs_an_aware_moment_of_the_calendar(moment: datetime) -> No
 def test_a_one_off_has_one_tick_which_runs_however_late(now: datetime) -> None:
     once = Once(NOON)
     assert once.next_after(now) == NOON
-    assert admit(once, NOON, now) == Admission(NOON, run=True, missed=0)
-    assert plan_next(once, NOON, now) == Plan(NOON, missed=0)
+    assert admit(once, "remind.order-7", NOON, now) == Admission(NOON, run=True, missed=0)
+    assert plan_next(once, "remind.order-7", NOON, now) == Plan(NOON, missed=0)
     assert jittered(once, "remind.order-7", NOON) == NOON
 
 

@@ -9,6 +9,7 @@ from croniter import croniter  # pyright: ignore[reportMissingTypeStubs]
 
 from scheduler.errors import ScheduleError
 from scheduler.tasks.registration import schedule_of
+from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.schedules import (
     MISSED_COUNT_LIMIT,
     Admission,
@@ -311,7 +312,7 @@ def test_the_worth_of_a_token(
     schedule: Recurring, tick: str, now: str, admission: tuple[str, bool, int]
 ):
     nominal, run, missed = admission
-    assert admit(schedule, at(tick), at(now)) == Admission(at(nominal), run, missed)
+    assert admit(schedule, "loop", at(tick), at(now)) == Admission(at(nominal), run, missed)
 
 
 @pytest.mark.parametrize(
@@ -333,20 +334,43 @@ def test_the_worth_of_a_token(
 )
 def test_the_next_tick_after_a_run(schedule: Recurring, tick: str, now: str, plan: tuple[str, int]):
     following, missed = plan
-    assert plan_next(schedule, at(tick), at(now)) == Plan(at(following), missed)
+    assert plan_next(schedule, "loop", at(tick), at(now)) == Plan(at(following), missed)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Every("1h", jitter="59m", catch_up="skip"),
+        Every("1h", mode="fixed_rate", jitter="59m", catch_up="skip"),
+        Cron("0 * * * *", jitter="59m"),
+    ],
+)
+def test_jitter_makes_no_tick_late_or_missed(schedule: Recurring):
+    start, following = jittered(schedule, "poll", NOON), NOON + HOUR
+    assert start > NOON + 2 * MINUTE
+    assert admit(schedule, "poll", NOON, start) == Admission(NOON, True, 0)
+    if schedule.has_grid:  # the next tick has begun, and its run has not
+        soon = jittered(schedule, "poll", following) - MILLISECOND
+        assert soon > following
+        assert admit(schedule, "poll", NOON, soon).tick == NOON
+        assert plan_next(schedule, "poll", NOON, soon) == Plan(following, 0)
+        assert plan_next(schedule, "poll", NOON, soon + MILLISECOND) == Plan(following + HOUR, 1)
+        assert plan_next(schedule, "poll", NOON - HOUR, soon) == Plan(following, 1)
 
 
 def test_missed_ticks_are_computed_and_calendar_ticks_are_counted_to_a_limit():
     every = Every("100ms", mode="fixed_rate", catch_up="skip")
-    assert admit(every, NOON - timedelta(days=30), NOON).missed == 25_920_000
+    assert admit(every, "loop", NOON - timedelta(days=30), NOON).missed == 25_920_000
     latest, skip = Cron("* * * * *"), Cron("* * * * *", catch_up="skip", grace="0s")
     start, now = NOON - timedelta(minutes=999), NOON + 30 * SECOND
     assert MISSED_COUNT_LIMIT == 1000
-    assert admit(latest, start, now).missed == 999
-    assert admit(skip, start, now) == Admission(NOON, False, 1000)
-    assert admit(latest, start - 9 * HOUR, now) == Admission(NOON, True, MISSED_COUNT_LIMIT)
-    assert admit(skip, start - 9 * HOUR, now) == Admission(NOON, False, MISSED_COUNT_LIMIT)
-    assert plan_next(latest, start - 9 * HOUR, now) == Plan(NOON + MINUTE, MISSED_COUNT_LIMIT)
+    assert admit(latest, "loop", start, now).missed == 999
+    assert admit(skip, "loop", start, now) == Admission(NOON, False, 1000)
+    assert admit(latest, "loop", start - 9 * HOUR, now) == Admission(NOON, True, MISSED_COUNT_LIMIT)
+    assert admit(skip, "loop", start - 9 * HOUR, now) == Admission(NOON, False, MISSED_COUNT_LIMIT)
+    assert plan_next(latest, "loop", start - 9 * HOUR, now) == Plan(
+        NOON + MINUTE, MISSED_COUNT_LIMIT
+    )
 
 
 # The wire
