@@ -1,15 +1,13 @@
 from collections.abc import Iterable
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 
-from scheduler import Context, Scheduler, Settings
+from scheduler import Scheduler
 from scheduler.errors import RegistrationError, SettingsError, UnknownLoop
 from scheduler.events import ConsumerResumed, Event, ProcessorStopped, RunEvent, RunSettled
 from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import Names, topology
 
 
 async def run() -> None: ...
@@ -17,12 +15,7 @@ async def run() -> None: ...
 
 @pytest.fixture
 def app() -> Scheduler:
-    settings = Settings(
-        queue_type="classic",
-        journal_max_age=timedelta(days=2),
-        journal_max_bytes=50_000_000,
-    )
-    app = Scheduler("shop", settings)
+    app = Scheduler("shop")
     for name in ("poll_orders", "send_report", "clean"):
         app.periodic(every="1h", name=name)(run)
     return app
@@ -57,13 +50,6 @@ def test_a_useless_alias_is_refused(app: Scheduler, name: str, options: dict[str
     with pytest.raises(RegistrationError, match=told):
         app.task(name=name, **options)(run)
     assert set(app.tasks) == {"poll_orders", "send_report", "clean", "new"}
-
-
-def test_a_task_that_is_called_needs_no_parentheses(app: Scheduler):
-    @app.task
-    async def sell(ctx: Context, order: int) -> None: ...
-
-    assert (app.tasks["sell"], sell.spec.called) == (sell.spec, True)
 
 
 @pytest.mark.parametrize(
@@ -134,18 +120,6 @@ def test_tasks_are_selected_by_name(app: Scheduler, names: Iterable[str] | None,
         app.loop("pol_orders")
     with pytest.raises(UnknownLoop, match="There is no task 'send_raport'; did you mean 'send_rep"):
         app.select(["clean", "send_raport"])
-
-
-def test_the_topology_follows_the_settings(app: Scheduler):
-    assert app.names == Names("shop")
-    assert app.topology() == topology(
-        "shop",
-        ["poll_orders", "send_report", "clean", "_supervision"],
-        alone=["_supervision"],
-        queue_type="classic",
-        journal_max_age=timedelta(days=2),
-        journal_max_bytes=50_000_000,
-    )
 
 
 def test_settings_are_read_when_they_are_needed(monkeypatch: pytest.MonkeyPatch):

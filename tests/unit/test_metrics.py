@@ -23,7 +23,6 @@ from scheduler.events import (
     MessageParked,
     MessageStored,
     ProcessorStarted,
-    RunEvent,
     RunFinished,
     RunLost,
     RunReturned,
@@ -66,27 +65,20 @@ def read(registry: CollectorRegistry, name: str, **labels: str) -> Any:
     return registry.get_sample_value(f"scheduler_{name}", {"namespace": "test", **labels})
 
 
-def about(loop: LoopId = LOOP, seq: int | None = 7) -> tuple[LoopId, int | None, int, str]:
-    return loop, seq, 0, "id"
+def about(loop: LoopId = LOOP) -> tuple[LoopId, int | None, int, str]:
+    return loop, 7, 0, "id"
 
 
-def started(
-    loop: LoopId = LOOP, seq: int | None = 7, hatch: Any = None, ready: Any = None
-) -> RunStarted:
-    return RunStarted(*about(loop, seq), START, START, START, False, hatch, ready, 0.2 * SECOND)
+def started(loop: LoopId = LOOP) -> RunStarted:
+    return RunStarted(*about(loop), START, START, START, False, None, None, 0.2 * SECOND)
 
 
 def token(schedule: Schedule | None = None, state: State = State.ARMED) -> Token:
     return Token(LOOP, schedule or Every("1h"), DUE, DUE, seq=8, state=state)
 
 
-def finished(
-    ending: Ending = Ending.SUCCEEDED,
-    loop: LoopId = LOOP,
-    seq: int | None = 7,
-    successor: Token | None = None,
-) -> RunFinished:
-    return RunFinished(*about(loop, seq), START, START, 2 * SECOND, ending, None, successor)
+def finished(ending: Ending = Ending.SUCCEEDED, successor: Token | None = None) -> RunFinished:
+    return RunFinished(*about(), START, START, 2 * SECOND, ending, None, successor)
 
 
 @pytest.fixture
@@ -94,46 +86,15 @@ def told() -> Told:
     return Told()
 
 
-@pytest.mark.parametrize(
-    ("end", "outcome"),
-    [
-        (finished(Ending.SUCCEEDED), "succeeded"),
-        (finished(Ending.CANCELLED), "cancelled"),
-        (RunLost(*about()), "lost"),
-        (RunReturned(*about()), "returned"),
-    ],
-)
-def test_a_run_is_counted_by_how_it_ended(told: Told, end: RunEvent, outcome: str):
-    told(started())
-    assert told.read("attempts_total") == 1
-    assert told.read("running") == 1
-    told(end)
-    assert told.read("runs_total", outcome=outcome) == 1
-    assert told.read("running") == 0
-    took = told.read("run_duration_seconds_sum")
-    assert took == (2 if isinstance(end, RunFinished) else 0)
-    told(finished(Ending.SKIPPED))  # it never ran
-    assert told.read("runs_total", outcome="skipped") == 1
-    assert (told.read("running"), told.read("run_duration_seconds_sum")) == (0, took)
-    assert told.read("attempts_total") == 1
-
-
-@pytest.mark.parametrize(
-    ("event", "hatch", "ready"),
-    [
-        (started(hatch=3 * SECOND), (1, 3), (0, 0)),
-        (started(hatch=0 * SECOND, ready=2.5 * SECOND), (1, 0), (1, 2.5)),
-    ],
-)
-def test_each_delay_is_measured_if_it_is_known(
-    told: Told, event: RunStarted, hatch: tuple[int, float], ready: tuple[int, float]
-):
-    told(event)
-
-    def measured(name: str) -> tuple[Any, Any]:
-        return told.read(f"{name}_delay_seconds_count"), told.read(f"{name}_delay_seconds_sum")
-
-    assert (measured("hatch"), measured("ready"), measured("start")) == (hatch, ready, (1, 0.2))
+def test_runs_that_are_broken_off_or_never_start_take_no_time(told: Told):
+    told(started(), started())
+    assert told.read("running") == 2
+    told(RunLost(*about()), RunReturned(*about()), finished(Ending.SKIPPED))
+    for outcome in ("lost", "returned", "skipped"):
+        assert told.read("runs_total", outcome=outcome) == 1
+    assert told.read("running") == told.read("run_duration_seconds_sum") == 0
+    assert told.read("attempts_total") == 2
+    assert told.read("start_delay_seconds_sum") == 0.4
 
 
 def test_a_paused_loop_is_not_due_after_it_was_paused(told: Told):
@@ -284,6 +245,7 @@ async def test_the_metrics_of_a_day_of_a_processor(stage: Stage, caplog: pytest.
     assert last_success == pytest.approx(succeeded_at.timestamp(), abs=0.01)
     assert read(registry, "runs_total", **task, outcome="succeeded") == 2
     assert read(registry, "runs_total", **task, outcome="escalated") == 1
+    assert read(registry, "hatch_delay_seconds_count", **task) == 0  # they were due at once
     # One at a time is delivered: the others wait in the queue.
     assert read(registry, "ready_delay_seconds_sum", **task) == pytest.approx(30, abs=0.01)
     for reason in "rejected", "undecodable":

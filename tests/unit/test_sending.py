@@ -219,19 +219,14 @@ async def test_blocking_is_refused_where_it_would_block_others() -> None:
             send()
 
 
-@pytest.mark.parametrize("way", ["blocking", "loop"])
-def test_another_thread_sends_to_the_embedded_broker(way: str) -> None:
+def test_another_event_loop_sends_to_the_embedded_broker() -> None:
     app, ship = shop()
-    ways: dict[str, Callable[[], str]] = {
-        "blocking": lambda: ship.blocking.send(ORDER),
-        "loop": lambda: asyncio.run(ship.send(ORDER)),
-    }
 
     async def perform() -> None:
         async with MemoryBroker() as broker:
             await broker.declare(app.topology())
             with app.lending(broker, SystemClock()):
-                name = await asyncio.to_thread(ways[way])
+                name = await asyncio.to_thread(lambda: asyncio.run(ship.send(ORDER)))
             delivery = await broker.get(app.names.processor_queue("ship"))
         assert delivery is not None
         assert delivery.message.message_id == name

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from scheduler import Context, Scheduler
+from scheduler import Scheduler
 from scheduler.errors import RegistrationError
-from scheduler.tasks.tasks import Arguments
 
 
 async def generator(app: Scheduler) -> AsyncGenerator[int]:
@@ -42,7 +41,6 @@ class Container:
     [
         (generator, "decorated with contextlib.asynccontextmanager, got generator."),
         (blocking, "decorated with contextlib.asynccontextmanager, got blocking."),
-        (functools.partial(generator), "asynccontextmanager, got generator."),
         ("pool", "asynccontextmanager, got 'pool'."),
         (of_nothing, "The lifespan of_nothing cannot be called with one argument, the app: too"),
     ],
@@ -59,10 +57,3 @@ def test_an_invalid_lifespan_is_refused_in_one_line(lifespan: Any, told: str):
 )
 def test_functions_methods_and_partials_are_lifespans(lifespan: Callable[[Scheduler], Any]):
     assert Scheduler("shop", lifespan=lifespan).lifespan is lifespan
-
-
-def test_a_context_that_names_its_state_is_no_argument_of_the_task():
-    async def sell(ctx: Context[int], order: str) -> None: ...
-
-    arguments = Arguments(sell)
-    assert (arguments.context, list(arguments.parameters)) == ("ctx", ["order"])

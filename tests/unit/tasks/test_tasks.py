@@ -44,6 +44,9 @@ async def context_last(city: str, days: int, ctx: Context) -> None: ...
 async def context_by_keyword(city: str, *, days: int, run: Context) -> None: ...
 
 
+async def context_of_state(ctx: Context[int], city: str, days: int) -> None: ...
+
+
 async def without_context(city: str, days: int) -> None: ...
 
 
@@ -55,18 +58,18 @@ async def body(body: bytes) -> None: ...
     [
         (context_last, "ctx"),
         (context_by_keyword, "run"),
+        (context_of_state, "ctx"),
         (without_context, None),
     ],
 )
 def test_the_context_is_found_by_its_type_at_any_position(
     function: Callable[..., Any], context: str | None
 ):
-    assert Arguments(function).context == context
+    arguments = Arguments(function)
+    assert (arguments.context, list(arguments.parameters)) == (context, ["city", "days"])
 
 
 VALUES: list[tuple[Any, ...]] = [
-    (float, 0.5, 0.5),
-    (datetime, ORDER.at, "2026-06-01T00:00:00Z"),
     (timedelta, timedelta(minutes=1), "PT1M"),
     (Colour, Colour.RED, "red"),
     (int | None, None, None),
@@ -100,13 +103,8 @@ def test_arguments_that_do_not_fit_are_named(wire: dict[str, Any], told: str):
         Arguments(context_last).load(wire)
 
 
-async def any_value(value: Any) -> None: ...
-
-
-@pytest.mark.parametrize("value", [b"\xff", {1: {2: object()}}])
-def test_arguments_that_json_cannot_hold_are_refused(value: Any):
-    with pytest.raises(InvalidArguments, match="any_value cannot be sent as JSON"):
-        Arguments(any_value).dump({"value": value})
+class Shop:
+    async def sell(self, order: int) -> None: ...
 
 
 async def positional_only(city: str, /) -> None: ...
@@ -129,6 +127,7 @@ def untold(ctx): ...  # pyright: ignore[reportMissingParameterType, reportUnknow
 
 
 UNFIT: list[tuple[Any, str]] = [
+    (Shop.sell, "sell is a method; tasks must be module-level"),
     (positional_only, "positional_only has the parameter 'city: str'.*positional-only"),
     (many, r"many has the parameter '\*cities: str'.*neither \*args"),
     (unresolved, "unresolved cannot be resolved: .*'Missing'.*outside `if TYPE_CHECKING`"),
@@ -144,15 +143,6 @@ UNFIT: list[tuple[Any, str]] = [
 def test_signatures_that_no_message_can_fill_are_refused(function: Any, told: str):
     with pytest.raises(RegistrationError, match=f"(?s){told}"):
         Scheduler("shop").task(function)
-
-
-def test_plain_functions_run_in_a_thread():
-    def blocking() -> None: ...
-
-    app = Scheduler("shop")
-    app.task(blocking)
-    app.task(nothing)
-    assert [task.blocks for task in app.tasks.values()] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "*", "ä", "x" * 65, "a\n"])
@@ -181,7 +171,6 @@ def test_a_task_may_have_another_name_than_its_function(name: str):
         ({"every": "1h", "concurrency": 0}, RegistrationError, "concurrency of nothing .*got 0"),
         ({"every": "1h", "concurrency": 1.5}, RegistrationError, "at least 1, got 1.5"),
         ({"every": "1h", "shards": 0}, RegistrationError, "shards of nothing .*1 to 16, got 0"),
-        ({"every": "1h", "shards": 17}, RegistrationError, "1 to 16, got 17"),
         ({"every": "1h", "shards": True}, RegistrationError, "1 to 16, got True"),
         ({"every": "1h", "retry": 3}, RegistrationError, "Retry"),
         ({"every": "1h", "args": {"a": 1}}, RegistrationError, "a: Extra inputs"),
@@ -208,7 +197,6 @@ def test_a_bad_option_of_a_periodic_task_is_refused(
         ({"subscribe": [("orders",)]}, r"subscribe of body must be a list of \(exchange, rou"),
         ({"subscribe": 5}, r"subscribe of body must be a list of .*, got 5"),
         ({"subscribe": "orders"}, "subscribe of body must be a list of .*, got 'orders'"),
-        ({"subscribe": [("orders", 5)]}, "subscribe of body must be a list of "),
         ({"subscribe": [("orders", "#", "topik")]}, "no type of exchange 'topik'; did you mean 't"),
         ({"subscribe": [("orders", "#", "headers")]}, "there are: direct, fanout, topic"),
         ({"expires": "old"}, "expires of body: .*got: 'old'"),
@@ -229,16 +217,10 @@ def test_a_bad_option_of_a_called_task_is_refused(options: dict[str, Any], told:
     assert not app.tasks
 
 
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        (None, "city: Field required.*Give the parameters of without_context defaults, or pass"),
-        ({"city": "Bonn", "days": "few"}, "days: .*got 'few'"),
-    ],
-)
-def test_a_loop_needs_all_arguments_of_its_task(args: dict[str, Any] | None, told: str):
+def test_a_loop_needs_all_arguments_of_its_task():
+    told = "city: Field required.*Give the parameters of without_context defaults, or pass"
     with pytest.raises(RegistrationError, match=told):
-        Scheduler("shop").periodic(every="1h", args=args)(without_context)
+        Scheduler("shop").periodic(every="1h")(without_context)
 
 
 def test_names_of_celery_are_answered_with_the_ones_here():

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler import Context, Reject, Retry, Scheduler
+from scheduler import Reject, Retry, Scheduler
 from scheduler.errors import LifespanError, NotSent, UnknownLoop, Unroutable, UsageError
 from scheduler.protocol.tokens import Ending
-from scheduler.testing import Kit, VirtualTimeLoop, run_virtually
+from scheduler.testing import Kit
 from tests.stage import new_app
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -50,46 +50,6 @@ async def test_due_runs_run_and_later_ones_wait() -> None:
         assert kit.now == after(600)
 
 
-async def test_running_runs_are_listed_and_cancelled(app: Scheduler) -> None:
-    @app.task
-    async def work(ctx: Context) -> None:
-        ctx.progress(0.5, "half")
-        await asyncio.sleep(60)
-
-    async with Kit(app, start=START) as kit:
-        message_id = await work.send()
-        await asyncio.sleep(10)
-        (run,) = (await app.running()).runs
-        assert (run.id, run.progress, run.text) == (message_id, 0.5, "half")
-        assert (await app.cancel(message_id)).as_asked
-        await kit.run_until_idle()
-        (ran,) = kit.assert_ran(work)
-        assert ran.ending is Ending.CANCELLED
-        assert "cancelled by" in ran.line
-
-
-async def test_sent_calls_run_and_virtual_time_passes_during_runs() -> None:
-    app = new_app()
-
-    @app.task
-    async def first() -> None:
-        await asyncio.sleep(20)
-        await second.send()
-
-    @app.task
-    async def second() -> None:
-        await asyncio.sleep(30)
-
-    async with Kit(app, start=START) as kit:
-        await first.send()
-        await kit.run_until_idle()
-        assert [(run.task, run.started_at) for run in kit.runs] == [
-            ("first", START),
-            ("second", after(20)),
-        ]
-        assert kit.now == after(50)
-
-
 async def test_advancing_to_a_moment_runs_all_loops_due_then() -> None:
     app = new_app()
     app.periodic(cron="0 9 * * *", tz="UTC", name="report")(nothing)
@@ -101,18 +61,6 @@ async def test_advancing_to_a_moment_runs_all_loops_due_then() -> None:
         days = [run.scheduled_at.day for run in kit.runs.of("report")]
         assert days == list(range(2, 30))
         assert {run.scheduled_at - run.started_at for run in kit.runs} == {timedelta(0)}
-
-
-async def test_early_messages_wait_for_their_time() -> None:
-    app = new_app()
-    app.periodic(every="1m", mode="fixed_rate", name="poll")(nothing)
-    async with Kit(app, start=START) as kit:
-        await kit.advance("2m")
-        await kit.advance("59990ms")
-        assert kit.now == after(179.99)
-        kit.assert_ran("poll", times=2)
-        await kit.advance("10ms")
-        kit.assert_ran("poll", times=3)
 
 
 async def test_time_does_not_go_back_and_needs_aware_moments() -> None:
@@ -163,10 +111,6 @@ async def test_parked_messages_of_any_kind_are_listed_in_order(app: Scheduler) -
     async def ship(order: dict[str, int]) -> None:
         raise Reject("no such order")
 
-    @app.task
-    async def call(number: int) -> None:
-        raise Reject
-
     async with Kit(app, start=START) as kit:
         await kit.advance("1h")
         await kit.publish("orders", "order.paid", {"number": 1})
@@ -178,10 +122,6 @@ async def test_parked_messages_of_any_kind_are_listed_in_order(app: Scheduler) -
             ("ship", "rejected", None),
             ("ship", "invalid-arguments", None),
         ]
-        await call.send(1)
-        await call.options(priority=9).send(2)
-        await kit.run_until_idle()  # those are told as they would be taken, the urgent first
-        assert [each.arguments for each in kit.parked.of(call)] == [{"number": 2}, {"number": 1}]
         await kit.publish(app.names.processor, "task.gone", {})
         await kit.advance("1h")  # it is tried again for a while, as its queue may be on its way
         assert "unknown-task" in [each.reason for each in kit.parked]
@@ -348,24 +288,3 @@ def test_the_kit_needs_virtual_time() -> None:
 
     with pytest.raises(UsageError, match="^A Kit needs virtual time, and this event loop is a r"):
         asyncio.run(open_kit())
-
-
-def test_an_event_loop_knows_its_next_timer() -> None:
-    async def look() -> list[float | None]:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualTimeLoop)
-        found = [await loop.idle()]
-        ticking = asyncio.create_task(asyncio.sleep(3))
-        found.append(await loop.idle())
-        assert loop.time() == 0
-        await ticking
-        gone = asyncio.create_task(loop.idle())
-        await asyncio.sleep(0)
-        gone.cancel()
-        working = asyncio.create_task(asyncio.to_thread(threading.Event().wait, 0.1))
-        await asyncio.sleep(0)
-        await loop.idle()
-        assert working.done()
-        return [*found, loop.time()]
-
-    assert run_virtually(look()) == [None, 3, 3]
