@@ -265,7 +265,7 @@ class Recognition:
             await self.publisher.insist(
                 delivery,
                 lambda: put(token, timeout=AS_LONG_AS_IT_TAKES),
-                was_taken=lambda: self._was_settled(delivery, after),
+                was_taken=lambda: self._was_settled(delivery, after, has_run=True),
             )
         if token is not after:  # else it came too early, and returns to its timer
             self.turns.settle(after)
@@ -277,9 +277,12 @@ class Recognition:
         )
         await self._enter(delivery, token)
 
-    async def _was_settled(self, delivery: Delivery, token: Token) -> bool:
+    async def _was_settled(
+        self, delivery: Delivery, token: Token, *, has_run: bool = False
+    ) -> bool:
         """Return whether the journal has the successor of a token (R3, R3p)."""
-        if (last := await self.verification.successor_of(delivery, token)) is None:
+        last = await self.verification.successor_of(delivery, token, has_run=has_run)
+        if last is None:
             return False
         # The processor that put it may have died before the roster had it.
         await self._enter(delivery, last)

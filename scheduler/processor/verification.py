@@ -45,14 +45,21 @@ class Verification:
         self._clock, self._emit = self.space.clock, self.space.app.events.emit
         self._listing = self.space.roster.listing
 
-    async def successor_of(self, delivery: Delivery, token: Token) -> Token | None:
+    async def successor_of(
+        self, delivery: Delivery, token: Token, *, has_run: bool = False
+    ) -> Token | None:
         """Return the last token that the journal has of a line after a token (R3, R3p).
 
         None: it was not settled.
+
+        Args:
+            has_run: it is about to be settled here, also while the processor stops.
         """
         came = token.due_at if token.act is None else min(token.due_at, token.act.at)
         heard = await self.unless_interrupted(
-            delivery, partial(self._heard_since, delivery, token.loop, came - MARGIN)
+            delivery,
+            partial(self._heard_since, delivery, token.loop, came - MARGIN),
+            by=self.shutdown.aborted if has_run else self.shutdown.begun,
         )
         is_settled = was_settled(token.position, heard.positions)
         return heard.furthest[token.epoch] if is_settled else None
@@ -101,12 +108,22 @@ class Verification:
             await self.shutdown.pause(delivery, pause)
         raise AssertionError("the loop is endless")
 
-    async def unless_interrupted(self, delivery: Delivery, ask: Callable[[], Awaitable[R]]) -> R:
-        """Retry a request as long as the delivery may run here."""
+    async def unless_interrupted(
+        self,
+        delivery: Delivery,
+        ask: Callable[[], Awaitable[R]],
+        *,
+        by: asyncio.Future[None] | None = None,
+    ) -> R:
+        """Retry a request as long as the delivery may run here.
+
+        Args:
+            by: the step of stopping that ends it; None: the first.
+        """
+        ends = [delivery.lost, by or self.shutdown.begun]
         for pause in backoff(jitter=0):
             asking = asyncio.ensure_future(ask())
-            ends = [asking, delivery.lost, self.shutdown.begun]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([asking, *ends], return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 await cancelled(asking)
                 raise DeliveryLost if delivery.lost.done() else Interrupted
@@ -114,7 +131,7 @@ class Verification:
                 return asking.result()
             except BrokerError as error:
                 self._emit(TokenDelayed(delivery.routing_key, str(error)))
-            await self.shutdown.pause(delivery, pause)
+            await asyncio.wait(ends, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
         raise AssertionError("the loop is endless")
 
     async def _history(self, delivery: Delivery, first: Token) -> LoopRecord:

@@ -329,6 +329,22 @@ async def test_an_unconfirmed_put_is_repeated_unless_the_broker_has_it(
     assert [seq for _, seq in runs(stage)] == [0]
 
 
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_an_unconfirmed_put_is_repeated_while_its_processor_stops(
+    stage: Stage, is_taken: bool
+) -> None:
+    await stage.seed(app_with(takes=5))
+    broker = FaultyBroker(stage.server)
+    async with stage.processor(over=broker, grace=20):
+        fault = broker.on("publish", where=is_exchange, times=1)
+        _ = fault.loses_its_answer() if is_taken else fault.fails(Unconfirmed("It went."))
+        broker.on("read", stage.app.names.journal, times=1).fails(BrokerUnavailable("It went."))
+        await asyncio.sleep(12)
+    assert stage.clock.now() < START + timedelta(seconds=16)
+    assert len([call for call in broker.calls if is_exchange(call)]) == (1 if is_taken else 2)
+    assert [token.seq for token in await waiting(stage)] == [1]
+
+
 async def test_a_redelivered_token_waits_for_the_journal_to_be_read_to_its_end(
     stage: Stage,
 ) -> None:
