@@ -240,7 +240,10 @@ class Order:
 
     async def end(self, run: Run) -> None:
         """Forget the note: the message is done."""
-        await self.heads.forget(run.task.name)
+        task = run.task.name
+        await self.publisher.insist(
+            run.delivery, lambda: self.heads.forget(task, AS_LONG_AS_IT_TAKES)
+        )
 
     async def _note(self, run: Run, head: Head) -> None:
         task, message = run.task.name, run.delivery.message

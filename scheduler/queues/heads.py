@@ -97,12 +97,12 @@ class Heads:
         await self._until_back(queue)
         return _read(note, message)
 
-    async def forget(self, task: str) -> None:
+    async def forget(self, task: str, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
         """Forget the progress, so that an identical message starts from scratch.
 
         An empty note replaces it: if none is ready, another reader holds it.
         """
-        await self._write(task, NOTHING_NOTED, DEFAULT_TIMEOUT)
+        await self._write(task, NOTHING_NOTED, timeout)
 
     async def _write(self, task: str, note: Message, timeout: timedelta | None) -> None:
         queue, exchange = self._names.head(task), self._names.control

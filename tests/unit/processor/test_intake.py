@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Retry
+from scheduler.errors import Unconfirmed
 from scheduler.events import RunSettled
 from scheduler.protocol.topology import QueueType
+from scheduler.queues.heads import NOTHING_NOTED
 from scheduler.sending import CallTask
+from tests.faulty import FaultyBroker
 from tests.stage import Stage, new_app, of, seconds_of
 
 
@@ -162,6 +165,30 @@ async def test_an_ordered_message_that_kills_its_processors_is_parked(
     assert begun == [0, 0, 0, 1]
     (parked,) = await stage.parked()
     assert parked.reason == "delivery-limit"
+
+
+async def test_an_ordered_message_ends_once_though_its_note_is_not_removed_at_once(
+    stage: Stage,
+) -> None:
+    attempts: list[int] = []
+
+    @stage.app.task(ordered=True, retry=Retry(1, delays=["1m"], jitter=0))
+    async def book(ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        if ctx.attempt == 1:
+            raise ValueError("boom")
+
+    await stage.seed()
+    await book.send()
+    broker = FaultyBroker(stage.server)
+    head = stage.app.names.head("book")
+    async with stage.processor(over=broker):
+        await asyncio.sleep(30)
+        fault = broker.on("publish", key=head, where=lambda call: call.message == NOTHING_NOTED)
+        fault.fails(Unconfirmed("It went.")).times = 1
+        await asyncio.sleep(60)
+    assert fault.met
+    assert attempts == [1, 2]
 
 
 async def test_a_delivery_lost_on_arrival_is_taken_again(stage: Stage) -> None:
