@@ -8,6 +8,7 @@ A message of the stream is a JSON object: ``by``, the processor; ``summaries`` a
 lists of objects with the fields of `Summary` and `Attempt`, moments in milliseconds (``since_ms``).
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -18,7 +19,7 @@ from typing import Annotated, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import Undecodable
+from scheduler.errors import TooLarge, Undecodable
 from scheduler.protocol.messages import WIRE, Count, Message, Moment, parsed
 from scheduler.protocol.topology import Names
 
@@ -157,18 +158,30 @@ class History:
         Raises:
             BrokerError: the broker did not confirm them.
         """
-        await self._publish(Batch(by, tuple(summaries), tuple(attempts[:MOST_TOLD])))
-        for start in range(MOST_TOLD, len(attempts), MOST_TOLD):
-            await self._publish(Batch(by, (), tuple(attempts[start : start + MOST_TOLD])))
+        records = (*summaries, *attempts)
+        for start in range(0, len(records), MOST_TOLD):
+            await self._publish(by, records[start : start + MOST_TOLD])
 
-    async def _publish(self, batch: Batch) -> None:
+    async def _publish(self, by: str, records: Sequence[Summary | Attempt]) -> None:
+        """Publish records in one message, or in more if the broker does not accept it."""
+        summaries = tuple(each for each in records if isinstance(each, Summary))
+        attempts = tuple(each for each in records if isinstance(each, Attempt))
+        batch = Batch(by, summaries, attempts)
         body = _BATCH.dump_json(batch, by_alias=True, exclude_defaults=True)
-        await self._broker.publish(
-            Message(body, content_type="application/json", type=HISTORY_TYPE),
-            exchange=self._names.control,
-            routing_key=self._names.history,
-            timeout=TIMEOUT,
-        )
+        try:
+            await self._broker.publish(
+                Message(body, content_type="application/json", type=HISTORY_TYPE),
+                exchange=self._names.control,
+                routing_key=self._names.history,
+                timeout=TIMEOUT,
+            )
+        except TooLarge as error:
+            if (half := len(records) // 2) == 0:
+                task = records[0].task
+                logging.getLogger(__name__).warning("An outcome of %s is left out: %s", task, error)
+                return
+            await self._publish(by, records[:half])
+            await self._publish(by, records[half:])
 
     async def read(
         self, *, since: datetime | None = None, containing: str = ""

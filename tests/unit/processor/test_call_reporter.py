@@ -10,8 +10,10 @@ from scheduler import Context, Retry, Scheduler
 from scheduler.control.doctor import Finding
 from scheduler.dashboard.picture import Picture
 from scheduler.dashboard.verdict import delays_in_words
+from scheduler.errors import TooLarge
 from scheduler.protocol.messages import Message
 from scheduler.queues.history import MOST_TOLD, Attempt, CallTotals, Summary, totals_of
+from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, new_app, program_of
 
 DOWN = "ConnectionError: the mail server is down"
@@ -103,6 +105,23 @@ async def test_reports_wait_for_the_broker(stage: Stage) -> None:
     assert (await totals(stage))["mail"].failed == MOST_TOLD + 1
     attempts = [each for each in await told(stage) if isinstance(each, Attempt)]
     assert len(attempts) == 2 * (MOST_TOLD + 1)
+
+
+async def test_reports_are_split_for_a_broker_that_accepts_little(stage: Stage) -> None:
+    app = shop()
+    await stage.seed(app)
+    broker = FaultyBroker(stage.server)
+    broker.on(
+        "publish", key=app.names.history, where=lambda call: len(call.message.body) > 600
+    ).fails(TooLarge(limit=600))
+    async with stage.processor(over=broker):
+        for _ in range(5):
+            await app.senders["mail"].send("nobody")
+        await asyncio.sleep(25)
+        await app.senders["mail"].send("ada")
+        await asyncio.sleep(1)
+    assert (await totals(stage))["mail"].succeeded == 1
+    assert len([each for each in await told(stage) if isinstance(each, Attempt)]) == 10
 
 
 async def test_a_task_with_old_waiting_calls_is_behind_until_paused_or_empty(
