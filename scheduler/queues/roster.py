@@ -9,6 +9,7 @@ lock is needed.
 """
 
 import asyncio
+import logging
 from collections.abc import (
     AsyncGenerator,
     Callable,
@@ -132,11 +133,10 @@ class Roster:
     async def note(self, parts: Iterable[Mapping[str, Any]]) -> None:
         """Append notes, confirmed, as `Listing.note_of` returns them, without reading them back.
 
-        Raises:
-            TooLarge: the broker does not accept one of them; the others are appended.
+        Without a note that the broker does not accept, the journal is read for its loop.
         """
-        for refusal in (await self._publish_all(messages_with(parts))).values():
-            raise refusal
+        for (loop, *_), refusal in (await self._publish_all(messages_with(parts))).items():
+            logging.getLogger(__name__).warning("The roster lacks a note on %s: %s", loop, refusal)
 
     async def _append(self, batch: Iterable[Sequence[RosterEntry]]) -> Refused:
         return await self._publish_all(messages_of(chain.from_iterable(batch)))

@@ -14,7 +14,7 @@ from scheduler.control.census import ROUNDS, Census, Memory, count, memory_of
 from scheduler.control.loops import Where
 from scheduler.control.status import Survey
 from scheduler.control.supervision import NOTED_AT_ONCE
-from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected
+from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected, TooLarge
 from scheduler.events import (
     CensusTaken,
     Connected,
@@ -247,6 +247,23 @@ async def test_many_loops_are_noted_some_at_a_time(
     assert all(
         each.checkpoint and each.checkpoint.token("test").epoch == each.epoch for each in keyed
     )
+
+
+async def test_a_note_that_the_broker_does_not_accept_stops_no_round(stage: Stage) -> None:
+    app = looping("a", "b", every="10m")
+    await stage.seed(app)
+    broker = FaultyBroker(stage.server)
+    broker.on(
+        "publish", key=app.names.roster, where=lambda call: b'"a"' in call.message.body
+    ).fails(TooLarge())
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(600 + ROUND + 2)
+        listing = await stage.listing()
+        noted = {name: listing[LoopId(name)].checkpoint is not None for name in "ab"}
+        assert noted == {"a": False, "b": True}
+        before = len(of(CensusTaken, stage.events))
+        await asyncio.sleep(ROUND + 2)
+        assert len(of(CensusTaken, stage.events)) == before + 1
 
 
 @pytest.mark.parametrize("is_supervised", [True, False])
