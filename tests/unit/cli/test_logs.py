@@ -21,17 +21,14 @@ from scheduler.events import (
     LoopSeeded,
     MessageParked,
     ProcessorStarted,
-    ProcessorStopped,
     QueuesMissing,
     RunEvent,
     RunFinished,
     RunReturned,
     RunSettled,
     RunStarted,
-    SettlementDelayed,
     SuccessorConfirmed,
     TicksSkipped,
-    TokenSuperseded,
 )
 from scheduler.processor.settlement import RunCancelled
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
@@ -73,8 +70,9 @@ def started(late: timedelta, redelivered: bool = False) -> RunStarted:
 FAILURE = ValueError("no\nway")
 AGAIN = replace(NEXT, attempt=2)
 PAUSED = replace(NEXT, state=State.PAUSED)
+TOMORROW = replace(NEXT, due_at=NINE + timedelta(days=1))
 
-OF_PROCESSES: list[tuple[Event, int, str]] = [
+LINES: list[tuple[Event, int, str]] = [
     (
         ConnectionRetried(ADDRESS, "Cannot connect to it.", 3, 250 * MS),
         WARNING,
@@ -85,34 +83,12 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
         ERROR,
         "a and 2 other queues did not exist, and were declared again: their messages are lost",
     ),
-    (
-        QueuesMissing(("a",), were_declared=False),
-        ERROR,
-        "a did not exist, and this user may not declare queues: run `scheduler seed`",
-    ),
-    (
-        ProcessorStarted("shop", ADDRESS, ("a", "b"), 100),
-        INFO,
-        "processing a, b of shop from amqp://shop@broker:5672/, at most 100 runs at once",
-    ),
-    (ProcessorStopped(2), INFO, "stopped, 2 messages requeued"),
     (LoopSeeded(LOOP, "created", NINE), DEBUG, rf"report\.berlin created, due {DATED}"),
     (LoopSeeded(LOOP, "unchanged", None), DEBUG, r"report\.berlin unchanged"),
-    (
-        SettlementDelayed("loop.report", "Blocked.", 12_345 * MS),
-        WARNING,
-        r"the settlement of loop\.report is not confirmed: Blocked\. Trying again in 12\.3 s\.",
-    ),
-]
-OF_RUNS: list[tuple[Event, int, str]] = [
     (started(1 * MS), DEBUG, "started 1 ms after its time"),
     (started(12_345 * MS, True), DEBUG, r"started 12\.3 s after its time, redelivered"),
     (finished(Ending.SUCCEEDED), INFO, f"succeeded in 3 ms, next at {CLOCK}"),
-    (
-        finished(Ending.SUCCEEDED, successor=replace(NEXT, due_at=NINE + timedelta(days=1))),
-        INFO,
-        f"succeeded in 3 ms, next at {DATED}",
-    ),
+    (finished(Ending.SUCCEEDED, successor=TOMORROW), INFO, f"succeeded in 3 ms, next at {DATED}"),
     (finished(Ending.SUCCEEDED, successor=None), INFO, "succeeded in 3 ms"),
     (
         replace(finished(Ending.SUCCEEDED), void=True),
@@ -140,31 +116,11 @@ OF_RUNS: list[tuple[Event, int, str]] = [
         WARNING,
         rf"skipped: late by 3\.000 s, next at {CLOCK}",
     ),
-    (
-        replace(finished(Ending.SKIPPED, successor=None), skipped="it expired 7.0 s ago"),
-        WARNING,
-        r"skipped: it expired 7\.0 s ago",
-    ),
     (TicksSkipped(*RUN, 5, "overrun"), WARNING, "5 ticks skipped: the run took longer than a tick"),
     (
         HatchedEarly(*RUN, "expired", "shop.v1.hatchery.d", timedelta(hours=9)),
         WARNING,
         "9h before its time, released too early by .*message-ttl.*: it waits again.*",
-    ),
-    (
-        HatchedEarly(*RUN, "early", "", timedelta(hours=9), is_repeated=True),
-        DEBUG,
-        "9h before its time, bypassed its timers: it waits again.*",
-    ),
-    (
-        TokenSuperseded(*RUN, "void"),
-        INFO,
-        "skipped: the loop was paused, rescheduled or repaired in the meantime",
-    ),
-    (
-        Escalated(*RUN, FAILURE, False),
-        ERROR,
-        "failed for the last time: parked for replay, the loop continues",
     ),
     (
         Escalated(*RUN, FAILURE, True),
@@ -212,7 +168,7 @@ def test_a_log_line_has_the_fields_of_its_event():
 TIME = r"\d\d:\d\d:\d\d\.\d\d\d"
 
 
-@pytest.mark.parametrize(("event", "level", "words"), [*OF_PROCESSES, *OF_RUNS])
+@pytest.mark.parametrize(("event", "level", "words"), LINES)
 def test_a_line_for_people_has_time_level_run_and_words(
     log: Log, event: Event, level: int, words: str
 ):
@@ -314,24 +270,13 @@ def test_minor_events_have_no_line(log: Log, style: Style):
     assert log(*SILENT, style=style) == ""
 
 
-@pytest.mark.parametrize(
-    ("level", "lines"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)]
-)
-def test_no_line_is_below_its_level(log: Log, level: str, lines: int):
-    events = [
-        started(MS),
-        finished(Ending.SUCCEEDED),
-        finished(Ending.SKIPPED),
-        finished(Ending.ESCALATED, FAILURE),
-    ]
-    assert len(log(*events, level=level).splitlines()) == lines
-
-
 @pytest.mark.parametrize("level", [DEBUG, INFO, WARNING, ERROR])
-def test_the_log_listens_to_events_with_a_line(level: int):
-    configure(logging.getLevelName(level), "text")
-    has_line = {type(event) for event, of, _ in (*OF_PROCESSES, *OF_RUNS) if of >= level}
-    assert has_line <= set(logged_events())
+def test_only_events_of_a_level_and_above_are_listened_to_and_logged(log: Log, level: int):
+    logged = log(*(event for event, _, _ in LINES), level=logging.getLevelName(level))
+    levels = re.findall(rf"^{TIME} (\w+) ", logged, re.MULTILINE)
+    shown = [(event, of) for event, of, _ in LINES if of >= level]
+    assert levels == [logging.getLevelName(of) for _, of in shown]
+    assert {type(event) for event, _ in shown} <= set(logged_events())
     assert (RunStarted in logged_events()) is (level == DEBUG)  # there is one for each run
     assert not {type(event) for event in SILENT} & set(logged_events())
 
