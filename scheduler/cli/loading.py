@@ -35,7 +35,7 @@ from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.moments import time_of_day
 
 FORMS = "`module:attribute` or `path/to/file.py:attribute`"
-OURS = (str(Path(scheduler.__file__).parent), "<frozen ")
+OURS = (str(Path(scheduler.__file__).parent), str(importlib.__file__), "<frozen ")
 INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
 
 

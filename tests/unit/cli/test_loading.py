@@ -157,17 +157,15 @@ def test_an_unreadable_pyproject_is_reported(pyproject: bytes, told: str):
     ("reference", "told"),
     [
         ("no_such_module", "There is no module 'no_such_module'.*and a loop after its app"),
-        *((name, "is not the name of a module") for name in (".jobs:app", "..:app", "a-b:app")),
+        *((name, "is not the name of a module") for name in (".jobs:app", "a-b:app")),
         ("scheduler.py:app", "would hide the package `scheduler`"),
         ("empty", "the module has no 'app'"),
         ("nowhere.py", r"There is no file 'nowhere\.py' in '/"),
         (":app", "An app is named as .*, got ':app'"),
         ("jobs:", "An app is named as .*, got 'jobs:'"),
-        ("directory.py:app", r"There is no file 'directory\.py'"),
         ("no_such_module:app", "There is no module 'no_such_module'.*with its `.py`"),
         ("jobs.no_such_part:app", r"There is no module 'jobs\.no_such_part'"),
         ("jobs.py:ap", "the module has no 'ap'. It has 'app', 'other'"),
-        ("jobs.py:app.tasks", "the module has no 'app.tasks'"),
         ("jobs.py:text", "'text' is of type str. It has 'app', 'other'"),
         ("jobs.py:make", r"'make' is of type function\..* write `app = make\(\)`"),
         ("empty.py:app", "the module has no 'app'. It has no Scheduler."),
@@ -178,34 +176,24 @@ def test_a_bad_reference_is_explained(reference: str, told: str):
     write("jobs.py", APP.format(name="app", namespace="a") + more)
     write("empty.py", "")
     write("scheduler.py", "")
-    Path("directory.py").mkdir()
     with pytest.raises(AppNotFound, match=told):
         load_app(reference)
-
-
-@pytest.mark.parametrize("reference", ["jobs.py:app", "jobs:app"])
-def test_a_missing_dependency_of_an_app_is_reported(reference: str):
-    write("jobs.py", "import no_such_dependency\n")
-    told = (
-        f"{reference.partition(':')[0]} cannot be imported: ModuleNotFoundError: No module named "
-    )
-    with pytest.raises(UsageError, match=f"{told}'no_such_dependency'") as refused:
-        load_app(reference)
-    assert not isinstance(refused.value, AppNotFound)
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("app = (", r"SyntaxError: '\(' was never closed \(jobs\.py, line 1\)$"),
-        ("raise SystemExit", "SystemExit\n"),
+        ("import no_such", "ModuleNotFoundError: No module named 'no_such'"),
         ("raise SystemExit('no key')", "SystemExit: no key\n"),
     ],
 )
-def test_an_app_that_cannot_be_imported_is_reported(text: str, told: str):
+@pytest.mark.parametrize("place", ["jobs", "jobs.py"])
+def test_an_app_that_cannot_be_imported_is_reported(place: str, text: str, told: str):
     write("jobs.py", f"{text}\n")
-    with pytest.raises(UsageError, match=rf"^jobs\.py cannot be imported: {told}"):
-        load_app("jobs.py:app")
+    with pytest.raises(UsageError, match=rf"^{place} cannot be imported: {told}") as refused:
+        load_app(f"{place}:app")
+    assert not isinstance(refused.value, AppNotFound)
 
 
 def test_an_exception_of_an_app_is_shown_with_its_own_lines():
