@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from base64 import b64decode
@@ -14,7 +15,7 @@ import yaml
 
 from scheduler import Scheduler
 from scheduler.cli.loading import load_app
-from tests.k8s.programs import kustomize
+from tests.rabbitmq import found_or_installed
 
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
@@ -34,6 +35,13 @@ Manifest = dict[str, Any]
 # As the RabbitMQ Cluster Operator labels the pods of a cluster with this name
 # (https://github.com/rabbitmq/cluster-operator, internal/metadata/label.go).
 OPERATED = {"app.kubernetes.io/name": "rabbitmq", "app.kubernetes.io/component": "rabbitmq"}
+
+
+def program(name: str, package: str) -> str:
+    """The path of a program, whose package is installed where that can be done."""
+    found = found_or_installed(package, lambda: shutil.which(name))
+    assert found, f"The tests of k8s/ need {name}, and it cannot be had here: install it."
+    return found
 
 
 @functools.cache
@@ -114,6 +122,10 @@ def selects(selector: Manifest, labels: Mapping[str, str]) -> bool:
 
 
 def _built(folder: Path) -> tuple[Manifest, ...]:
-    done = subprocess.run([*kustomize(), folder], capture_output=True, text=True)
+    if (kubectl := shutil.which("kubectl")) is not None:  # it has kustomize built in
+        command = [kubectl, "kustomize"]
+    else:
+        command = [program("kustomize", "kustomize"), "build"]  # of Debian 13 and newer
+    done = subprocess.run([*command, folder], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return tuple(cast(Iterator[Manifest], yaml.safe_load_all(done.stdout)))

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -42,24 +41,16 @@ def _fits(line: str, path: Path) -> bool:
     return any(fnmatch(str(each), pattern) for each in above)
 
 
-@dataclass
 class Image:
     """What the Dockerfile makes, below a folder."""
 
-    root: Path
-    workdir: str = "/"
-    user: str = "root"
-    entrypoint: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
-    bases: list[str] = field(default_factory=list[str])
-    # Of the image, not of the tests.
-    environment: dict[str, str] = field(
-        default_factory=lambda: {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(("PYTHON", "SCHEDULER_", "VIRTUAL_ENV"))
-        }
-    )
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._workdir = "/"
+        self._entrypoint: list[str] = []
+        self._command: list[str] = []
+        of_tests = ("PYTHON", "SCHEDULER_", "VIRTUAL_ENV")
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith(of_tests)}
 
     def make(self) -> None:
         """Do the steps."""
@@ -68,37 +59,36 @@ class Image:
         # The base image has a Python that knows of no package.
         python.write_text(f'#!/bin/sh\nexec {shlex.quote(os.path.realpath(sys.executable))} "$@"\n')
         python.chmod(0o755)
-        inherited = f"{python.parent}:{self.environment['PATH']}"
-        self.environment["PATH"] = inherited
+        inherited = f"{python.parent}:{self._environment['PATH']}"
+        self._environment["PATH"] = inherited
         for name, argument in instructions():
             match name:
                 case "FROM":
-                    self.bases.append(argument.partition(" ")[0])
-                    self.workdir, self.environment["PATH"] = "/", inherited
+                    self._workdir, self._environment["PATH"] = "/", inherited
                 case "ARG" | "ENV":
                     self._set(argument)
                 case "WORKDIR":
-                    self.workdir = argument
+                    self._workdir = argument
                     self._real(argument).mkdir(parents=True, exist_ok=True)
                 case "COPY":
                     self._copy(argument)
                 case "RUN":
                     self._run(argument)
                 case "USER":
-                    self.user = argument
+                    pass  # the tests of the manifests read it
                 case "ENTRYPOINT":
-                    self.entrypoint = tuple(json.loads(argument))
+                    self._entrypoint = json.loads(argument)
                 case "CMD":
-                    self.command = tuple(json.loads(argument))
+                    self._command = json.loads(argument)
                 case _:
                     raise AssertionError(f"teach this what {name} does")
 
     def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
         """Start a container: the entry point with these arguments, else with those of CMD."""
         return subprocess.Popen(
-            [*self.entrypoint, *(arguments or self.command)],
-            cwd=self._real(self.workdir),
-            env=self.environment | environment,
+            [*self._entrypoint, *(arguments or self._command)],
+            cwd=self._real(self._workdir),
+            env=self._environment | environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -106,7 +96,7 @@ class Image:
         )
 
     def _real(self, path: str) -> Path:
-        return self.root / (path if path.startswith("/") else f"{self.workdir}/{path}").lstrip("/")
+        return self.root / (path if path.startswith("/") else f"{self._workdir}/{path}").lstrip("/")
 
     def _rooted(self, text: str) -> str:
         """The text with the paths of the image in it, such as /opt/x, as they are here."""
@@ -115,7 +105,9 @@ class Image:
     def _set(self, argument: str) -> None:
         for each in shlex.split(argument):
             name, _, value = each.partition("=")
-            self.environment[name] = self._rooted(value).replace("$PATH", self.environment["PATH"])
+            self._environment[name] = self._rooted(value).replace(
+                "$PATH", self._environment["PATH"]
+            )
 
     def _copy(self, argument: str) -> None:
         *sources, target = argument.split()
@@ -136,8 +128,8 @@ class Image:
     def _run(self, argument: str) -> None:
         done = subprocess.run(
             ["sh", "-e", "-c", self._rooted(argument)],
-            cwd=self._real(self.workdir),
-            env=self.environment,
+            cwd=self._real(self._workdir),
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

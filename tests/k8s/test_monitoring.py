@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 
 from scheduler.metrics import OUTCOMES, REPAIRS, instrument
-from tests.k8s.builds import OPERATED, app, container, of_kind, one, processors, selects
-from tests.k8s.programs import promtool
+from tests.k8s.builds import OPERATED, app, container, of_kind, one, processors, program, selects
 
 CASES = Path(__file__).with_name("alerts.yaml")
 # What Grafana puts in, when it asks Prometheus.
@@ -19,7 +18,8 @@ FILLED_IN = {"$__rate_interval": "1m", "$namespace": "billing"}
 
 
 def run_promtool(*arguments: str | Path) -> None:
-    done = subprocess.run([promtool(), *arguments], capture_output=True, text=True)
+    promtool = program("promtool", "prometheus")
+    done = subprocess.run([promtool, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

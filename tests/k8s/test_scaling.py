@@ -3,8 +3,6 @@
 import math
 from typing import Any
 
-import pytest
-
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.messages import Message
@@ -31,22 +29,11 @@ def pods_for(scaler: Manifest, ready: int) -> int:
     return min(max(math.ceil(ready / value), spec["minReplicaCount"], 1), spec["maxReplicaCount"])
 
 
-@pytest.mark.parametrize(
-    ("scaler", "ready", "pods"),
-    [
-        (DEDICATED, 0, 0),
-        (DEDICATED, 1, 1),
-        (DEDICATED, 101, 2),
-        (DEDICATED, 1_000_000, 20),
-        (GENERAL, 0, 2),
-        (GENERAL, 201, 3),
-    ],
-)
-def test_pods_scale_with_the_backlog(scaler: Manifest, ready: int, pods: int) -> None:
-    assert pods_for(scaler, ready) == pods
-
-
-async def test_unacked_messages_add_no_pod(broker_url: str, namespace: str) -> None:
+async def test_ready_messages_add_pods_and_unacked_ones_do_not(
+    broker_url: str, namespace: str
+) -> None:
+    assert [pods_for(DEDICATED, ready) for ready in (0, 1, 101, 1_000_000)] == [0, 1, 2, 20]
+    assert [pods_for(GENERAL, ready) for ready in (0, 201)] == [2, 3]
     names = Names(namespace)
     queue = names.processor_queue("remind")
     async with AmqpBroker(broker_url) as broker:
