@@ -68,49 +68,23 @@ def victim(chromium: Browser) -> Iterator[Page]:
     context.close()
 
 
-def is_unchanged(ward: Ward) -> bool:
-    return [entry.what for entry in ward.history("chapel")] == ["seeded"]
-
-
 # Another port is another origin of the same site; another name, another site.
-HOSTS = ("127.0.0.1", "localhost")
-
-
-@pytest.mark.parametrize("host", HOSTS)
-def test_a_form_of_another_page_does_nothing(
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_pages_of_other_origins_change_read_and_frame_nothing(
     victim: Page, open_elsewhere: OpenElsewhere, ward: Ward, host: str
 ) -> None:
     open_elsewhere(victim, host, FORM)
     victim.get_by_role("button").click()
     expect(victim.locator("body")).to_contain_text("sent from the page of another site")
-    assert is_unchanged(ward)
-
-
-@pytest.mark.parametrize("host", HOSTS)
-def test_a_script_of_another_page_does_nothing(
-    victim: Page, open_elsewhere: OpenElsewhere, ward: Ward, host: str
-) -> None:
     with victim.expect_request("**/do/pause") as sent:
         open_elsewhere(victim, host, FETCH)
     expect(victim).to_have_title(re.compile("sent|TypeError"))
     answer = sent.value.response()
     assert answer is None or answer.status == 403
-    assert is_unchanged(ward)
-
-
-@pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize("html", [READING, FOLLOWING], ids=["reading", "following"])
-def test_another_page_reads_nothing(
-    victim: Page, open_elsewhere: OpenElsewhere, host: str, html: str
-) -> None:
-    open_elsewhere(victim, host, html)
-    expect(victim).to_have_title(re.compile("^TypeError"))
-
-
-@pytest.mark.parametrize("host", HOSTS)
-def test_another_page_frames_nothing(
-    victim: Page, open_elsewhere: OpenElsewhere, host: str
-) -> None:
+    assert [entry.what for entry in ward.history("chapel")] == ["seeded"]
+    for html in (READING, FOLLOWING):
+        open_elsewhere(victim, host, html)
+        expect(victim).to_have_title(re.compile("^TypeError"))
     open_elsewhere(victim, host, FRAME)
     expect(victim).to_have_title("loaded")
     shown = victim.frames[1].locator("body").inner_text()  # the browser's own words

@@ -76,3 +76,6 @@ def test_calls_are_judged_by_unacknowledged_failures(
     vital = vital_of_calls(an_app(), calls, [parked], parked=3)
     assert vital.level == ("hold" if acknowledged else "bad")
     assert vital.says == ("3 of 3 failed in 15 min" if calls else "None in 15 min")
+    if calls:  # of an error that is not known
+        problem = ("3 calls of letter failed in the last 15 minutes.", "bad")
+        assert vital_of_calls(an_app(), calls, []).problems == [problem]
