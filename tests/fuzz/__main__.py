@@ -19,6 +19,7 @@ from tests.fuzz.run import Fuzz, Tally
 from tests.rabbitmq import NoBroker, Users, administrator, shared_broker
 
 SHOWN = 20
+PER_ROUND = 1000
 
 
 def arguments() -> argparse.Namespace:
@@ -28,7 +29,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=10_000, help="how many are published")
     parser.add_argument("--seed", type=int, help="repeats the messages of an earlier run")
     parser.add_argument("--queue-type", choices=("quorum", "classic"), default="quorum")
-    parser.add_argument("--round", type=int, default=1000, help="so many, then they are judged")
     return parser.parse_args()
 
 
@@ -38,7 +38,7 @@ async def fuzz(options: argparse.Namespace, seed: int, run: str) -> Tally:
     try:
         async with ploughed(url, f"fuzz{run[:8]}", options.queue_type, users) as field:
             fuzz = Fuzz(field, seed)
-            return await fuzz.run(options.messages, per_round=options.round, tell=tell)
+            return await fuzz.run(options.messages, per_round=PER_ROUND, tell=tell)
     finally:
         users.delete_all()
 

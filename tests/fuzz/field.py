@@ -1,6 +1,7 @@
 """An app on a RabbitMQ that everything is published to."""
 
 import logging
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,7 +20,6 @@ from scheduler.events import (
     HatchedEarly,
     LoopRepaired,
     LoopReported,
-    MessageParked,
     SettlementDelayed,
     SupervisionDelayed,
     TokenSuperseded,
@@ -28,7 +28,7 @@ from scheduler.protocol.administration import rights_to_send
 from scheduler.protocol.tokens import is_token
 from scheduler.protocol.topology import Names, QueueType
 from tests.foreign import Foreigner, Refused, foreigner
-from tests.fuzz.messages import Sample, number_of
+from tests.fuzz.messages import Sample, business, number_of
 from tests.rabbitmq import Users
 from tests.stage import at_work, processor_of, program_of
 from tests.sweep import clear
@@ -116,19 +116,15 @@ class Record:
 
     Attributes:
         runs: how often each message was run, in the end.
-        attempts: how often those that always fail were tried.
         acked: tokens that were acked without a run.
         waits: how many calls came before their time, and went into their timers again.
-        reasons: why messages were parked by a processor.
         delayed: how often each of the delayed messages of the namespace's own has run.
         beats: the seqs of a loop that runs each second.
     """
 
     runs: Counter[int] = field(default_factory=Counter[int])
-    attempts: Counter[int] = field(default_factory=Counter[int])
     acked: Counter[int] = field(default_factory=Counter[int])
     waits: int = 0
-    reasons: Counter[str] = field(default_factory=Counter[str])
     delayed: Counter[int] = field(default_factory=Counter[int])
     beats: list[int] = field(default_factory=list[int])
     troubles: list[str] = field(default_factory=list[str])
@@ -136,8 +132,6 @@ class Record:
     def hear(self, event: Event) -> None:
         if isinstance(event, TROUBLES):
             self.troubles.append(repr(event)[:300])
-        if isinstance(event, MessageParked):
-            self.reasons[event.reason] += 1
         if isinstance(event, HatchedEarly) and event.seq is None and event.loop.task != "work":
             self.waits += 1
         if isinstance(event, TokenSuperseded):
@@ -149,16 +143,10 @@ class Record:
             self.troubles.append(f"an attempt was claimed, and believed: {ctx.message!r:.300}")
         if ctx.message.headers.get("scheduler-user-id", "guest") != "guest":
             self.troubles.append(f"a user was claimed, and believed: {ctx.message!r:.300}")
-        self.runs[self._number(ctx)] += 1
-
-    def note_attempt(self, ctx: Context) -> None:
-        self.attempts[self._number(ctx)] += 1
-
-    def _number(self, ctx: Context) -> int:
-        number = number_of(ctx.message.body, ctx.message.headers)
-        if number is None:
+        if (number := number_of(ctx.message.body, ctx.message.headers)) is None:
             self.troubles.append(f"a message without its number was run: {ctx.message!r:.300}")
-        return -1 if number is None else number
+        else:
+            self.runs[number] += 1
 
 
 @dataclass
@@ -170,37 +158,39 @@ class Field:
     broker: AmqpBroker
     publishers: list[Publisher]
     record: Record
-    business: str
 
 
 def app_of(namespace: str, url: str, queue_type: QueueType, record: Record) -> Scheduler:
     """The app that everything is published to."""
     settings: Any = {"broker_url": url, "queue_type": queue_type, "supervision_interval": "10s"}
-    app, business = Scheduler(namespace, Settings(**settings)), f"{namespace}.business"
+    app = Scheduler(namespace, Settings(**settings))
+
+    def subscriber(name: str, retry: Retry) -> Any:
+        return app.task(
+            name=name,
+            retry=retry,
+            concurrency=50,
+            subscribe=[(business(namespace), f"{name}.#", "topic")],
+        )
 
     @app.task(retry=Retry(0), concurrency=50)
     async def sms(ctx: Context, phone: str, times: int = 1) -> None:
         record.note(ctx)
 
-    @app.task(retry=Retry(0), concurrency=50, subscribe=[(business, "scan.#", "topic")])
+    @subscriber("scan", Retry(0))
     async def scan(ctx: Context, image: bytes) -> None:
         record.note(ctx)
 
-    @app.task(retry=Retry(0), concurrency=50, subscribe=[(business, "note.#", "topic")])
+    @subscriber("note", Retry(0))
     async def note(ctx: Context, words: str) -> None:
         record.note(ctx)
 
-    @app.task(retry=Retry(0), concurrency=50, subscribe=[(business, "paid.#", "topic")])
+    @subscriber("paid", Retry(0))
     async def paid(ctx: Context, order: Order) -> None:
         record.note(ctx)
 
-    @app.task(
-        retry=Retry(1, delays=["100ms"], jitter=0),
-        concurrency=50,
-        subscribe=[(business, "fail.#", "topic")],
-    )
-    async def fail(ctx: Context, data: bytes) -> None:
-        record.note_attempt(ctx)
+    @subscriber("fail", Retry(1, delays=["100ms"], jitter=0))
+    async def fail(data: bytes) -> None:
         raise ValueError("caf\udce9 \x1b[31m")
 
     @app.periodic(every="1h")
@@ -228,7 +218,7 @@ async def ploughed(
     record, complaints = Record(), Complaints()
     app = app_of(namespace, url, queue_type, record)
     to_send = rights_to_send(Names(namespace))
-    sender = users.add(write=f"{to_send.write}|^{namespace}\\.business$")
+    sender = users.add(write=f"{to_send.write}|^{re.escape(business(namespace))}$")
     publishers = [Publisher(url, sender) for _ in range(PUBLISHERS)]
     logging.getLogger().addHandler(complaints)
     async with AsyncExitStack() as stack:
@@ -239,6 +229,6 @@ async def ploughed(
         own = await stack.enter_async_context(AmqpBroker(url, emit=app.events.emit))
         for publisher in publishers:
             stack.push_async_callback(publisher.close)
-        yield Field(app, url, own, publishers, record, f"{namespace}.business")
+        yield Field(app, url, own, publishers, record)
     record.troubles += [f"logged: {line[-1500:]}" for line in complaints.lines]
     await clear(url, app.topology())

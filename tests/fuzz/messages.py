@@ -68,7 +68,7 @@ class Sample:
     Attributes:
         kind: what it is like, for the report.
         fate: what may become of each copy.
-        queues: those in which a copy of it comes.
+        copies: in how many queues it comes.
         refusable: whether RabbitMQ does not take it.
     """
 
@@ -79,8 +79,13 @@ class Sample:
     properties: bytes
     body: bytes
     fate: Fate
-    queues: frozenset[str]
+    copies: int
     refusable: bool
+
+
+def business(namespace: str) -> str:
+    """The exchange of somebody else's program."""
+    return f"{namespace}.business"
 
 
 def marked(body: bytes, number: int) -> bytes:
@@ -134,11 +139,11 @@ class Samples:
         fragile: whether it is a 3.10, which some headers would bring down.
     """
 
-    def __init__(self, seed: int, names: Names, business: str, *, fragile: bool) -> None:
+    def __init__(self, seed: int, names: Names, *, fragile: bool) -> None:
         self._fragile = fragile
         self._rng = Random(seed)
         self._names = names
-        self._business = business
+        self._business = business(names.namespace)
         self._number = 0
         self._kinds: list[tuple[Callable[[], Sample], int]] = [
             (self._of_business, 30),
@@ -160,10 +165,8 @@ class Samples:
         self, kind: str, draft: Draft, exchange: str, key: bytes, fate: Fate, *queues: str
     ) -> Sample:
         properties, body = draft.bytes_of(self._rng, self._number, fragile=self._fragile)
-        refusable, found = draft.refusable, frozenset(queues)
-        return Sample(
-            self._number, kind, exchange, key[:255], properties, body, fate, found, refusable
-        )
+        key, copies, refusable = key[:255], len(set(queues)), draft.refusable
+        return Sample(self._number, kind, exchange, key, properties, body, fate, copies, refusable)
 
     # What somebody else's program publishes to its own exchange.
 
@@ -227,18 +230,11 @@ class Samples:
         loops = [
             token_key(LoopId(task), way) for task in (TICKS, SPARED) for way in (ZEROS, SECOND)
         ]
-        others = [
-            *loops,
-            f"{SECOND}.task.sms",
-            "task.tick",
-            "task.beat",
-            "loop.tick",
-            "#",
-            "nobody",
-        ]
-        copied = self._copies(draft, [*called, *others, "retry.sms", "retry.tick"], likely=0.3)
+        others = f"{SECOND}.task.sms", "task.tick", "task.beat", "loop.tick", "#", "nobody"
+        refused_keys = "retry.sms", "retry.tick"
+        copied = self._copies(draft, [*called, *loops, *others, *refused_keys], likely=0.3)
         queues = {SENT, *(key.removeprefix("task.") for key in copied if key in called)}
-        refused = exchange == self._names.later and any(key.startswith("retry.") for key in copied)
+        refused = exchange == self._names.later and not set(copied).isdisjoint(refused_keys)
         fate = in_time(EITHER, draft.ours) if copied else fate
         return self._sample(kind, draft, exchange, b"task.sms", fate, *(() if refused else queues))
 

@@ -7,19 +7,18 @@ import os
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from scheduler.cli.printing import print_json
-from scheduler.control.rows import row_of_entry, whole_row_of_parked
+from scheduler.control.rows import whole_row_of_parked
 from scheduler.queues.failed import EVERYTHING, ParkedMessage, Selection
 from tests import warm
 from tests.fuzz.field import Field
 from tests.stage import program_of
 
-ALL = 65_535
+ALL = "65535"
 APP = "tests/fuzz/app.py:app"
 ROOT = Path(__file__).parents[2]
 TIME_LIMIT = 60
@@ -39,28 +38,22 @@ class Operator:
         self._program = program_of(self.field.app, self.field.broker)
 
     async def parked(self) -> list[ParkedMessage]:
-        return await self._program.failed.browse(self.field.app.tasks, limit=ALL)
+        return await self._program.failed.browse(self.field.app.tasks, limit=int(ALL))
 
-    async def look(
-        self, found: Sequence[ParkedMessage], sampled: Sequence[ParkedMessage], since: datetime
-    ) -> None:
-        """List what is parked, show some of it, and tell the history."""
-        _printed([whole_row_of_parked(each) for each in found])
-        for each in sampled:
-            shown = await self._browse(each.id)
-            if each.id not in [one.id for one in shown] or each.id != _typed(each.id):
-                raise Complaint(f"{each.id!r} cannot be shown")
-        entries = [entry async for entry in self._program.journal.entries(since=since)]
-        _printed([row_of_entry(entry) for entry in entries])
-
-    async def look_by_command(self, sampled: Sequence[ParkedMessage]) -> None:
-        """The same, by the commands."""
-        commands = [("failed", "list", APP, "--limit", "2000"), ("history", APP, "--limit", "2000")]
+    async def look(self, found: Sequence[ParkedMessage], sampled: Sequence[ParkedMessage]) -> None:
+        """Print all that is parked, list it, show some of it, and tell the history."""
+        with redirect_stdout(io.StringIO()) as out:
+            print_json([whole_row_of_parked(each) for each in found])
+        json.loads(out.getvalue(), parse_constant=_refuse)
+        commands = [("failed", "list", APP, "--limit", ALL), ("history", APP, "--limit", ALL)]
         commands += [("failed", "show", APP, each.id) for each in sampled]
         for command in commands:
             await asyncio.to_thread(self._run, *command)
             printed = await asyncio.to_thread(self._run, *command, "--json")
             json.loads(printed, parse_constant=_refuse)
+        for each in sampled:
+            if each.id != _typed(each.id):
+                raise Complaint(f"{each.id!r} cannot be typed")
 
     async def replay(self, sampled: Sequence[ParkedMessage]) -> None:
         """Send some of it back."""
@@ -69,10 +62,6 @@ class Operator:
 
     async def purge(self) -> None:
         await self._program.failed.purge(self.field.app.tasks, EVERYTHING)
-
-    async def _browse(self, name: str) -> list[ParkedMessage]:
-        which = Selection(ids=frozenset([name]))
-        return await self._program.failed.browse(self.field.app.tasks, which, limit=ALL)
 
     def _run(self, *words: str) -> str:
         own = {"SCHEDULER_BROKER_URL": self.field.url, "NAMESPACE": self.field.app.namespace}
@@ -85,13 +74,6 @@ class Operator:
             if code or "Traceback" in told:
                 raise Complaint(f"{words}: {code}, {told[-2000:]}")
             return out.read().decode()
-
-
-def _printed(rows: list[Any]) -> None:
-    with redirect_stdout(io.StringIO()) as out:
-        print_json(rows)
-    if len(json.loads(out.getvalue(), parse_constant=_refuse)) != len(rows):
-        raise Complaint("not all was printed")
 
 
 def _typed(name: str) -> str:

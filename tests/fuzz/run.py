@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
+from typing import TypeAlias
 
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.tokens import claims_of
@@ -22,7 +23,8 @@ from tests.stage import SYSTEM_CLOCK
 PATIENCE, PATIENCE_FOR_EACH = 60.0, 0.05
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=0.1), timedelta(seconds=3)
 MANY = 12
-SHOWN = 5
+Ends: TypeAlias = Mapping[int, Counter[Fate]]
+SHOWN = 2
 
 
 @dataclass
@@ -58,7 +60,6 @@ class Fuzz:
         self._samples = Samples(
             seed,
             field.app.names,
-            field.business,
             fragile=field.broker.info.version.startswith("3."),
         )
         self._sent = 0
@@ -92,7 +93,7 @@ class Fuzz:
         found = await self._operator.parked()
         self.tally.reasons.update(each.reason for each in found)
         try:
-            await self._look(found)
+            await self._operator.look(found, self._rng.sample(found, min(SHOWN, len(found))))
         except Complaint as error:
             self.tally.wrong.append(f"an operator: {error}")
         await self._replay(accepted, found)
@@ -114,19 +115,29 @@ class Fuzz:
         await asyncio.gather(*map(publish_all, range(len(self._field.publishers))))
         return accepted
 
-    async def _ended(self, accepted: Mapping[int, Sample]) -> Mapping[int, Counter[Fate]]:
+    async def _ended(self, accepted: Mapping[int, Sample]) -> Ends:
         """Wait until each has ended as often as it has copies, and nothing is on its way."""
-        ends = dict[int, Counter[Fate]]()
         unseen = Fate.ACKED | Fate.DROPPED | Fate.WAITS
-        least = sum(_copies(each) for each in accepted.values() if not each.fate & unseen)
+        least = sum(each.copies for each in accepted.values() if not each.fate & unseen)
+
+        def are_all(ends: Ends) -> bool:
+            all_ended = all(each.copies <= ends[n].total() for n, each in accepted.items())
+            return all_ended and _waiting(ends) <= self._field.record.waits
+
+        return await self._ends_once(are_all, accepted, least)
+
+    async def _ends_once(
+        self, are_all: Callable[[Ends], bool], accepted: Mapping[int, Sample], least: int
+    ) -> Ends:
+        """Wait until so many ends are seen, and they are all; or not to be expected any more."""
+        ends: Ends = {}
 
         async def ended() -> bool:
             nonlocal ends
             if await self._seen() < least or not await self._at_rest():
                 return False
             ends = await self._ends(accepted)
-            all_ended = all(_copies(sample) <= ends[n].total() for n, sample in accepted.items())
-            return all_ended and _waiting(ends) <= self._field.record.waits
+            return are_all(ends)
 
         await self._until(ended)
         return ends or await self._ends(accepted)
@@ -144,7 +155,7 @@ class Fuzz:
         timed = names.unrouted, names.later_unrouted
         return not await _ready(self._field.broker, [*queues, *timed])
 
-    async def _ends(self, accepted: Mapping[int, Sample]) -> dict[int, Counter[Fate]]:
+    async def _ends(self, accepted: Mapping[int, Sample]) -> Ends:
         record, ends = self._field.record, {number: Counter[Fate]() for number in accepted}
         found = await self._operator.parked()
         parked = Counter(map(_number_of_parked, found))
@@ -164,7 +175,7 @@ class Fuzz:
         for number, sample in accepted.items():
             if Fate.DROPPED in sample.fate and not ends[number]:
                 ends[number][Fate.DROPPED] = 1
-            if Fate.WAITS in sample.fate and (rest := _copies(sample) - ends[number].total()) > 0:
+            if Fate.WAITS in sample.fate and (rest := sample.copies - ends[number].total()) > 0:
                 ends[number][Fate.WAITS] = rest
         return ends
 
@@ -180,42 +191,26 @@ class Fuzz:
                 found.add(keys[key])
         return found
 
-    def _judge(self, accepted: Mapping[int, Sample], ends: Mapping[int, Counter[Fate]]) -> None:
+    def _judge(self, accepted: Mapping[int, Sample], ends: Ends) -> None:
         for number, sample in accepted.items():
             found = ends[number]
             self.tally.ended.update({f"{sample.kind} {fate.name}": n for fate, n in found.items()})
             fates = all(fate in sample.fate for fate in found)
             self.tally.expect(
-                fates and found.total() == _copies(sample),
+                fates and found.total() == sample.copies,
                 f"{dict(found)} instead of {sample.fate}: {sample!r:.900}",
             )
         waits = self._field.record.waits
         self.tally.expect(_waiting(ends) == waits, f"{waits} wait instead of {_waiting(ends)}")
 
-    async def _look(self, found: Sequence[ParkedMessage]) -> None:
-        sampled = self._rng.sample(found, min(SHOWN, len(found)))
-        await self._operator.look(found, sampled, self._since)
-        await self._operator.look_by_command(sampled[:1])
-
     async def _replay(self, accepted: Mapping[int, Sample], found: Sequence[ParkedMessage]) -> None:
         """Each that is sent back ends once more."""
-        before = {n: each.total() for n, each in (await self._ends(accepted)).items()}
-        least = await self._seen()
-        chosen = self._rng.sample(found, min(20, len(found)))
-        await self._operator.replay(chosen)
-        after = before
-
-        async def ended() -> bool:
-            nonlocal after
-            if await self._seen() < least or not await self._at_rest():
-                return False
-            after = {n: each.total() for n, each in (await self._ends(accepted)).items()}
-            return after == before
-
-        await self._until(ended)
-        for number in before:
-            told = f"{after[number]} instead of {before[number]} after a replay"
-            self.tally.expect(after[number] == before[number], f"{told}: {accepted[number]!r:.900}")
+        before, least = _totals(await self._ends(accepted)), await self._seen()
+        await self._operator.replay(self._rng.sample(found, min(20, len(found))))
+        ends = await self._ends_once(lambda ends: _totals(ends) == before, accepted, least)
+        for number, after in _totals(ends).items():
+            told = f"{after} instead of {before[number]} after a replay"
+            self.tally.expect(after == before[number], f"{told}: {accepted[number]!r:.900}")
 
     async def _purge(self) -> None:
         """Delete all; what somebody has just looked at may not be back in its queue yet."""
@@ -230,8 +225,8 @@ class Fuzz:
 
     def _forget(self) -> None:
         record = self._field.record
-        for each in (record.runs, record.attempts, record.acked):
-            each.clear()
+        record.runs.clear()
+        record.acked.clear()
         record.waits = 0
 
     async def _send_delayed(self) -> None:
@@ -268,11 +263,11 @@ class Fuzz:
             await asyncio.sleep(pause)
 
 
-def _copies(sample: Sample) -> int:
-    return len(sample.queues)
+def _totals(ends: Ends) -> Mapping[int, int]:
+    return {number: each.total() for number, each in ends.items()}
 
 
-def _waiting(ends: Mapping[int, Counter[Fate]]) -> int:
+def _waiting(ends: Ends) -> int:
     return sum(each[Fate.WAITS] for each in ends.values())
 
 
