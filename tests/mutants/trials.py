@@ -36,6 +36,7 @@ MEMORY = 4 << 30
 # What a busy machine may add to the time of the tests, in seconds, and times which.
 PATIENCE, SLOWER = 10.0, 5.0
 STARTING = 5.0
+IMPORT = ""  # what no test executes
 
 
 class TestsFail(Exception):
@@ -47,23 +48,17 @@ class Record:
     """Which tests execute which lines, and how long they take.
 
     Attributes:
-        tests: by file and line.
-        imported: the lines of each file that are executed when it is imported.
+        tests: by file and line; IMPORT is among them where a line is executed at import.
         seconds: by test.
     """
 
-    tests: dict[str, dict[int, set[str]]] = field(default_factory=dict[str, dict[int, set[str]]])
-    imported: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    tests: dict[tuple[str, int], set[str]] = field(default_factory=dict[tuple[str, int], set[str]])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     def add(self, other: "Record") -> None:
         self.seconds |= other.seconds
-        for path, lines in other.imported.items():
-            self.imported.setdefault(path, set()).update(lines)
-        for path, by_line in other.tests.items():
-            mine = self.tests.setdefault(path, {})
-            for line, names in by_line.items():
-                mine.setdefault(line, set()).update(names)
+        for line, names in other.tests.items():
+            self.tests.setdefault(line, set()).update(names)
 
     def of(self, path: Path, lines: frozenset[int]) -> dict[str, float]:
         """The tests that may notice a change of these lines, and their times, in that order.
@@ -71,13 +66,12 @@ class Record:
         Of lines that are executed at import: all tests that execute any line of the module, and all
         in files that import it, as constants and what dataclasses are given have no lines that run.
         """
-        by_line = self.tests.get(str(path), {})
-        at_import = lines & self.imported.get(str(path), set())
-        met = [names for line, names in by_line.items() if at_import or line in lines]
-        if at_import:
+        met = set[str]().union(*(self.tests.get((str(path), line), ()) for line in lines))
+        if IMPORT in met:
+            met.update(*(names for (file, _), names in self.tests.items() if file == str(path)))
             module = dotted(path)
-            met.append({name for name in self.seconds if module in imports_of(file_of(name))})
-        times = {name: self.seconds[name] for name in set[str]().union(*met)}
+            met |= {name for name in self.seconds if module in imports_of(file_of(name))}
+        times = {name: self.seconds[name] for name in met - {IMPORT}}
         return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
@@ -157,15 +151,14 @@ class Recorder:
             return (yield)
         finally:
             self._seconds[item.nodeid] = time.monotonic() - began
-            self._coverage.switch_context("")
+            self._coverage.switch_context(IMPORT)
 
     def result(self) -> Record:
         found = Record(seconds=self._seconds)
         data = self._coverage.get_data()
         for path in data.measured_files():
-            by_line = data.contexts_by_lineno(path)
-            found.imported[path] = {line for line, names in by_line.items() if "" in names}
-            found.tests[path] = {line: set(names) - {""} for line, names in by_line.items()}
+            for line, names in data.contexts_by_lineno(path).items():
+                found.tests[path, line] = set(names)
         return found
 
 
@@ -223,17 +216,17 @@ class Chosen:
         # A test has another name where the change made a value that it is called after.
         gone = self._tests.keys() - {item.nodeid for item in items}
         renamed = set(map(function_of, gone))
-        mine = [
+        items[:] = [
             item
             for item in items
             if item.nodeid in self._tests or function_of(item.nodeid) in renamed
         ]
-        for item in mine:
+        for item in items:
             # By thread: it ends the process, where another way may be waited for in vain.
             seconds = self._tests.get(item.nodeid, 0)
             limit = pytest.mark.timeout(bearable(seconds), method="thread")
             item.add_marker(limit, append=False)
-        items[:] = sorted(mine, key=lambda item: self._place.get(item.nodeid, 0))
+        items.sort(key=lambda item: self._place.get(item.nodeid, 0))
 
 
 def bearable(seconds: float) -> float:
@@ -260,13 +253,8 @@ class Changed(SourceFileLoader):
 def import_the_rest() -> None:
     """Have what all processes import in common: everything but the package, and its tests."""
     plugins = [entry.module for entry in entry_points(group="pytest11")]
-    for name in (
-        f"{PACKAGE}.cli.commands",
-        f"{PACKAGE}.testing",
-        "tests.conftest",
-        "hypothesis",
-        *plugins,
-    ):
+    ours = f"{PACKAGE}.cli.commands", f"{PACKAGE}.testing", "tests.conftest"
+    for name in (*ours, "hypothesis", *plugins):
         importlib.import_module(name)
     for name in list(sys.modules):
         if name.startswith((f"{PACKAGE}.", "tests.")) and not name.startswith(COMMON):
