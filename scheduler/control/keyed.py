@@ -32,7 +32,7 @@ from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.registration import ScheduleOptions, named_schedule
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import SECOND, ZERO, Duration, parse_duration, shown
-from scheduler.timing.moments import Clock, milliseconds
+from scheduler.timing.moments import Clock
 from scheduler.timing.schedules import Cron, Every, Once, Recurring
 
 if TYPE_CHECKING:  # every program has tasks, and few of them start loops
@@ -50,6 +50,8 @@ BATCHES = 2  # while one waits for the broker, another is made
 FIRST_READING = timedelta(minutes=2)
 KEY = re.compile(r"[A-Za-z0-9_-]+([.@+][A-Za-z0-9_-]+)*")
 LONGEST_KEY = 100
+SPREAD_BY = timedelta(milliseconds=100)
+"""Offsets are multiples of this: runs that start together cost half of those that start apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +177,8 @@ class Keyed:
         Args:
             loops: pairs, in a mapping or an iterable of any kind: the key, and the schedule, or a
                 pair of it and the arguments for the function's parameters.
-            spread: give each loop its own offset, made from its key, so that those of one period
-                are not all due at once. They need `mode="fixed_rate"`.
+            spread: give each loop an offset, made from its key, in steps of 0.1 s, so that those of
+                one period are not all due at once. They need `mode="fixed_rate"`.
             progress: called after each batch, with how many loops were started so far.
 
         Raises:
@@ -488,7 +490,7 @@ def _spread(loop: Loop) -> Loop:
             f"{shown(schedule)}. Another schedule takes jitter=."
         )
     hashed = int.from_bytes(hashlib.sha256(str(loop).encode()).digest()[:8], "big")
-    offset = timedelta(milliseconds=hashed % milliseconds(schedule.period))
+    offset = hashed % max(schedule.period // SPREAD_BY, 1) * SPREAD_BY
     return replace(loop, schedule=replace(schedule, offset=offset))
 
 
