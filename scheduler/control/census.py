@@ -93,8 +93,8 @@ class Census:
     ) -> bool:
         """Read the puts since the last reading; return whether it was read to its end.
 
-        Otherwise `long` is full: empty it, and read on. If the broker fails, the next reading
-        continues from there.
+        Otherwise `long` is full, or the time was over: empty it, and read on. If the broker fails,
+        the next reading continues from there.
 
         Args:
             noted_until: the roster has the progress that was put before; None: unknown.
@@ -104,17 +104,23 @@ class Census:
         begin = self._clock.now() - LOOK_BACK
         if noted_until is not None:
             begin = min(begin, noted_until - CLOCKS_DIFFER)
-        since = begin if self._reached is None else self._reached
-        self._reached = await self._journal.read_on(self._hear_once, since=since, is_exact=is_exact)
+        since = before = self._reached
+        if since is None:
+            since = begin
+        try:
+            self._reached = await self._journal.read_on(
+                self._hear_once, since=since, is_exact=is_exact
+            )
+        except StreamTooLong:
+            if self._reached == before:
+                raise
+            return False
         return not self._is_full
 
     async def look(self) -> None:
         """Read the puts of the last minutes, however long that takes, and write nothing."""
-        while True:
+        while not await self.read_on(is_exact=False):
             self.long.clear()
-            with suppress(StreamTooLong):  # the next reading continues
-                if await self.read_on(is_exact=False):
-                    return
 
     def put_of(self, loop: LoopId) -> Put | None:
         """Return the last put of a loop in its latest epoch; None: none was heard."""

@@ -108,13 +108,26 @@ async def test_a_keyed_loop_of_a_once_periodic_task_is_repaired(stage: Stage) ->
     assert stage.repairs() == [("task.bonn", "lost")]
 
 
+async def test_a_long_journal_is_read_in_parts(stage: Stage) -> None:
+    stage.app.periodic(every="5s", name="other")(nothing)
+    await counting(stage, every="20s")
+    broker = FaultyBroker(stage.server)
+    broker.on("read", ".journal", where=lambda call: call.position > 4).fails(EOFError())
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(110)
+        await stage.lose(TASK)
+        await asyncio.sleep(20 + 5 * UNTIL_FOUND)
+    assert stage.repairs() == [("task", "lost")]
+    assert of(SupervisionDelayed, stage.events) == []
+
+
 async def test_repairs_wait_until_the_journal_is_read_to_its_end(stage: Stage) -> None:
     stage.app.periodic(every="5s", name="other")(nothing)
     carried = await counting(stage, every="20s")
     broker = FaultyBroker(stage.server)
     async with stage.supervised(over=broker):
         await asyncio.sleep(100)
-        cut_off = broker.on("read", ".journal", where=lambda call: call.position > 4)
+        cut_off = broker.on("read", ".journal")
         cut_off.fails(EOFError())
         await asyncio.sleep(200)
         assert await stage.where(TASK) is not Where.LOST
