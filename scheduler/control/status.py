@@ -160,11 +160,25 @@ class Counts:
     alarm: str = ""
 
 
+@dataclass(slots=True)
+class LastTokens:
+    """Hold the last tokens of some loops.
+
+    Attributes:
+        at: when the journal was read: it may have reported no later puts.
+        is_complete: whether it could be read.
+    """
+
+    at: datetime
+    tokens: dict[LoopId, Token] = field(default_factory=dict[LoopId, Token])
+    is_complete: bool = True
+
+
 class Survey:
     """Survey loops without changing anything.
 
     That of a processor, which repairs lost loops, reads streams to their ends, for which it writes
-    marks into them. Later calls read the journal incrementally.
+    marks into them. A later call for the same loops reads the journal from the end of the last one.
     """
 
     def __init__(self, namespace: Namespace) -> None:
@@ -174,33 +188,29 @@ class Survey:
         self._names, self._history = namespace.app.names, namespace.history
         self._journal, self._roster = namespace.journal, namespace.roster
         self._roll_call = namespace.roll_call
-        self._tokens = dict[LoopId, Token]()
-        self._heard_at: datetime | None = None
-        self._is_heard = False
+        self._heard: LastTokens | None = None
 
     async def status(self, *only: Loop) -> list[Status]:
         """Return the status of each loop of the code and each keyed one, or only of some."""
         listing = await self.listing([loop.id for loop in only] if only else None)
         loops = [as_listed(loop, listing) for loop in only] if only else self.loops(listing)
-        await self._last_tokens([loop.id for loop in loops], listing)
-        # The journal did not report later puts.
-        now = self._heard_at or self._clock.now()
+        heard = await self._hear([loop.id for loop in loops], listing)
         depths = await self.depths({loop.id.task for loop in loops})
-        overdue = self._overdue(loops, listing, now)
+        overdue = self._overdue(loops, listing, heard)
         answers = await self._roll_call.ask_all(overdue) if overdue else None
         asked = dict.fromkeys(overdue, answers)
 
         def statuses() -> list[Status]:
             return [
-                self._status(loop, listing, now, depths[loop.id.task], asked.get(loop.id))
+                self._status(loop, listing, heard, depths[loop.id.task], asked.get(loop.id))
                 for loop in loops
             ]
 
         found = statuses()
         # A token whose run was settled since the reading is not held, but has continued.
         lost = [each.loop.id for each in found if each.where is Where.LOST]
-        if lost := [loop for loop in lost if loop in self._tokens]:
-            await self._last_tokens(lost, listing)
+        if heard.is_complete and not heard.tokens.keys().isdisjoint(lost):
+            heard.tokens |= (await self._hear([*heard.tokens], listing)).tokens
             found = statuses()
         return found
 
@@ -208,22 +218,21 @@ class Survey:
         self,
         loop: Loop,
         listing: Listing,
-        now: datetime,
+        heard: LastTokens,
         depth: Depth | None,
         answers: Answers | None,
     ) -> Status:
-        token = self._tokens.get(loop.id)
+        token = heard.tokens.get(loop.id)
         processors, listed = 0 if depth is None else depth.consumers, listing.get(loop.id)
         if listed is not None and listed.is_gone:
             return Status(loop, Where.REMOVED, processors)
         if depth is None or listed is None:
             return Status(loop, Where.UNSEEDED, processors)
-        held = (
-            held_in(loop.id, listed.epoch, answers) if token is not None or self._is_heard else None
-        )
+        is_known = token is not None or heard.is_complete
+        held = held_in(loop.id, listed.epoch, answers) if is_known else None
         put = None if token is None else put_of(token)
         of_task, timeout = listing.of_task(loop.id.task), loop.task.timeout
-        place = where(listed, put, now, depth, of_task=of_task, timeout=timeout, held=held)
+        place = where(listed, put, heard.at, depth, of_task=of_task, timeout=timeout, held=held)
         status = status_of(loop, place, processors, listed, token, listing)
         if not status.reason and held is None and answers is not None:
             status = replace(status, reason=f"as far as is known: {answers.silence}")
@@ -269,7 +278,7 @@ class Survey:
     async def last_tokens(self, loops: Sequence[Loop]) -> Mapping[LoopId, Token]:
         """Return the last puts of these loops, from the journal or a checkpoint."""
         ids = [loop.id for loop in loops]
-        return await self._last_tokens(ids, await self.listing(ids))
+        return (await self._hear(ids, await self.listing(ids))).tokens
 
     async def listing(self, only: Collection[LoopId] | None = None) -> Listing:
         """Return the roster; an empty one if nothing was seeded.
@@ -287,27 +296,29 @@ class Survey:
         loops = [*self._app.loops.values(), *keyed_loops_of(self._app, listing)]
         return [as_listed(loop, listing) for loop in loops]
 
-    async def _last_tokens(
-        self, loops: Sequence[LoopId], listing: Listing
-    ) -> Mapping[LoopId, Token]:
+    async def _hear(self, loops: Sequence[LoopId], listing: Listing) -> LastTokens:
         """Return the last put of each loop, from the journal or a checkpoint."""
-        now, self._is_heard = self._clock.now(), True
-        missing = {loop for loop in loops if loop not in self._tokens}
-        if self._heard_at is not None:
-            since = self._heard_at - CLOCKS_DIFFER
-            found = await self._put_since(since, set(loops) - missing, JOURNAL_TIMEOUT)
+        heard, before = LastTokens(self._clock.now()), self._heard
+        if before is not None:
+            known = {loop: before.tokens[loop] for loop in loops if loop in before.tokens}
+            heard.tokens |= known
+            since = before.at - CLOCKS_DIFFER
+            found = await self._put_since(since, known, JOURNAL_TIMEOUT, heard)
             for loop, token in found.items():
-                if token.position >= self._tokens[loop].position:
-                    self._tokens[loop] = with_progress_of(token, self._tokens[loop])
-        for loop, token in (await self._remembered(missing, listing)).items():
+                if token.position >= known[loop].position:
+                    heard.tokens[loop] = with_progress_of(token, known[loop])
+        missing = set(loops) - heard.tokens.keys()
+        for loop, token in (await self._remembered(missing, listing, heard)).items():
             noted = None if token.last is not None else self._checkpoint(listing.get(loop), None)
-            self._tokens[loop] = token if noted is None else with_progress_of(token, noted)
-        if self._is_heard:
-            self._heard_at = now
-        return self._tokens
+            heard.tokens[loop] = token if noted is None else with_progress_of(token, noted)
+        if heard.is_complete:  # others were heard until another moment, so they are not kept
+            self._heard = replace(heard, tokens=dict(heard.tokens))
+        elif before is not None:
+            heard.at = before.at
+        return heard
 
     async def _remembered(
-        self, loops: Collection[LoopId], listing: Listing
+        self, loops: Collection[LoopId], listing: Listing, heard: LastTokens
     ) -> Mapping[LoopId, Token]:
         now = self._clock.now()
         deadline = now + JOURNAL_TIMEOUT
@@ -323,7 +334,7 @@ class Survey:
                 for loop in missing
                 if loop in noted and (token := self._checkpoint(noted[loop], since))
             }
-            found |= before | await self._put_since(since, missing, left)
+            found |= before | await self._put_since(since, missing, left, heard)
             # If no run made the last token, more may be known about the run before.
             missing -= before.keys() | {
                 loop
@@ -333,7 +344,11 @@ class Survey:
         return found
 
     async def _put_since(
-        self, since: datetime | None, loops: Collection[LoopId], within: timedelta
+        self,
+        since: datetime | None,
+        loops: Collection[LoopId],
+        within: timedelta,
+        heard: LastTokens,
     ) -> dict[LoopId, Token]:
         """Return the last puts of these loops in the journal; none if it is not readable."""
         if not loops:
@@ -343,7 +358,7 @@ class Survey:
                 loops, since=since, within=within, is_exact=self._is_exact
             )
         except (QueueNotFound, BrokerUnavailable):
-            self._is_heard = False
+            heard.is_complete = False
             return {}
 
     def _checkpoint(self, listed: RosterEntry | None, since: datetime | None) -> Token | None:
@@ -437,16 +452,16 @@ class Survey:
         return sum(depth.ready for depth in depths if depth is not None)
 
     def _overdue(
-        self, loops: Collection[Loop], listing: Listing, now: datetime
+        self, loops: Collection[Loop], listing: Listing, heard: LastTokens
     ) -> dict[LoopId, int]:
         overdue = dict[LoopId, int]()
         for loop in loops:
-            listed, token = listing.get(loop.id), self._tokens.get(loop.id)
-            if listed is None or listed.is_gone or (token is None and not self._is_heard):
+            listed, token = listing.get(loop.id), heard.tokens.get(loop.id)
+            if listed is None or listed.is_gone or (token is None and not heard.is_complete):
                 continue
             put = None if token is None else put_of(token)
             due_at = due_at_of(listed, put, listing.of_task(loop.id.task))
-            if due_at is not None and due_at < now:
+            if due_at is not None and due_at < heard.at:
                 overdue[loop.id] = listing.known(loop.id)
         return overdue
 

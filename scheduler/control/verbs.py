@@ -91,10 +91,11 @@ class Verbs:
                 as_entered(loop, listed),
                 listed,
                 reason=because,
-                # The journal may have dropped it when the loop is resumed.
+                # The journal may have dropped it when the loop is resumed. Later ones that were not
+                # heard were put when it was due.
                 checkpoint=None
                 if paused or token is None or token.epoch < listed.entry.life
-                else checkpoint_of(token, self._app.namespace, heard_at),
+                else checkpoint_of(token, self._app.namespace, min(heard_at, token.due_at)),
                 did=Effect.UNCHANGED if paused else None,
             )
 

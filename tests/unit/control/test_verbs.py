@@ -36,6 +36,24 @@ HOUR = 3600.0
 # Pause, resume, trigger
 
 
+async def test_a_program_that_pauses_several_loops_takes_none_back(stage: Stage) -> None:
+    app = looping("a", "b", every="1h")
+    await stage.seed(app)
+    a, b = app.loop("a"), app.loop("b")
+    async with stage.processor():
+        await asyncio.sleep(HOUR + 60)
+        await stage.verbs.pause(a)
+        await stage.verbs.resume(a)
+        await asyncio.sleep(HOUR + 600)
+        await stage.verbs.pause(b)
+        await asyncio.sleep(600)
+        await stage.verbs.pause(a)
+        await stage.verbs.resume(a, at_once=True)
+        await asyncio.sleep(60)
+    runs = [run for run in of(RunStarted, stage.events) if run.loop == a.id]
+    assert [run.seq for run in runs] == [0, 1, 2]
+
+
 async def test_a_pause_keeps_the_loop_from_running_until_it_is_resumed(stage: Stage) -> None:
     app = looping(every="1m")
     await stage.seed(app)
