@@ -17,7 +17,8 @@ from scheduler.brokers.amqp import driver, session, streams
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.connection import Endpoint
 from scheduler.brokers.amqp.driver import DriverChannel, closing_of
-from scheduler.errors import DeliveryLost, IncompatibleBroker, Unconfirmed
+from scheduler.brokers.contract import Delivery
+from scheduler.errors import BrokerUnavailable, DeliveryLost, IncompatibleBroker, Unconfirmed
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -27,7 +28,7 @@ from scheduler.events import (
     Event,
 )
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Names, Queue, QueueType, Topology, topology
+from scheduler.protocol.topology import Binding, Names, Queue, QueueType, Topology, topology
 from tests.contract.proxy import Proxy, Way
 from tests.contract.wire import Inbox, RabbitWire, Reader, eventually, has_depth, send, take_all
 from tests.rabbitmq import PrivateNode
@@ -141,6 +142,50 @@ async def test_browsing_parked_messages_leaves_no_channel_open(
             assert len(await failed.browse(["sms"])) == 3
         await closed_down_to(before)
         await delete_all(broker, (queue.name for queue in wanted.queues))
+
+
+async def test_channels_to_many_exchanges_are_not_all_kept(
+    broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MOST_EXCHANGES", 3)
+    async with RabbitWire(queue_type, broker_url) as wire:
+        queue = await wire.declare_queue()
+        exchanges = [await wire.declare_exchange("fanout") for _ in range(10)]
+        bindings = tuple(Binding(each, queue, "") for each in exchanges)
+        await wire.broker.declare(Topology(bindings=bindings))
+        before = channels()
+        for exchange in exchanges:
+            await wire.broker.publish(Message(b"x"), exchange=exchange, routing_key="")
+        await has_depth(wire.broker, queue, ready=10)
+        await closed_down_to(before + 1)
+
+
+async def test_a_connection_without_a_free_channel_says_so(
+    broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = driver.connect
+
+    async def limited(*args: Any) -> driver.DriverConnection:
+        connection: Any = await connect(*args)
+        connection.connection_tune.channel_max = 8
+        return connection
+
+    monkeypatch.setattr(driver, "connect", limited)
+    async with RabbitWire(queue_type, broker_url) as wire:
+        queue = await wire.declare_queue()
+        await send(wire.broker, queue, *[b"x"] * 9)
+        await has_depth(wire.broker, queue, ready=9)
+        taken = list[Delivery | None]()
+
+        async def take() -> None:
+            while len(taken) < 9:
+                taken.append(await wire.broker.get(queue))
+
+        with pytest.raises(BrokerUnavailable, match="All 7 channels .* raise channel_max"):
+            await take()
+        assert taken[0] is not None
+        await taken[0].requeue()
+        assert await wire.broker.get(queue) is not None
 
 
 @pytest.mark.parametrize("began", [True, False], ids=["after something", "after nothing"])

@@ -229,7 +229,10 @@ class AmqpBroker(Connection):
                     lane = session.publisher(exchange, in_order=in_order)
                     lane.in_flight += 1
                     try:
-                        channel = lane.usable or await lane.channel()
+                        if (channel := lane.usable) is None:
+                            for spare in session.spare_publishers():
+                                self.close_soon(spare)
+                            channel = await lane.channel()
                         await channel.publish(*sent)
                     finally:
                         lane.in_flight -= 1

@@ -18,6 +18,7 @@ from scheduler.brokers.amqp.driver import (
 )
 from scheduler.brokers.contract import IN_FLIGHT, BrokerInfo, cancelled
 from scheduler.brokers.credentials import user_of
+from scheduler.errors import BrokerUnavailable
 
 ANSWER_TIMEOUT = timedelta(seconds=20)
 """Shorter than the timeouts of callers, so that a dead connection is closed first."""
@@ -27,6 +28,8 @@ LANES = IN_FLIGHT // LANE_HOLDS
 
 A few messages still share one channel: each further one costs broker and worker more.
 """
+MOST_EXCHANGES = 256
+"""Those to which channels are kept: a program may publish to any number of exchanges."""
 MOST_ALONE = 4
 """The number of large messages in flight at once, each over a channel of its own."""
 
@@ -54,7 +57,8 @@ class Session:
         self.frame_max = connection.connection_tune.frame_max
         # Not as aiormq chooses them: a reused number can reach the broker before the confirmation
         # that its old channel is closed.
-        self._numbers = itertools.cycle(range(1, connection.connection_tune.channel_max or 2047))
+        self._most_channels = (connection.connection_tune.channel_max or 2047) - 1
+        self._numbers = itertools.cycle(range(1, self._most_channels + 1))
         self.largest_body: int | None = None
         self.large = asyncio.Semaphore(MOST_ALONE)
         self._publishers: dict[str, list[Lease]] = {}
@@ -64,8 +68,18 @@ class Session:
         self._given_up_for: str | None = None
 
     async def open_channel(self, *, publisher_confirms: bool = False) -> DriverChannel:
-        """Open a new channel, to the end even if the caller is cancelled."""
-        number = next(number for number in self._numbers if number not in self.connection.channels)
+        """Open a new channel, to the end even if the caller is cancelled.
+
+        Raises:
+            BrokerUnavailable: all channels of the connection are in use.
+        """
+        numbers = itertools.islice(self._numbers, self._most_channels)
+        number = next((each for each in numbers if each not in self.connection.channels), None)
+        if number is None:
+            raise BrokerUnavailable(
+                f"All {self._most_channels} channels of the connection to "
+                f"{self.connection.url.host} are in use: raise channel_max in rabbitmq.conf."
+            )
         channel = DriverChannel(self.connection, number, publisher_confirms=publisher_confirms)
         # aiormq loses the whole connection when it is interrupted half-way.
         opening = asyncio.ensure_future(self.connection.open(channel))
@@ -93,6 +107,16 @@ class Session:
             lanes.append(Lease(self, publisher_confirms=True))
             return lanes[-1]
         return min(lanes, key=attrgetter("in_flight"))
+
+    def spare_publishers(self) -> list[DriverChannel]:
+        """Give up the unused channels to exchanges, if there are too many; return them."""
+        if len(self._publishers) <= MOST_EXCHANGES:
+            return []
+        kept = self._publishers
+        spare = [lane for lanes in kept.values() for lane in lanes if not lane.in_flight]
+        used = {exchange for exchange, lanes in kept.items() if any(x.in_flight for x in lanes)}
+        self._publishers = {exchange: kept[exchange] for exchange in used}
+        return [channel for lane in spare if (channel := lane.give_up()) is not None]
 
     @asynccontextmanager
     async def lone_channel(
