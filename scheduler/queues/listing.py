@@ -384,12 +384,15 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self.scope = None
         self.inherit_all()
 
-    def forget(self, before: datetime) -> None:
+    def forget(self, before: datetime, *, most: int = -1) -> None:
         """Forget the loops that were gone before a moment. Their tokens stay void.
 
         A start begins a later epoch than all that are forgotten (`Roster.next_epoch_ms`).
+
+        Args:
+            most: the maximum number; -1: all.
         """
-        for loop in self.table.gone_before(milliseconds_since_epoch(before)):
+        for loop in self.table.gone_before(milliseconds_since_epoch(before), most):
             self.forgotten = learned(self.forgotten, self.table.known(loop) or 0)
             self.table.delete(loop)
             self._count -= 1

@@ -161,9 +161,9 @@ class LoopTable:
         """Delete all rows."""
         self._execute("DELETE FROM loops")
 
-    def gone_before(self, moment_ms: int) -> list[LoopId]:
-        """Return the loops that may be forgotten at a moment."""
-        return self._loops("forget_ms < ?", moment_ms)
+    def gone_before(self, moment_ms: int, most: int = -1) -> list[LoopId]:
+        """Return up to `most` loops that may be forgotten at a moment; -1: all."""
+        return self._loops("forget_ms < ? LIMIT ?", moment_ms, most)
 
     def loops(self) -> list[LoopId]:
         return self._loops("1")

@@ -49,6 +49,7 @@ from scheduler.timing.moments import Clock, milliseconds_since_epoch
 READING_TIMEOUT = timedelta(minutes=2)
 FEW = 1_000  # entries are read without a snapshot
 REMEMBERED = timedelta(days=1)  # more than the clocks of machines differ
+FORGOTTEN_AT_ONCE = 100  # loops
 AT_ONCE = 16  # messages that are on their way
 IN_A_SHARE = 2_000  # loops, read at one time for a snapshot
 FEW_SHARES = 5
@@ -394,6 +395,10 @@ class Roster:
         self._followed = [each for each in self._followed if each.is_on]
         for following in self._followed:
             following.announce(loop, epoch, lag)
+        # A processor may follow for months without reading. Between old entries, it must forget
+        # nothing: an entry that other readers reject would be accepted.
+        if self._followed and lag < REMEMBERED / 2:
+            self.listing.forget(self._clock.now() - REMEMBERED, most=FORGOTTEN_AT_ONCE)
 
 
 class Following:

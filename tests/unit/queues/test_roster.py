@@ -114,6 +114,22 @@ async def test_a_new_epoch_is_later_than_forgotten_ones(roster: Roster, clock: L
     assert roster.next_epoch_ms() == ahead + 1
 
 
+async def test_followers_forget_loops_that_are_long_gone(
+    desk: Desk, roster: Roster, clock: LoopClock
+) -> None:
+    await desk.roster().append([A])
+    await roster.read()
+    following = await roster.follow()
+    await desk.roster().append([A_GONE])
+    await asyncio.sleep(REMEMBERED.total_seconds() + 1)
+    assert A.loop in roster.listing
+    await desk.roster().append([B])
+    await asyncio.sleep(1)
+    assert [*roster.listing] == [B.loop]
+    assert roster.listing.known(A.loop) == A_GONE.epoch
+    await following.cancel()
+
+
 async def test_entries_share_messages_of_bounded_size(roster: Roster, broker: FaultyBroker) -> None:
     big, huge = replace(B, args={"x": "x" * 400_000}), replace(A, args={"x": "x" * 2_000_000})
     many = [loop_number(number, 1) for number in range(250)]
