@@ -1,6 +1,7 @@
 """Know the state that a processor needs before it runs a message (P0): epochs and paused tasks."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
@@ -173,7 +174,12 @@ class Knowledge:
             except fatal:
                 raise
             except BrokerError:
-                await asyncio.sleep(pause)
+                pass  # its loss is reported
+            except Exception:
+                if fatal:  # it has not begun yet
+                    raise
+                logging.getLogger(__name__).exception("The roster could not be read")
+            await asyncio.sleep(pause)
 
     async def _catch_up(self) -> None:
         # Roll calls report later epochs; earlier ones are in the roster.

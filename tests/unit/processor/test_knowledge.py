@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from scheduler.errors import BrokerUnavailable
+from scheduler.errors import BrokerUnavailable, NoSpace
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -159,6 +159,15 @@ async def test_after_a_cut_no_token_is_run_before_the_roster_was_read_again(stag
         reading.go_on.set()
         await asyncio.sleep(1)
     assert stage.starts() == [20.0]
+
+
+async def test_after_a_cut_the_roster_is_read_again_after_any_error(stage: Stage) -> None:
+    await due_at_ten(stage)
+    async with knowing(stage) as its:
+        its.broker.on("read", ".roster", times=2).fails(NoSpace("The disk is full."))
+        for event in LOST:
+            its.knowledge.hear(event)
+        assert await its.is_current()
 
 
 @pytest.mark.parametrize("paused", [True, False])
