@@ -173,14 +173,22 @@ class Seeding:
         needed = [names.roll_call, names.roster, names.journal, names.presence]
         needed += [queue for name in wanted for queue in queues_of(self._app, name)]
         needed += map(names.timer, timers())
+        declared = list[str]()
         while True:
             with suppress(BrokerUnavailable):  # a lost connection is restored
                 gone = await self.installation.absent(needed)
                 if not gone:
                     return await self.installation.require(wanted)
                 await self.installation.require(wanted)
+                if gone == declared:
+                    raise QueueNotFound(
+                        f"{gone[0]!r} is not in {self.space.broker.address}, and only a seed "
+                        "declares it while its task has queues of former shards. Nothing was "
+                        "started; run `scheduler seed`, then this again."
+                    )
                 try:
                     await self.adopt()
+                    declared = gone
                 except AccessRefused:
                     raise QueueNotFound(
                         f"{gone[0]!r} is not in {self.space.broker.address} yet, and this user may "

@@ -10,7 +10,7 @@ import pytest
 from scheduler import Context, Every, Scheduler
 from scheduler.brokers.contract import Depth
 from scheduler.control.keyed import Keyed
-from scheduler.errors import UsageError
+from scheduler.errors import QueueNotFound, UsageError
 from scheduler.events import MessageParked, RunStarted
 from scheduler.protocol.tokens import LoopId, slice_of
 from scheduler.tasks.loops import queues_of
@@ -142,6 +142,10 @@ async def test_a_shard_is_kept_while_old_processors_consume_it(stage: Stage) -> 
         told = "shards= of the task 'poll' is 2 here, and 1 in .*Run `scheduler seed`"
         with pytest.raises(UsageError, match=told):
             await processor_of(old, stage.broker, stage.clock).run()
+        await stage.broker.delete(queues_of(new, "poll")[0])
+        with pytest.raises(QueueNotFound, match="only a seed .* queues of former"):
+            await processor_of(new, stage.broker, stage.clock).run()
+        await stage.seed(new)
         await asyncio.sleep(25)
     await stage.seed(new)
     assert await stage.program.installation.old_shards() == {}
