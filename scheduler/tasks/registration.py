@@ -193,7 +193,7 @@ def task_spec(
         called,
         BodyReader(function, arguments) if subscriptions else None,
         subscriptions,
-        parse_rate(rate) if rate else None,
+        None if rate is None else parse_rate(rate),
         ordered,
         None if expires is None else _span(f"expires of {name}", expires),
         history,

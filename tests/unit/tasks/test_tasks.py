@@ -203,6 +203,7 @@ def test_a_bad_option_of_a_periodic_task_is_refused(
         ({"expired": "bin"}, "expired must be 'park' or 'drop', got 'bin'"),
         ({"retry": 3}, r"retry must be a Retry, such as Retry\(3\), got 3"),
         ({"rate": 50}, 'such as "50/s" or "100/m", got 50'),
+        ({"rate": ""}, "such as .*, got ''"),
         ({"name": "_supervision"}, "cannot be named '_supervision': the name is reserved"),
         # Messages that take turns.
         ({"ordered": True, "concurrency": 9}, "body takes no concurrency="),
