@@ -59,9 +59,13 @@ class _Line:
 
 @dataclass(slots=True)
 class _Setting:
-    """Hold the settings in the lines above an entry."""
+    """Hold the settings in the lines above an entry.
 
-    tz: str
+    Attributes:
+        tz: None: unknown.
+    """
+
+    tz: str | None
     shell: str = SHELL
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -79,7 +83,8 @@ def read_crontab(
         UsageError: there is no job in it.
     """
     lines = list(_lines(text, file))
-    setting, jobs, notes = _Setting(tz or "UTC"), list[ImportedJob](), list[Note]()
+    setting, jobs, notes = _Setting(tz), list[ImportedJob](), list[Note]()
+    without_zone = list[ImportedJob]()
     with_user = users
     if with_user is None:
         with_user, guesses = _has_users(lines, text, file)
@@ -90,9 +95,10 @@ def read_crontab(
         else:
             with noting(notes, line.place, f"left out, {line.text!r}"):
                 jobs.append(_job(line, setting, with_user))
-    if jobs and tz is None and not any(line.text.startswith("CRON_TZ") for line in lines):
+                without_zone += [] if setting.tz else jobs[-1:]
+    if without_zone:
         said = "cron goes by the zone of its machine, which is not in the file: UTC is taken (--tz)"
-        notes.append(Note(SourceLine(file, 1), said))
+        notes.append(Note(without_zone[0].place, said))
     if not any(map(_entry, lines)):
         raise UsageError(f"{file} has no jobs: a line has five fields of times, and a command.")
     return Found("crontab", PurePath(file).stem or "crontab", jobs, notes)
@@ -169,7 +175,7 @@ def _job(line: _Line, setting: _Setting, with_user: bool) -> ImportedJob:
         notes.append(Note(line.place, said))
     schedule = None
     try:
-        schedule = _schedule(match["when"], setting.tz)
+        schedule = _schedule(match["when"], setting.tz or "UTC")
     except NeverFires:
         notes.append(Note(line.place, BY_HAND))
     words, folder = (setting.shell, "-c", command), setting.environment.get("HOME")

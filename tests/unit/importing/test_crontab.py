@@ -126,6 +126,10 @@ def test_lines_left_out_are_reported_with_their_number(text: str, told: str) -> 
 def test_an_unknown_zone_is_reported_and_stops_the_import() -> None:
     (note,) = notes_of(read_crontab("@daily x", "crontab", users=False))
     assert "UTC is taken (--tz)" in note
+    text = "CRON_TZ=Asia/Tokyo\n@daily x"
+    assert notes_of(read_crontab(text, "crontab", users=False)) == []
+    (note,) = notes_of(read_crontab(f"\n@daily y\n{text}", "crontab", users=False))
+    assert note.startswith("crontab:2: cron goes by the zone of its machine")
     found = read_crontab("CRON_TZ=Mars/Dome\n@daily x", "crontab", users=False)
     assert found.jobs == []
     (note,) = notes_of(found)
