@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from contextvars import ContextVar
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -18,10 +18,9 @@ from typer.models import ArgumentInfo
 from scheduler.app import Scheduler
 from scheduler.cli.loading import is_app_named, load_app, names_app, ready_app
 from scheduler.cli.printing import AS_JSON, Output, print_error, print_output
-from scheduler.errors import ScheduleError, SchedulerError, UsageError
+from scheduler.errors import SchedulerError, UsageError
 from scheduler.spelling import no_such
 from scheduler.timing.durations import parse_duration, shown
-from scheduler.timing.moments import utc_of
 
 F = TypeVar("F", bound=Callable[..., Output | None])
 
@@ -255,15 +254,3 @@ def json_arguments(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageError(f"{expected}.")
     return cast("dict[str, Any]", value)
-
-
-def moment_of(option: str, text: str) -> datetime:
-    """Parse the moment of an option; without an offset, on the clock of this machine."""
-    try:
-        return utc_of(datetime.fromisoformat(text).astimezone())
-    except (ValueError, OverflowError):
-        raise UsageError(
-            f"{option}: expected a moment such as 2026-06-01T09:00:00+02:00, got: {text!r}"
-        ) from None
-    except ScheduleError as error:
-        raise UsageError(f"{option}: {error}") from None

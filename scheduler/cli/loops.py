@@ -16,7 +16,6 @@ from scheduler.cli.arguments import (
     OneTask,
     command,
     json_arguments,
-    moment_of,
     new_group,
 )
 from scheduler.cli.connecting import ask
@@ -33,7 +32,7 @@ from scheduler.spelling import no_such
 from scheduler.tasks import registration
 from scheduler.tasks.loops import Loop
 from scheduler.timing.durations import parse_duration
-from scheduler.timing.moments import SystemClock, exact
+from scheduler.timing.moments import SystemClock, exact, parse_moment
 from scheduler.timing.schedules import Once, Recurring, zone_of
 
 cli = new_group()
@@ -105,7 +104,7 @@ def resume(
     """
     if now and after is not None:
         raise UsageError("--now and --after cannot be combined.")
-    moment = None if after is None else moment_of("--after", after)
+    moment = None if after is None else parse_moment(after, "--after")
 
     def resumed(program: Program, loops: Sequence[Loop]) -> Awaitable[Sequence[Report]]:
         return program.verbs.resume_all(loops, at_once=now, after=moment)
@@ -218,7 +217,7 @@ def scheduled_move(
     if (at is None) == (after is None):
         raise UsageError("A one-off is moved to a moment or by a delay: give --at or --after.")
     if at is not None:
-        moment = moment_of("--at", at)
+        moment = parse_moment(at, "--at")
     else:
         moment = SystemClock().now() + parse_duration(after or "", "--after")
 

@@ -20,7 +20,6 @@ from scheduler.cli.arguments import (
     app_and_next,
     command,
     json_arguments,
-    moment_of,
     new_group,
     require_confirmation,
     tasks_to_complete,
@@ -40,7 +39,7 @@ from scheduler.queues.unsent import MessageId, Unsent, UnsentStore
 from scheduler.sending import CallTask
 from scheduler.spelling import no_such
 from scheduler.timing.durations import ZERO, parse_duration
-from scheduler.timing.moments import exact
+from scheduler.timing.moments import exact, parse_moment
 from scheduler.timing.pacing import parse_rate
 
 cli = new_group()
@@ -94,7 +93,7 @@ def send(
         raise UsageError("A call has one time: give --in or --at, not both.")
     called = _sender_of(app, name)
     arguments = called.spec.arguments.load(json_arguments(args))
-    moment = None if at is None else moment_of("--at", at)
+    moment = None if at is None else parse_moment(at, "--at")
     span = None if delay is None else parse_duration(delay, "--in")
 
     async def once(program: Program) -> Effect:

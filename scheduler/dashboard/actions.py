@@ -281,8 +281,8 @@ def _run_beside(site: Site, form: Form) -> RequestedAction:
     loop = _standing(site, name := form.text("loop")).loop
     if (spec := site.app.tasks.get(loop.id.task)) is None:
         raise UsageError(f"The task of {name} is not in this code, so it would not run.")
-    args = form.arguments(spec)
     own: Mapping[str, Any] = loop.listed.args if loop.listed else {}
+    args = form.arguments(spec, own.keys())
     spec.arguments.load({**own, **args})
 
     async def work(operation: Operation) -> None:

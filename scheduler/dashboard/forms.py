@@ -1,7 +1,7 @@
 """Parse visitors' input: filters in a URL, and forms of actions."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ from scheduler.tasks.loops import App, Loop, loop_of
 from scheduler.tasks.registration import schedule_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import parse_duration
-from scheduler.timing.moments import moment_of
+from scheduler.timing.moments import moment_of, parse_moment
 from scheduler.timing.pacing import Rate, parse_rate
 from scheduler.timing.schedules import Recurring
 
@@ -277,12 +277,16 @@ class Form:
             raise UsageError("No message was named.")
         return which
 
-    def arguments(self, spec: TaskSpec) -> dict[str, Any]:
-        """Return the arguments that were typed field by field; an empty one has its default."""
-        found = dict[str, Any]()
+    def arguments(self, spec: TaskSpec, known: Collection[str] = ()) -> dict[str, Any]:
+        """Return the arguments that were typed field by field; empty ones have their defaults.
+
+        Args:
+            known: the names of arguments that need no default.
+        """
+        found, required = dict[str, Any](), {*spec.arguments.required} - {*known}
         for name, kind in spec.arguments.parameters.items():
             text = str(self.fields.get(f"arg.{name}", ""))
-            if text or (kind is str and name in spec.arguments.required):
+            if text or (kind is str and name in required):
                 found[name] = _value(text, kind)
         return found
 
@@ -293,15 +297,7 @@ class Form:
             raise UsageError("A call has one time: write a delay or a moment, not both.")
         if delay:
             return Posting(delay=parse_duration(delay, "In"), given=delay)
-        if not at:
-            return Posting()
-        try:
-            moment = datetime.fromisoformat(at)
-        except ValueError:
-            raise UsageError(
-                f"At: expected a moment such as 2026-06-01T09:00+02:00, got: {at!r}."
-            ) from None
-        return Posting(at=moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        return Posting(at=parse_moment(at, "At", UTC)) if at else Posting()
 
     def rate(self) -> Rate | None:
         return parse_rate(self.text("rate")) if self.text("rate") else None
@@ -309,12 +305,10 @@ class Form:
     def args(self, default: str = "") -> dict[str, Any]:
         try:
             value = json.loads(self.text("args") or default)
-        except ValueError as error:
-            raise UsageError(
-                f"Arguments must be a JSON object: {error}. Nothing was sent."
-            ) from None
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"Arguments must be a JSON object: {error}.") from None
         if not isinstance(value, dict):
-            raise UsageError("Arguments must be a JSON object, such as {}. Nothing was sent.")
+            raise UsageError("Arguments must be a JSON object, such as {}.")
         return cast(dict[str, Any], value)
 
     def schedule(self) -> Recurring:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from inspect import isawaitable
 from itertools import dropwhile, islice
-from typing import Any
+from typing import Any, cast
 
 from scheduler.control.loops import Where
 from scheduler.dashboard import wording
@@ -311,13 +311,7 @@ def send(site: Site, query: Query) -> Context | None:
     task = site.app.tasks.get(query["task"])
     if task is None or not task.called:
         return None
-    signature = inspect.signature(task.function).parameters
-    defaults = {
-        name: f"default: {signature[name].default!r}"
-        for name in task.arguments.parameters
-        if name not in task.arguments.required
-    }
-    return _call(task, query, defaults) | {"loop": ""}
+    return _call(task, query, {}) | {"loop": ""}
 
 
 def run_once(site: Site, query: Query) -> Context | None:
@@ -326,21 +320,27 @@ def run_once(site: Site, query: Query) -> Context | None:
     if found is None or task is None:
         return None
     own = dict(found.loop.listed.args) if found.loop.listed else {}
-    if query.sees_arguments:
-        shown = site.redact(task.name, own)
-        defaults = {name: f"default of the loop: {json.dumps(shown[name])}" for name in shown}
-    else:
-        defaults = dict.fromkeys(own, "default of the loop")
-    return _call(task, query, defaults) | {"loop": found.name}
+    of_loop = dict.fromkeys(own, "default of the loop")
+    if query.sees_arguments and isinstance(shown := site.redact(task.name, own), dict):
+        for name, value in cast("dict[str, Any]", shown).items():
+            of_loop[name] = f"default of the loop: {json.dumps(value, default=str)}"
+    return _call(task, query, of_loop) | {"loop": found.name}
 
 
-def _call(task: TaskSpec, query: Query, defaults: Mapping[str, str]) -> Context:
-    """Return the values for a form with the arguments of a task; some have defaults."""
-    kinds = task.arguments.parameters
+def _call(task: TaskSpec, query: Query, of_loop: Mapping[str, str]) -> Context:
+    """Return the values for a form with the arguments of a task, and of a loop."""
+    kinds, signature = task.arguments.parameters, inspect.signature(task.function).parameters
+    optional = kinds.keys() - {*task.arguments.required}
+    defaults = {name: f"default: {signature[name].default!r}" for name in optional}
     return {
         "task": task,
         "parameters": [
-            (name, inspect.formatannotation(kind), kind is bool, defaults.get(name))
+            (
+                name,
+                inspect.formatannotation(kind),
+                kind is bool,
+                of_loop.get(name, defaults.get(name)),
+            )
             for name, kind in kinds.items()
         ],
         "values": query,

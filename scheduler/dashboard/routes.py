@@ -227,9 +227,13 @@ class Routes:
             return _refused(request, f"{visitor.name} may not do this here. Nothing was done.")
         try:
             result = await act(self._site, form)
-        except UsageError as error:
-            return await self._not_done(request, form, f"{error} Nothing was done.", 400)
+        except (UsageError, BrokerError) as error:
+            code = 400 if isinstance(error, UsageError) else 503
+            return await self._not_done(request, form, str(error), code)
         if isinstance(result, ActionConfirmation):
+            if _wants_data(request):
+                why = f"{result.title} {result.says} Confirm it with the field sure=yes."
+                return JSONResponse(failure("NotConfirmed", why), 400, headers=HEADERS)
             context: Context = {"question": result, "form": form}
             title = "Are you sure?"
             return self._documents.answer(request, visitor, title, "confirm.html", context)
@@ -239,6 +243,8 @@ class Routes:
 
     async def _not_done(self, request: Request, form: Form, error: str, code: int) -> Response:
         """Report why; repeat the typed form."""
+        if _wants_data(request):
+            return JSONResponse(failure("NotDone", error), code, headers=HEADERS)
         page, answer = PAGE_OF_FORM.get(form.action), self._documents.answer
         context: Context | None = None
         with contextlib.suppress(BrokerError):  # then the input is repeated without its page

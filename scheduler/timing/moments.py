@@ -71,6 +71,23 @@ def utc_of(moment: datetime) -> datetime:
     return moment.astimezone(UTC)
 
 
+def parse_moment(text: str, name: str, zone: tzinfo | None = None) -> datetime:
+    """Parse a moment; without an offset, on the clock of a zone (default: this machine's).
+
+    Raises:
+        ScheduleError: it is none, or not of the years 1970 to 9000; the message names it.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+        return utc_of(moment if moment.tzinfo else moment.replace(tzinfo=zone).astimezone())
+    except (ValueError, OverflowError):
+        raise ScheduleError(
+            f"{name}: expected a moment such as 2026-06-01T09:00+02:00, got: {text!r}"
+        ) from None
+    except ScheduleError as error:
+        raise ScheduleError(f"{name}: {error}") from None
+
+
 def milliseconds(span: timedelta) -> int:
     """Return the duration in whole milliseconds, rounded up so that nothing is ever early."""
     return -(-span // MILLISECOND)

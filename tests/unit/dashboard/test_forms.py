@@ -70,6 +70,7 @@ def test_a_keyed_loop_is_read() -> None:
         ({"key": ""}, "A key has 1 to 100"),
         ({"args": "{}"}, "ward"),
         ({"args": "[]"}, "JSON object"),
+        ({"args": "[" * 100_000}, "JSON object"),
         ({"args": '{"ward": "n", "doors": 1}'}, "doors"),
     ],
 )

@@ -31,7 +31,7 @@ from scheduler.dashboard.routes import Routes
 from scheduler.dashboard.serving import prefixed
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.watch import Pod, Roll
-from scheduler.errors import AccessRefused
+from scheduler.errors import AccessRefused, BrokerUnavailable
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
@@ -387,6 +387,14 @@ async def test_bulk_actions_ask_first_and_name_failed_loops(
         assert "nobody: The loop is gone." in page
         assert '<section class="done bad"' in page
         assert "is in the code" in await browser.press("remove", 409, loop="report", sure="yes")
+        json_ = {"accept": "application/json"}
+        for fields, code, error in (
+            ({"filter": ""}, 400, "NotConfirmed"),
+            ({}, 400, "NotDone"),
+            ({"loop": "nobody"}, 409, "NotDone"),
+        ):
+            answer = await browser.post("pause", fields, **json_)
+            assert (answer.status_code, answer.json()["error"]) == (code, error)
 
 
 async def test_the_confirmation_of_a_new_loop_hides_its_arguments(shop: Stage) -> None:
@@ -404,7 +412,7 @@ async def test_a_schedule_is_set_cleared_and_restored(shop: Stage) -> None:
     async with browsing(shop) as browser:
         assert 'value="10s"' in await browser.see("/loop/schedule?loop=report")
         page = await browser.press("schedule-set", 400, loop="report", cron="0 9 * *")
-        assert "Nothing was done." in page
+        assert "expected five fields" in page
         assert 'value="0 9 * *"' in page
         assert "any more" in await browser.press("schedule-set", 400, loop="other", every="5m")
         page = await browser.press("schedule-set", **wanted, back="/loop?name=report")
@@ -447,7 +455,9 @@ async def test_a_call_is_sent_from_a_form_of_its_signature(shop: Stage) -> None:
         assert 'name="arg.ward" value="7"' in page
         late = {"task": "visit", "arg.ward": "7", "in": "1h", "at": "2026-01-01T00:00"}
         assert "not both" in await browser.press("send", 400, **late)
-        assert "At: expected" in await browser.press("send", 400, **{**late, "in": "", "at": "x"})
+        for at in ("x", "9999-12-31T23:00-14:00"):
+            page = await browser.press("send", 400, **{**late, "in": "", "at": at})
+            assert "At: expected a moment" in page
         fields = {"arg.ward": "7", "arg.beds": "3", "arg.tags": '["a"]', "arg.urgent": "true"}
         page = await browser.press("send", task="visit", **fields)
         assert "sent, and confirmed by the broker" in page
@@ -467,22 +477,27 @@ async def test_a_loop_is_run_once_with_other_arguments(shop: Stage) -> None:
     cities: list[str] = []
 
     @shop.app.periodic(every="1h", args={"city": "Oslo", "days": 1})
-    async def weather(city: str, days: int) -> None:
-        cities.append(f"{city} {days}")
+    async def weather(city: str, days: int, unit: str = "C", rain: bool = False) -> None:
+        cities.append(f"{city} {days} {unit} {rain}")
 
     await shop.seeding.seed()
     async with browsing(shop) as browser, shop.processor():
         assert "/loop/run?loop=weather" in await browser.see("/loop?name=weather")
-        assert 'placeholder="default of the loop: "Oslo""' in await browser.see(
-            "/loop/run?loop=weather"
-        )
+        page = await browser.see("/loop/run?loop=weather")
+        assert 'placeholder="default of the loop: "Oslo""' in page
+        assert """placeholder="default: 'C'" """ in page
+        assert '<option value="" selected>default: False</option>' in page
+        assert " required " not in page
         assert "days" in await browser.press("run", 400, loop="weather", **{"arg.days": "x"})
         page = await browser.press("run", loop="weather", **{"arg.city": "Rome"})
         assert "weather: triggered once, with city" in page
         await asyncio.sleep(1)
-        assert cities == ["Rome 1"]
+        assert cities.pop() == "Rome 1 C False"
+        await browser.press("run", loop="weather", **{"arg.city": "", "arg.days": "2"})
+        await asyncio.sleep(1)
+        assert cities.pop() == "Oslo 2 C False"
         await asyncio.sleep(3600)
-        assert cities == ["Rome 1", "Oslo 1"]
+        assert cities == ["Oslo 1 C False"]
 
 
 def printed_row(row: Row) -> Any:
@@ -724,7 +739,12 @@ async def test_the_address_of_a_message_is_valid_in_any_process(shop: Stage) -> 
     assert [each.id for each in await shop.parked()] == [middle.id]
 
 
-async def test_an_action_on_many_shows_its_progress_and_is_stopped(shop: Stage) -> None:
+async def test_an_action_on_many_shows_its_progress_and_is_stopped(
+    shop: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any, **_options: Any) -> None:
+        raise BrokerUnavailable("The broker is away.")
+
     await parked(shop, "+491", "+492", "+493")
     async with browsing(shop) as browser:
         fields = {"task": "send_sms", "count": "3", "rate": "1/m", "sure": "yes"}
@@ -732,6 +752,9 @@ async def test_an_action_on_many_shows_its_progress_and_is_stopped(shop: Stage) 
         assert "1 of 3 done" in page
         assert '<progress max="3" value="1"' in page
         (operation,) = re.findall(r'name="operation" value="([^"]+)"', page)
+        with monkeypatch.context() as away:
+            away.setattr(MemoryBroker, "publish", refuse)
+            assert "is away" in await browser.press("stop", 503, operation=operation)
         await browser.press("stop", operation=operation)
         await asyncio.sleep(120)
         assert "stopped after 2 of 3" in await browser.see(f"/loops?done={operation}")
@@ -824,6 +847,8 @@ async def test_values_are_redacted(shop: Stage) -> None:
         assert '"phone": "send_sms: secret"' in page
         assert '"+491"' not in page
         assert "<textarea" not in page  # what is not shown cannot be edited
+    async with browsing(shop, redact=lambda _task, _value: "hidden") as browser:
+        assert '"default of the loop"' in await browser.see("/loop/run?loop=report")
 
 
 @pytest.mark.parametrize(
