@@ -1,6 +1,7 @@
 """Send calls, and manage messages that could not be sent, or run: `send`, `unsent`, `failed`."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -245,7 +246,10 @@ def failed_list(
     rows, more, interrupted, zones = ask(app, listed, is_long=True)
     lines: list[str | Text] = [*_table_of_parked(rows, zones).shown(rows)]
     if more:
-        lines.append(f"{more} more: raise --limit to see them")
+        says = f"{more} more: raise --limit to see them"
+        lines.append(says)
+        if AS_JSON.get():
+            sys.stderr.write(f"scheduler: {says}\n")
     if interrupted is not None:
         print_error(interrupted, as_json=False)
     return Output(rows, lines, is_fine=interrupted is None)
@@ -313,8 +317,8 @@ def failed_replay(
     Example: scheduler failed replay jobs:app --task send_mail --rate 10/s
     """
     reference, which = _selection(reference, messages, everything, task, reason)
-    app, pace = ready_app(reference), parse_rate(rate) if rate else None
-    edited = json_arguments(args) if args else None
+    app, pace = ready_app(reference), None if rate is None else parse_rate(rate)
+    edited = None if args is None else json_arguments(args)
     if to is not None and to not in app.senders:
         raise UsageError(no_such("task", to, app.senders))
 

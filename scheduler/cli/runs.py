@@ -16,13 +16,14 @@ from scheduler.cli.printing import Output, local, rough
 from scheduler.cli.tables import CellForms, Table, shortened
 from scheduler.control.rows import Row, row_of_cancelled, row_of_entry, row_of_running
 from scheduler.control.verbs import CancelReport
-from scheduler.errors import QueueNotFound
+from scheduler.errors import QueueNotFound, UnknownLoop
 from scheduler.program import Program
 from scheduler.protocol.messages import printable
 from scheduler.protocol.tokens import Ending
 from scheduler.queues.history import COUNTED, Attempt, Summary
 from scheduler.queues.journal import PARKED, JournalEntry
 from scheduler.queues.running import Running, RunningRun
+from scheduler.spelling import no_such
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import SystemClock, exact
@@ -225,6 +226,9 @@ def _of_calls(
             f"The namespace {app.namespace!r} has no history of calls: no task gets calls, or "
             "`scheduler seed` has not run yet."
         ) from error
+    called = [name for name, spec in app.tasks.items() if spec.called]
+    if not listed and task not in (None, *called):  # a removed one may still have a history
+        raise UnknownLoop(no_such("task with calls", str(task), called))
     return Output([_row_of_call(record) for record in listed], OF_CALLS.shown(listed))
 
 

@@ -90,10 +90,10 @@ def status(
     choice = Choice(task, key, state, limit)
     if loop is not None and choice != Choice(limit=limit):
         raise UsageError("LOOP cannot be combined with --task, --key or --state.")
+    if task:
+        app.select([task])
     if watch:
         return _watch(app, loop, choice, interval)
-    if task and task not in app.tasks:
-        raise UsageError(f"--task must be one of {', '.join(sorted(app.tasks))}, got {task!r}.")
     return _all(app, choice) if loop is None else _one(app, loop)
 
 

@@ -154,9 +154,9 @@ def import_cronjob(
 def _zone(name: str | None) -> str | None:
     """Return the zone of --tz, or raise a UsageError if there is none of this name."""
     try:
-        return name and Cron("* * * * *", tz=name).tz
+        return None if name is None else Cron("* * * * *", tz=name).tz
     except ScheduleError as error:
-        raise UsageError(f"--{error}.") from None
+        raise UsageError(f"--{error}") from None
 
 
 def _together(found: Sequence[Found]) -> Found:

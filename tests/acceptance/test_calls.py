@@ -81,6 +81,7 @@ def test_calls_sent_from_the_command_line_run_and_have_a_history(shop: CommandLi
     (one,) = shop("history", "--id", billed[:8], "--json").json
     assert (one["what"], one["task"], one["by"] != "") == ("succeeded", "bill", True)
     assert len(shop("history", "--failed").rows) == 2
+    assert "There is no task with calls 'mial'; did" in shop("history", "mial", "--failed").err
     status = shop("status")
     assert status.code == 1
     assert "2 x ConnectionError: the mail server is down" in status.out

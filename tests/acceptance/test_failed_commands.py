@@ -175,6 +175,7 @@ def test_parked_messages_are_listed_in_a_table(desk: Desk):
     assert [row[1] for row in done.rows] == ["sms", "sms", "mail", "audit", "gone"]
     assert "no queue of a task is bound for its routing key" in done.out
     assert desk("list", "--limit", "2").out.endswith("3 more: raise --limit to see them\n")
+    assert "3 more: raise --limit" in desk("list", "--limit", "2", "--json").err
     done = desk("list", "--task", "smss")
     assert done.code == MISUSE
     assert "There is no task 'smss'; did you mean 'sms'?" in refused(done)

@@ -106,6 +106,7 @@ def test_json_has_the_code_and_the_rest(offline: CommandLine) -> None:
         (["crontab", "-"], "@reboot x\n", WRONG, "Nothing in the files can be carried"),
         (["crontab", "-", "--namespace", "a b"], LINE, MISUSE, "--namespace has 1 to 64 letters"),
         (["crontab", "-", "--tz", "Mars"], LINE, MISUSE, "--tz: expected an IANA time zone, such"),
+        (["crontab", "-", "--tz", ""], LINE, MISUSE, "--tz: expected an IANA time zone, such"),
         (["crontab", "-", "--out", "jobs"], LINE, MISUSE, "--out: expected a Python file"),
         (["crontab", "-", "--out", "no/such.py"], LINE, MISUSE, "no/such.py cannot be written"),
     ],

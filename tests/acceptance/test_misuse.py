@@ -36,6 +36,7 @@ AT_SHOP = [
     ("dev --log-format xml", "--log-format is text, dated, json, got 'xml'"),
     # Watching
     ("status --watch", "--watch shows all loops in a terminal"),
+    ("status --watch --task raport", "There is no task 'raport'; did you mean 'report'?"),
     ("doctor --live", "SCHEDULER_HEALTH_PORT"),
     # Schedules
     ("schedule set report", f"{SCHEDULE}: --every 5m, or --cron "),
@@ -58,6 +59,8 @@ AT_DESK = [
     ("failed list --reason exausted", "There is no reason to park 'exausted'; did you mean"),
     ("failed replay", "the IDs of messages, --task, --reason or --all"),
     ("failed replay --all --rate fast", 'such as "50/s" or "100/m", got \'fast\''),
+    ("failed replay --all --rate ''", 'such as "50/s" or "100/m", got \'\''),
+    ("failed replay --all --args ''", "--args: expected a JSON object such as"),
 ]
 SETTINGS = [
     ("dev", {"SCHEDULER_APP": ""}, "No app was named."),
