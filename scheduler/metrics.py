@@ -217,7 +217,7 @@ class Series:
 
     def finish(self, event: RunFinished) -> None:
         self.outcomes[event.ending] += 1
-        if event.ending is not Ending.SKIPPED:  # that one never started
+        if event.skipped is None:  # else it never started
             self.running -= 1
             self.duration.add(event.duration)
         if event.ending is Ending.SUCCEEDED:

@@ -499,16 +499,20 @@ def _started(run: Run) -> RunStarted:
 
 def _finished(run: Run, settlement: Settlement, void: bool) -> RunFinished:
     assert settlement.ending is not None
+    error = run.outcome.error if isinstance(run.outcome, Raised | Cancelled) else None
+    skipped = run.outcome.reason if isinstance(run.outcome, Skipped) else None
+    if isinstance(error, DeliveredTooOften):
+        skipped = "it was delivered too often"
     return RunFinished(
         *run.about,
         scheduled_at=run.tick,
         started_at=run.started_at,
         duration=duration(run.started_at, run.ended_at),
         ending=settlement.ending,
-        error=run.outcome.error if isinstance(run.outcome, Raised | Cancelled) else None,
+        error=error,
         successor=settlement.put,
         retry_in=settlement.retry_in,
-        skipped=run.outcome.reason if isinstance(run.outcome, Skipped) else None,
+        skipped=skipped,
         void=void,
         call=run.subject if isinstance(run.subject, Call) else None,
     )

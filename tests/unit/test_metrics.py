@@ -89,8 +89,10 @@ def told() -> Told:
 def test_runs_that_are_broken_off_or_never_start_take_no_time(told: Told):
     told(started(), started())
     assert told.read("running") == 2
-    told(RunLost(*about()), RunReturned(*about()), finished(Ending.SKIPPED))
-    for outcome in ("lost", "returned", "skipped"):
+    told(RunLost(*about()), RunReturned(*about()))
+    for ending in (Ending.SKIPPED, Ending.ESCALATED):
+        told(replace(finished(ending), skipped="it was delivered too often"))
+    for outcome in ("lost", "returned", "skipped", "escalated"):
         assert told.read("runs_total", outcome=outcome) == 1
     assert told.read("running") == told.read("run_duration_seconds_sum") == 0
     assert told.read("attempts_total") == 2
