@@ -1,8 +1,9 @@
 """All states that can be reached in a model, by breadth: what is found is so on a shortest way."""
 
 import time
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,7 +20,7 @@ class Step(Protocol):
     def wrong(self) -> Any: ...
 
 
-S = TypeVar("S", bound=Hashable)
+S = TypeVar("S", bound=tuple[Any, ...])
 W = TypeVar("W")
 M = TypeVar("M", bound=Step)
 
@@ -39,50 +40,42 @@ class Check(Generic[W, M]):
     found: dict[W, list[M]]
 
 
-class Breadth(Generic[S, W, M]):
+class Breadth(ABC, Generic[S, W, M]):
     """A search for all states, and what it has found.
 
     Args:
-        moves: all that can happen next.
-        mark_of: the mark in the graph of a move from a state.
         canonical: the state that stands for all that behave alike.
-        kept: the same state, as it is kept.
     """
 
-    def __init__(
-        self,
-        start: S,
-        moves: Callable[[S], Iterable[M]],
-        *,
-        mark_of: Callable[[M, S], int],
-        canonical: Callable[[S], S],
-        kept: Callable[[S], S] = lambda state: state,
-    ) -> None:
+    def __init__(self, start: S, canonical: Callable[[S], S]) -> None:
         self.states: list[S] = []
         self.graph = Graph()
         self._found: dict[W, tuple[int, S | None]] = {}
         self._start = start
-        self._moves = moves
-        self._mark_of = mark_of
         self._canonical = canonical
-        self._kept = kept
         self._numbers: dict[S, int] = {}
+        self._parts: dict[Any, Any] = {}  # states share them
         self._parents = array("L")
         self._reach(start, 0)
 
-    def check(
-        self, until: AbstractSet[W], look: Callable[[], Mapping[W, int]] = lambda: {}
-    ) -> Check[W, M]:
-        """Reach all states, and see what is wrong.
+    @abstractmethod
+    def moves(self, state: S) -> Iterable[M]:
+        """All that can happen next."""
 
-        Args:
-            until: end the search where these have been found.
-            look: what is wrong with the whole graph, each with a state that shows it.
-        """
+    @abstractmethod
+    def mark_of(self, move: M, before: S) -> int:
+        """The mark in the graph of a move from a state."""
+
+    @abstractmethod
+    def wrong_in_all(self) -> Mapping[W, int]:
+        """What is wrong with the whole graph, each with a state that shows it."""
+
+    def check(self, until: AbstractSet[W]) -> Check[W, M]:
+        """Reach all states, and see what is wrong; end where these have been found."""
         began = time.perf_counter()
         complete = self._run(until)
         if complete:
-            self._found |= {wrong: (number, None) for wrong, number in look().items()}
+            self._found |= {wrong: (at, None) for wrong, at in self.wrong_in_all().items()}
         ways = {wrong: self._way(*place) for wrong, place in self._found.items()}
         return Check(len(self.states), complete, time.perf_counter() - began, ways)
 
@@ -101,9 +94,9 @@ class Breadth(Generic[S, W, M]):
 
     def _expand(self, number: int) -> None:
         state, edges = self.states[number], list[tuple[int, int]]()
-        for move in self._moves(state):
+        for move in self.moves(state):
             target = self._reach(move.state, number)
-            edges.append((target, self._mark_of(move, state)))
+            edges.append((target, self.mark_of(move, state)))
             if move.wrong is not None:
                 self._found.setdefault(move.wrong, (number, self.states[target]))
         self.graph.add(edges)
@@ -115,7 +108,7 @@ class Breadth(Generic[S, W, M]):
         state = self._canonical(state)
         if (number := self._numbers.get(state)) is not None:
             return number
-        state = self._kept(state)
+        state = type(state)(*[self._parts.setdefault((type(part), part), part) for part in state])
         number = self._numbers[state] = len(self.states)
         self.states.append(state)
         self._parents.append(parent)
@@ -137,7 +130,7 @@ class Breadth(Generic[S, W, M]):
         """The move to the next stop; before it, such as make no difference, where it takes any."""
         found: list[M] = []
         while True:
-            options = [(self._canonical(move.state), move) for move in self._moves(state)]
+            options = [(self._canonical(move.state), move) for move in self.moves(state)]
             for after, move in options:
                 if after == stop:
                     return [*found, move]

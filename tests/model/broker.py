@@ -21,13 +21,13 @@ def moves(state: State, bounds: Bounds) -> Moves:
         hatched = ready(rest, token)
         yield Move(Actor.BROKER, "hatches", hatched, token=token)
         if budget.doublings:
-            twice = ready(hatched, token)._replace(budget=budget.less("doublings"))
+            twice = ready(hatched, token).less("doublings")
             yield Move(Actor.FAULT, "hatches twice", twice, token=token)
         if budget.lost:
-            lost = rest._replace(budget=budget.less("lost"))
+            lost = rest.less("lost")
             yield Move(Actor.FAULT, "is lost as it hatches", lost, token=token)
         if budget.stopped:
-            stuck = rest._replace(stuck=(*state.stuck, token), budget=budget.less("stopped"))
+            stuck = rest.less("stopped")._replace(stuck=(*state.stuck, token))
             yield Move(Actor.FAULT, "is in a timer that stops", stuck, token=token)
     for token, stuck in _each(state.stuck):
         rest = state._replace(stuck=stuck)
@@ -41,7 +41,7 @@ def moves(state: State, bounds: Bounds) -> Moves:
         arrived = state._replace(late=late, waiting=waiting, journal=journal, truth=truth)
         yield Move(Actor.BROKER, "arrives late", arrived, token=token)
     if budget.forgets:
-        after = state._replace(journal=forgotten(state, bounds), budget=budget.less("forgets"))
+        after = state.less("forgets")._replace(journal=forgotten(state, bounds))
         yield Move(Actor.FAULT, "the journal forgets", after)
 
 
@@ -76,18 +76,17 @@ def puts(state: State, token: Token, *, republished: bool) -> Iterator[Put]:
     journal = heard(state, token.position, republished=republished)
     arrived = [("", waits._replace(journal=journal))]
     if budget.unheard:
-        missed = waits._replace(budget=budget.less("unheard"))
+        missed = waits.less("unheard")
         arrived.append((", and the journal misses it", missed))
     for how, after in arrived:
         yield Put(after, how)
     if budget.races:
         for how, after in [*arrived, (" in the journal only", state._replace(journal=journal))]:
-            less = after._replace(budget=after.budget.less("races"))
-            yield Put(less, f"{how}, and the confirmation is lost", confirmed=False)
-        nowhere = state._replace(budget=budget.less("races"))
-        yield Put(nowhere, " in vain", confirmed=False, arrived=False)
+            lost = f"{how}, and the confirmation is lost"
+            yield Put(after.less("races"), lost, confirmed=False)
+        yield Put(state.less("races"), " in vain", confirmed=False, arrived=False)
     if budget.late:
-        flies = state._replace(late=(*state.late, token), budget=budget.less("late"))
+        flies = state.less("late")._replace(late=(*state.late, token))
         yield Put(flies, ", which has not arrived yet", confirmed=False, arrived=False)
 
 

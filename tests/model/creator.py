@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from scheduler.protocol import epochs
 from scheduler.protocol.epochs import Entry, LoopState, Position, Verb
 from tests.model import broker, processor
-from tests.model.moves import Actor, Move, Moves, with_processor
+from tests.model.moves import Actor, Move, Moves
 from tests.model.state import (
     NOTHING,
     REMOVED,
@@ -50,7 +50,7 @@ def moves(state: State, bounds: Bounds) -> Moves:
             case step:
                 raise AssertionError(f"a creator does not {step.value}")
         if state.budget.deaths and creator.done:  # before, it is as good as not there
-            dead = without(state, at)._replace(budget=state.budget.less("deaths"))
+            dead = without(state, at).less("deaths")
             yield Move(Actor.FAULT, f"{creator.verb.name.lower()} dies", dead)
 
 
@@ -200,7 +200,7 @@ def asked(state: State, epoch: int, name: str) -> Moves:
     """Who does not know of an epoch is asked, and answers."""
     for which in unaware(state, epoch):
         told = processor.answers_all(state.processors[which], names(state, epoch), epoch)
-        after = state._replace(processors=with_processor(state, which, told))
+        after = state.with_processor(which, told)
         yield Move(Actor.PROCESSOR, f"answers {name}, and knows {epoch}", after, which=which)
 
 

@@ -38,85 +38,46 @@ class Graph:
 
     def cannot_reach(self, goals: bytearray) -> list[int]:
         """The nodes from which no way leads to a goal."""
-        backwards = self._reversed()
+        leading = [array("L") for _ in range(len(self))]
+        for node in range(len(self)):
+            for to, _ in self.edges(node):
+                leading[to].append(node)
         reached = bytearray(goals)
         ahead = [node for node, goal in enumerate(goals) if goal]
         while ahead:
-            for before, _ in backwards.edges(ahead.pop()):
+            for before in leading[ahead.pop()]:
                 if not reached[before]:
                     reached[before] = 1
                     ahead.append(before)
         return [node for node, there in enumerate(reached) if not there]
 
     def cycles(self) -> Iterator[set[int]]:
-        """The groups of nodes that lead round to each other."""
-        backwards = self._reversed()
-        left = self._on_cycles(backwards)
-        for node in self._finished(left):
-            if left[node]:
-                cycle = backwards._component(node, left)
-                if len(cycle) > 1 or any(to == node for to, _ in self.edges(node)):
-                    yield cycle
-
-    def _reversed(self) -> Self:
-        counts = array("L", bytes(array("L").itemsize * (len(self) + 1)))
-        for target in self._targets:
-            counts[target + 1] += 1
-        for node in range(len(self)):
-            counts[node + 1] += counts[node]
-        turned = type(self)()
-        turned._first = array("L", counts)
-        turned._targets = array("L", bytes(array("L").itemsize * len(self._targets)))
-        turned._marks = array("B", bytes(len(self._marks)))
-        for node in range(len(self)):
-            for target, mark in self.edges(node):
-                turned._targets[counts[target]] = node
-                turned._marks[counts[target]] = mark
-                counts[target] += 1
-        return turned
-
-    def _on_cycles(self, backwards: Self) -> bytearray:
-        """All but what leads nowhere and, then, all but what nothing leads to."""
-        left = bytearray(b"\1") * len(self)
-        for ahead, behind in (self, backwards), (backwards, self):
-            edges = [sum(left[to] for to, _ in ahead.edges(node)) for node in range(len(self))]
-            ends = [node for node, many in enumerate(edges) if left[node] and not many]
-            while ends:
-                end = ends.pop()
-                left[end] = 0
-                for before, _ in behind.edges(end):
-                    edges[before] -= 1
-                    if left[before] and not edges[before]:
-                        ends.append(before)
-        return left
-
-    def _finished(self, left: bytearray) -> list[int]:
-        """Nodes, the last first that a walk by depth is done with (Kosaraju's order)."""
-        seen, finished = bytearray(len(self)), list[int]()
+        """The groups of nodes that lead round to each other, by Tarjan's algorithm."""
+        numbers, lowest = _zeros(len(self)), _zeros(len(self))
+        count, left, walk = 0, list[int](), list[tuple[int, Iterator[tuple[int, int]]]]()
         for start in range(len(self)):
-            if seen[start] or not left[start]:
-                continue
-            seen[start] = 1
-            walk = [(start, self.edges(start))]
-            while walk:
+            ahead = None if numbers[start] else start
+            while walk or ahead is not None:
+                if ahead is not None:
+                    count += 1
+                    numbers[ahead] = lowest[ahead] = count
+                    left.append(ahead)
+                    walk.append((ahead, self.edges(ahead)))
                 node, edges = walk[-1]
-                to = next((to for to, _ in edges if left[to] and not seen[to]), None)
-                if to is None:
-                    finished.append(node)
-                    walk.pop()
-                else:
-                    seen[to] = 1
-                    walk.append((to, self.edges(to)))
-        return finished[::-1]
+                ahead = next((to for to, _ in edges if not numbers[to]), None)
+                if ahead is not None:
+                    continue
+                walk.pop()
+                lowest[node] = min([numbers[node], *(lowest[to] for to, _ in self.edges(node))])
+                if lowest[node] == numbers[node]:
+                    cycle = set[int]()
+                    while node not in cycle:
+                        cycle.add(left.pop())
+                    for each in cycle:
+                        lowest[each] = len(self) + 1  # no way leads back from there
+                    if len(cycle) > 1 or node in dict(self.edges(node)):
+                        yield cycle
 
-    def _component(self, start: int, left: bytearray) -> set[int]:
-        """What can be reached among those that are left; they are not left any more."""
-        left[start] = 0
-        taken, ahead = {start}, [start]
-        while ahead:
-            for to, _ in self.edges(ahead.pop()):
-                if left[to]:
-                    left[to] = 0
-                    taken.add(to)
-                    ahead.append(to)
-        return taken
+
+def _zeros(count: int) -> "array[int]":
+    return array("L", bytes(array("L").itemsize * count))

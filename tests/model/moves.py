@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from tests.model.state import NOTHING, Processor, State, Token
+from tests.model.state import NOTHING, State, Token
 
 
 class Actor(Enum):
@@ -51,8 +51,3 @@ class Move(NamedTuple):
 
 
 Moves = Iterator[Move]
-
-
-def with_processor(state: State, which: int, processor: Processor) -> tuple[Processor, ...]:
-    """All processors, with this one in its place."""
-    return (*state.processors[:which], processor, *state.processors[which + 1 :])

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable
 from scheduler.protocol import epochs
 from scheduler.protocol.epochs import Answer, Position, Verb
 from tests.model import broker, creator, steps
-from tests.model.moves import Actor, Move, Moves, Wrong, with_processor
+from tests.model.moves import Actor, Move, Moves, Wrong
 from tests.model.state import NOTHING, Phase, Processor, State, Token
 from tests.model.steps import Step
 
@@ -39,7 +39,7 @@ def moves(state: State) -> Moves:
             case Phase.RUNNING:
                 yield from settles(state, which)
                 if state.budget.stops:
-                    yield from stops(state._replace(budget=state.budget.less("stops")), which)
+                    yield from stops(state.less("stops"), which)
             case Phase.PUTTING:
                 yield from settles(state, which)
             case Phase.STOPPING:
@@ -89,7 +89,7 @@ def receives(state: State, which: int) -> Moves:
             asking = in_hand._replace(phase=Phase.ASKING)
             yield _moved(taken, which, "asks before the first run of", asking, token)
         else:
-            holding = taken._replace(processors=with_processor(taken, which, in_hand))
+            holding = taken.with_processor(which, in_hand)
             yield from runs(holding, which, token)
 
 
@@ -300,7 +300,7 @@ def settles(state: State, which: int) -> Moves:
             again = processor._replace(phase=Phase.PUTTING, unconfirmed=True)
             yield _failed(after, which, f"puts{put.how}", again, successor, wrong)
             if after.budget.outages and not put.arrived:
-                cut_off = after._replace(processors=with_processor(after, which, again))
+                cut_off = after.with_processor(which, again)
                 yield _failed(cut_off, which, f"puts{put.how}; is cut off", None, successor, wrong)
             continue
         done = _moved(after, which, f"puts{put.how}", _idle(processor, settled=True), successor)
@@ -308,7 +308,7 @@ def settles(state: State, which: int) -> Moves:
         if after.budget.outages:
             yield _failed(after, which, "is cut off after it put", None, successor, wrong)
             knows = processor._replace(settled=position)
-            knowing = after._replace(processors=with_processor(after, which, knows))
+            knowing = after.with_processor(which, knows)
             what = "is cut off before it acks"
             yield _failed(knowing, which, what, None, successor, wrong)
 
@@ -352,11 +352,9 @@ def stops(state: State, which: int) -> Moves:
         yield _failed(after, which, "stops the loop, is cut off", None, end, wrong)
     if state.budget.races:
         again = processor._replace(phase=Phase.STOPPING, unconfirmed=True)
-        less = after._replace(budget=after.budget.less("races"))
         what = "stops the loop, and the confirmation is lost"
-        yield _failed(less, which, what, again, end, wrong)
-        less = state._replace(budget=state.budget.less("races"))
-        yield _failed(less, which, "stops the loop, in vain", again, end, None)
+        yield _failed(after.less("races"), which, what, again, end, wrong)
+        yield _failed(state.less("races"), which, "stops the loop, in vain", again, end)
 
 
 def _ended(state: State, token: Token) -> State:
@@ -415,7 +413,7 @@ def cuts(state: State) -> Moves:
             yield _failed(state, which, "is cut off", None, processor.token)
             if processor.settled is not None or processor.old:
                 another = processor._replace(settled=None, old=False)  # of the latest release
-                dies = state._replace(processors=with_processor(state, which, another))
+                dies = state.with_processor(which, another)
                 yield _failed(dies, which, "dies", None, processor.token)
 
 
@@ -423,15 +421,12 @@ def recalls(state: State) -> Moves:
     """Faults: a token in a run is given to somebody else, too."""
     if not state.budget.recalls:
         return
-    less = state.budget.less("recalls")
     for which, processor in enumerate(state.processors):
         if has_run_begun(processor) and processor.delivered is not NOTHING:
             running = processor._replace(delivered=NOTHING)
             ready = (*state.ready, (processor.delivered, True))
-            recalled = state._replace(ready=ready, budget=less)
-            yield _moved(
-                recalled, which, "is not told of the recall of", running, processor.delivered
-            )
+            recalled, what = state._replace(ready=ready), "is not told of the recall of"
+            yield _moved(recalled.less("recalls"), which, what, running, processor.delivered)
 
 
 def cut(state: State, which: int) -> State:
@@ -442,11 +437,7 @@ def cut(state: State, which: int) -> State:
         ready = (*ready, (processor.delivered, True))
     nothing = (0,) * len(processor.known)
     away = Processor(Phase.AWAY, nothing, settled=processor.settled, old=processor.old)
-    return state._replace(
-        ready=ready,
-        processors=with_processor(state, which, away),
-        budget=state.budget.less("outages"),
-    )
+    return state._replace(ready=ready).with_processor(which, away).less("outages")
 
 
 def _idle(processor: Processor, *, settled: bool = False) -> Processor:
@@ -458,7 +449,7 @@ def _idle(processor: Processor, *, settled: bool = False) -> Processor:
 def _moved(
     state: State, which: int, what: str, processor: Processor, token: Token = NOTHING
 ) -> Move:
-    after = state._replace(processors=with_processor(state, which, processor))
+    after = state.with_processor(which, processor)
     return Move(Actor.PROCESSOR, what, after, which=which, token=token)
 
 
@@ -471,8 +462,5 @@ def _failed(
     wrong: Wrong | None = None,
 ) -> Move:
     """A fault that befalls a processor; None: it is cut off."""
-    if processor is None:
-        after = cut(state, which)
-    else:
-        after = state._replace(processors=with_processor(state, which, processor))
+    after = state.with_processor(which, processor) if processor else cut(state, which)
     return Move(Actor.FAULT, what, after, which=which, token=token, wrong=wrong)

@@ -405,23 +405,18 @@ REMOVALS = (
     without(
         "S1: no loop is lost", row(lost=1, found={Wrong.LOST}), supervision, is_lost=always(False)
     ),
-    without(
-        "checkpoints, R4: what the journal forgets is noted nowhere",
-        row(repairs=1, forgets=1, found={Wrong.FORGOTTEN, Wrong.BACKWARDS}),
-        broker,
-        forgotten=always(Journal(forgot=True)),
-    ),
-    without(
-        "checkpoints, R3: what the journal forgets is noted nowhere",
-        row(outages=1, forgets=1, found={Wrong.OVERLAP, Wrong.BACKWARDS}),
-        broker,
-        forgotten=always(Journal(forgot=True)),
-    ),
-    without(
-        "checkpoints, an end: what the journal forgets is noted nowhere",
-        row(outages=1, forgets=1, stops=1, found={Wrong.STOPPED}),
-        broker,
-        forgotten=always(Journal(forgot=True)),
+    *(
+        without(
+            f"checkpoints, {what}: what the journal forgets is noted nowhere",
+            bounds,
+            broker,
+            forgotten=always(Journal(forgot=True)),
+        )
+        for what, bounds in {
+            "R4": row(repairs=1, forgets=1, found={Wrong.FORGOTTEN, Wrong.BACKWARDS}),
+            "R3": row(outages=1, forgets=1, found={Wrong.OVERLAP, Wrong.BACKWARDS}),
+            "an end": row(outages=1, forgets=1, stops=1, found={Wrong.STOPPED}),
+        }.items()
     ),
     without(
         "S2, the last settled position: a processor runs what it has settled itself",

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.model.breadth import Check
+from tests.model.state import Budget
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,19 @@ class Removal:
         """See what is wrong without it."""
         with patch.multiple(self.owner, **self.instead):
             return self.row.search(self.row.bounds, until=self.row.found)
+
+
+def rows_of(search: Callable[..., Check[Any, Any]], bounds: type[Any]) -> Callable[..., Row]:
+    """Return what makes the rows of a table: of bounds, and of how often what may go wrong."""
+
+    def row(
+        *verbs: object, states: int = 0, found: AbstractSet[Enum] = frozenset(), **limits: Any
+    ) -> Row:
+        budget = Budget(**{what: limits.pop(what) for what in Budget._fields if what in limits})
+        limits |= {"verbs": verbs} if verbs else {}
+        return Row(search, bounds(budget=budget, **limits), found, states)
+
+    return row
 
 
 def without(what: str, row: Row, owner: ModuleType | type, **instead: Any) -> Removal:

@@ -181,7 +181,7 @@ class Budget(NamedTuple):
         unheard: the journal misses a put, as a node failed.
         recalls: a token is requeued from a run that is not told, as a node was frozen.
         forgets: the journal drops all that it has heard.
-        stops: a run stops its loop.
+        stops: a run stops its loop; of an ordered queue: a processor is told to stop.
     """
 
     outages: int = 0
@@ -259,6 +259,15 @@ class State(NamedTuple):
         before = 0, *(each.name for each in self.renamings)
         ends = (each.epoch for at, each in enumerate(self.renamings) if before[at] == name)
         return max(ends, default=0)
+
+    def with_processor(self, which: int, processor: Processor) -> "State":
+        """After a processor has changed."""
+        others = self.processors
+        return self._replace(processors=(*others[:which], processor, *others[which + 1 :]))
+
+    def less(self, what: str) -> "State":
+        """After something has gone wrong."""
+        return self._replace(budget=self.budget.less(what))
 
     @property
     def found(self) -> list[Token]:

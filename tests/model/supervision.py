@@ -15,7 +15,7 @@ def moves(state: State, bounds: Bounds) -> Moves:
     if state.roster.state is not LoopState.ACTIVE or len(state.creators) >= bounds.at_once:
         return
     if state.budget.repairs:
-        less = state._replace(budget=state.budget.less("repairs"))
+        less = state.less("repairs")
         yield creator.begins(less, Verb.REPAIR, bounds, state.what)
     elif state.creators:
         return  # a repair while they are at work is a wrong one

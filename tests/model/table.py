@@ -8,8 +8,8 @@ from collections.abc import Set as AbstractSet
 from scheduler.protocol.epochs import Verb
 from tests.model.checker import check
 from tests.model.moves import Wrong
-from tests.model.rows import Row
-from tests.model.state import RECURRING, Ask, Bounds, Budget, Name
+from tests.model.rows import rows_of
+from tests.model.state import RECURRING, Ask, Bounds, Name
 
 FAILED_NODE: AbstractSet[Wrong] = {Wrong.OVERLAP, Wrong.BACKWARDS, Wrong.RESETTLED}
 """A token that is there twice runs twice, until S2 sees it. It must not last."""
@@ -17,23 +17,7 @@ FAILED_NODE: AbstractSet[Wrong] = {Wrong.OVERLAP, Wrong.BACKWARDS, Wrong.RESETTL
 UNNOTED: AbstractSet[Wrong] = {Wrong.FORGOTTEN, Wrong.BACKWARDS, Wrong.RESETTLED}
 """A first token goes on from what is left in the journal: checkpoints are load-bearing."""
 
-
-def row(
-    *verbs: Verb | Ask | Name,
-    states: int = 0,
-    processors: int = 2,
-    found: AbstractSet[Wrong] = frozenset(),
-    at_once: int = 1,
-    checkpoints: bool = True,
-    paused: bool = False,
-    once: bool = False,
-    old: int = 0,
-    **budget: int,
-) -> Row:
-    """A row of the table: verbs, and how often what may go wrong."""
-    bounds = Bounds(processors, verbs, Budget(**budget), at_once, checkpoints, paused, once, old)
-    return Row(check, bounds, found, states)
-
+row = rows_of(check, Bounds)
 
 PAUSED = Verb.PAUSE, Verb.RESUME
 STARTED = Verb.REMOVE, Verb.SEED

@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.protocol.epochs import Verb
 from tests.model.canonical import canonical
-from tests.model.checker import search_of
+from tests.model.checker import Search
 from tests.model.graph import Graph
 from tests.model.state import Bounds, Budget
 
@@ -58,7 +58,7 @@ def test_nodes_without_a_way_to_a_goal_are_found():
     ],
 )
 def test_a_canonical_state_stands_for_itself(bounds: Bounds):
-    search = search_of(bounds)
+    search = Search(bounds)
     assert search.check(set()).complete
     assert len(search.states) > 500
     assert all(canonical(state) == state for state in search.states)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from tests.model.state import Budget
+
 
 class Note(NamedTuple):
     """What is noted of a message.
@@ -75,22 +77,6 @@ class Processor(NamedTuple):
     held: tuple[int, ...] = ()
     note: Note | None = None
     unaware: bool = False
-
-
-class Budget(NamedTuple):
-    """How often what may go wrong.
-
-    Attributes:
-        outages: a processor dies, or loses its connection.
-        stops: a processor is told to stop.
-        recalls: a message is taken back from who is not told at once, as a node stood still.
-        late: a note whose writer was cut off comes after all.
-    """
-
-    outages: int = 0
-    stops: int = 0
-    recalls: int = 0
-    late: int = 0
 
 
 class Fate(NamedTuple):

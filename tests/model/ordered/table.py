@@ -2,9 +2,9 @@
 
 from collections.abc import Set as AbstractSet
 
-from tests.model.ordered.state import Bounds, Budget
+from tests.model.ordered.state import Bounds
 from tests.model.ordered.world import Wrong, check
-from tests.model.rows import Row
+from tests.model.rows import rows_of
 
 LATE_NOTE: AbstractSet[Wrong] = {Wrong.BACKWARDS, Wrong.EARLY}
 """A note that comes when the next processor has looked already takes the place of a later one."""
@@ -12,21 +12,7 @@ LATE_NOTE: AbstractSet[Wrong] = {Wrong.BACKWARDS, Wrong.EARLY}
 STOOD_STILL: AbstractSet[Wrong] = {Wrong.ENDLESS}
 """Who is not told that its message was taken back begins its run when its next owner has begun."""
 
-
-def row(
-    *,
-    states: int = 0,
-    messages: int = 2,
-    processors: int = 2,
-    retries: int = 1,
-    twins: bool = False,
-    found: AbstractSet[Wrong] = frozenset(),
-    **budget: int,
-) -> Row:
-    """A row of the table: how many of what, and how often what may go wrong."""
-    bounds = Bounds(Budget(**budget), messages, processors, retries, twins=twins)
-    return Row(check, bounds, found, states)
-
+row = rows_of(check, Bounds)
 
 SMALL = (
     row(states=3_105),

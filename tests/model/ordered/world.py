@@ -56,14 +56,25 @@ class Move(NamedTuple):
 Moves = Iterator[Move]
 
 
-class World:
+class World(Breadth[State, Wrong, Move]):
     """All that can happen within these bounds."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
+        super().__init__(initial(bounds), canonical)
+
+    def mark_of(self, move: Move, before: State) -> int:
+        return PASSES_TIME * move.passes_time
+
+    def wrong_in_all(self) -> Mapping[Wrong, int]:
+        """Whether there is always a way to the end, and nothing goes round without time."""
+        stuck = self.graph.cannot_reach(bytearray(map(is_over, self.states)))
+        timeless = self.graph.without(PASSES_TIME, lambda node: True)
+        busy = [min(cycle) for cycle in timeless.cycles()]
+        found = {Wrong.STUCK: stuck[0]} if stuck else {}
+        return found | ({Wrong.BUSY: min(busy)} if busy else {})
 
     def moves(self, state: State) -> Moves:
-        """What can happen next."""
         yield from self._delivers(state)
         yield from _comes_back(state)
         for which, processor in enumerate(state.processors):
@@ -111,7 +122,7 @@ class World:
         processor, budget = state.processors[which], state.budget
         turn, stops = self.turn(processor), Befell.STOP in processor.script
         if budget.stops and not stops:
-            less = state._replace(budget=budget._replace(stops=budget.stops - 1))
+            less = state._replace(budget=budget.less("stops"))
             yield self._befalls(less, which, Befell.STOP)
         running = turn.request is not None and turn.request.wish is Wish.RUN
         if stops and running and Befell.GRACE_OVER not in processor.script:
@@ -127,14 +138,14 @@ class World:
         """It dies, loses its connection, or its message is taken back while it knows nothing."""
         processor, budget = state.processors[which], state.budget
         if processor.phase is Phase.UP and budget.outages:
-            less = state._replace(budget=budget._replace(outages=budget.outages - 1))
+            less = state._replace(budget=budget.less("outages"))
             for how, cut_off in self._cut_off(less, which):
                 away = _with(cut_off, which, Processor(Phase.AWAY))
                 yield Move(f"dies{how}", away, which)
                 lost = cut_off.processors[which]._replace(phase=Phase.CUT_OFF)
                 yield self._befalls(_with(cut_off, which, lost), which, Befell.LOST, how)
         if budget.recalls and processor.held and not processor.unaware:
-            less = state._replace(budget=budget._replace(recalls=budget.recalls - 1))
+            less = state._replace(budget=budget.less("recalls"))
             back = _given_back(less, which)
             unaware = back.processors[which]._replace(unaware=True)
             yield Move("is not told of a recall", _with(back, which, unaware), which)
@@ -151,7 +162,7 @@ class World:
         if request is not None and request.note is not None:
             yield ", having noted", back._replace(notes=_kept((*back.notes, request.note)))
             if back.budget.late:
-                less = back.budget._replace(late=back.budget.late - 1)
+                less = back.budget.less("late")
                 late = back._replace(late=(*back.late, request.note), budget=less)
                 yield ", and its note is late", late
 
@@ -273,22 +284,7 @@ def is_over(state: State) -> bool:
 def check(bounds: Bounds, *, until: AbstractSet[Wrong] = frozenset()) -> Check[Wrong, Move]:
     """Reach all states, and see what is wrong."""
     turn_of.cache_clear()  # a rule may have been taken out since
-    search = Breadth[State, Wrong, Move](
-        initial(bounds),
-        World(bounds).moves,
-        mark_of=lambda move, _: PASSES_TIME * move.passes_time,
-        canonical=canonical,
-    )
-
-    def look() -> Mapping[Wrong, int]:
-        """Whether there is always a way to the end, and nothing goes round without time."""
-        stuck = search.graph.cannot_reach(bytearray(map(is_over, search.states)))
-        timeless = search.graph.without(PASSES_TIME, lambda node: True)
-        busy = next(timeless.cycles(), None)
-        found = {Wrong.STUCK: stuck[0]} if stuck else {}
-        return found | ({Wrong.BUSY: min(busy)} if busy else {})
-
-    return search.check(until, look)
+    return World(bounds).check(until)
 
 
 def _done(state: State, which: int, request: Request) -> Iterator[tuple[State, Answer]]:
@@ -344,25 +340,13 @@ def _done_with_note(state: State, which: int, request: Request) -> Iterator[tupl
 
 
 def _said(request: Request, answer: Answer) -> str:
-    match request.wish, answer.what:
-        case Wish.RUN, returned:
-            return f"{request.number}/{request.attempt}: it {'returns' if returned else 'fails'}"
-        case Wish.GET, note:
-            return f"of {request.number}: {'none' if note is None else _brief(note)}"
-        case Wish.FORGET, _:
-            return ""
-        case Wish.NOTE, _:
-            return _brief(request.note)
-        case _:
-            return "" if request.number < 0 else str(request.number)
-
-
-def _brief(note: object) -> str:
-    assert isinstance(note, Note)
-    if note == NOTHING_NOTED:
-        return "nothing"
-    waits = ", waits" * note.waits
-    return f"{note.number}/{note.attempt}, {note.begun} begun{waits}"
+    number, note = request.number, request.note or answer.what
+    if request.wish is Wish.RUN:
+        return f"{number}/{request.attempt}: it {'returns' if answer.what else 'fails'}"
+    if isinstance(note, Note) and note != NOTHING_NOTED:
+        waits = ", waits" * note.waits
+        return f"of {number}: {note.number}/{note.attempt}, {note.begun} begun{waits}"
+    return "" if number < 0 else f"of {number}"
 
 
 def _comes_back(state: State) -> Moves:
