@@ -1,8 +1,11 @@
-"""What a broker of this machine takes of its CPU and memory."""
+"""What processes of this machine take of its CPU and memory: a broker's, and others."""
 
 import math
 import os
 import time
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,12 +29,31 @@ class BrokerCpu:
         """Seconds so far; not a number where it cannot be known."""
         if self._pid is None:
             return math.nan
-        utime, stime, *_ = fields_of(Path(f"/proc/{self._pid}/stat"))[11:]
+        utime, stime, *_ = _fields_of(Path(f"/proc/{self._pid}/stat"))[11:]
         return (int(utime) + int(stime)) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> float:
         """Megabytes in memory now; not a number where it cannot be known."""
         return math.nan if self._pid is None else memory_of(self._pid)
+
+
+@dataclass
+class Spent:
+    """Attributes: all in seconds; own and broker are CPU."""
+
+    seconds: float = math.nan
+    own: float = math.nan
+    broker: float = math.nan
+
+
+@contextmanager
+def spending(broker: BrokerCpu, own: Callable[[], float] = time.process_time) -> Generator[Spent]:
+    """Count what the block takes; what it gets tells that after it."""
+    spent = Spent()
+    began, own_before, broker_before = time.perf_counter(), own(), broker()
+    yield spent
+    spent.seconds = time.perf_counter() - began
+    spent.own, spent.broker = own() - own_before, broker() - broker_before
 
 
 def until_idle(broker: BrokerCpu) -> None:
@@ -51,7 +73,20 @@ def memory_of(pid: int, what: str = "VmRSS") -> float:
     return kilobytes / 1024
 
 
-def fields_of(stat: Path) -> list[str]:
+def cpu_of(sessions: Collection[int]) -> float:
+    """Seconds of CPU of all processes of these sessions, ended children included."""
+    total = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = _fields_of(stat)
+        except OSError:
+            continue
+        if int(fields[3]) in sessions:  # field 6; times are fields 14 to 17
+            total += sum(map(int, fields[11:15]))
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def _fields_of(stat: Path) -> list[str]:
     """What the kernel tells of a process, from its third field on: see proc_pid_stat(5)."""
     return stat.read_text().rpartition(")")[2].split()  # the name before it may hold anything
 

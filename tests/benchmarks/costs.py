@@ -3,28 +3,20 @@
     python tests/benchmarks/costs.py [--url amqp://...] [--seconds 20] [--rounds 3]
         [--messages 10000] [--history]
 
-Each system keeps so many loops of 1 s going that do nothing, in processes of its own, on one
-broker, one system after the other. The bare driver (`fleets/bare.py`) is aiormq by hand with the
-broker operations of ours, and nothing else; with slots, each loop has a queue of its own. With
-BENCH_PEERS, the path of a virtual environment that has them, Celery and taskiq (with
-taskiq-aio-pika) are measured beside. Then one program sends messages of random delays, 100 at a
-time, through the same timers, and two processors run them.
+One system after the other keeps loops of 1 s going that do nothing. Then one program sends messages
+of random delays, and two processors run them. With BENCH_PEERS, the path of a virtual environment
+that has them, Celery and taskiq (with taskiq-aio-pika) are measured beside.
 
-- cpu: seconds of CPU for 1,000 runs, of all the processes of a system, and of the broker, each with
-  its ratio to the bare driver's of the same round.
-- late: how long after the earliest phase in which a loop was seen its runs began, so that it can be
-  told of all alike: what drifts is late. Of messages, how long after their moment.
-- runs: of those that were due. Of messages, how many are confirmed in a second, by a program that
-  does nothing else.
-
-With --history, messages of a task with `history=True` are measured beside the same without, and
-nothing else. Nobody else should use the broker, or the machine.
+- cpu: seconds for 1,000 runs, of all processes of a system, and of the broker, each with its ratio
+  to the bare driver's of the same round.
+- late: after the earliest phase in which a loop was seen, as not all know when a run is due; of
+  messages, after their moment.
+- runs: of those that were due; of messages, how many are confirmed in a second.
 """
 
 import argparse
 import math
 import os
-import shutil
 import signal
 import statistics
 import subprocess
@@ -41,7 +33,7 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.broker_cpu import BrokerCpu, fields_of
+from tests.benchmarks.broker_cpu import BrokerCpu, cpu_of, spending
 from tests.benchmarks.fleets.messages import BEGIN, LONGEST, SENT
 from tests.benchmarks.fleets.record import Ran, runs_in
 from tests.rabbitmq import shared_broker
@@ -68,8 +60,6 @@ LOADS = (
     Load("100 x 1 s, spread", 100, spread=True),
     Load("1000 x 1 s", 1000),
 )
-
-
 Command: TypeAlias = Sequence[str]
 
 
@@ -154,9 +144,6 @@ class Measured:
     late: Sequence[float]
     done: float
 
-    def late_at(self, quantile: float) -> float:
-        return at_quantile(self.late, quantile)
-
 
 def at_quantile(values: Sequence[float], quantile: float) -> float:
     if len(values) < 2:
@@ -169,15 +156,17 @@ class Fleet:
     """A system at work.
 
     Attributes:
-        cpu: seconds of CPU of all its processes, so far.
         pids: of the processes that were started.
         environment: of all of them.
     """
 
-    cpu: Callable[[], float]
     pids: Sequence[int]
     records: Path
     environment: Mapping[str, str]
+
+    def cpu(self) -> float:
+        """Seconds of CPU of all its processes, so far."""
+        return cpu_of(self.pids)
 
     def runs(self, began: float, ended: float) -> list[Ran]:
         """Those that began in this time."""
@@ -185,18 +174,17 @@ class Fleet:
             raise RuntimeError(f"Nothing ran: {log_beside(self.records).read_text()[-2000:]}")
         return runs
 
-    def sent(self, messages: int) -> list[Ran]:
-        """Have messages sent; return their runs, once each was run."""
+    def send(self, messages: int) -> None:
+        """Have messages sent, and wait until each was run."""
         self.records.with_name(BEGIN).touch()
-        count, end = 0, time.monotonic() + LONGEST + PATIENCE
-        while len(runs := list(runs_in(self.records))) < messages:
-            if len(runs) > count:
-                count, end = len(runs), time.monotonic() + LONGEST + PATIENCE
+        known, end = 0, time.monotonic() + LONGEST + PATIENCE
+        while (count := sum(1 for _ in runs_in(self.records))) < messages:
+            if count > known:
+                known, end = count, time.monotonic() + LONGEST + PATIENCE
             if time.monotonic() > end:
                 log = log_beside(self.records).read_text()[-2000:]
-                raise RuntimeError(f"Only {len(runs)} of {messages} messages were run. {log}")
+                raise RuntimeError(f"Only {count} of {messages} messages were run. {log}")
             time.sleep(0.5)
-        return runs
 
 
 def log_beside(records: Path) -> Path:
@@ -206,47 +194,45 @@ def log_beside(records: Path) -> Path:
 @contextmanager
 def fleet(system: System, load: Load, url: str) -> Generator[Fleet]:
     """Have it at work until the block ends; whatever happens, nothing is left of it."""
-    directory = Path(tempfile.mkdtemp())
-    (records := directory / "records").mkdir()
-    environment = {
-        **os.environ,
-        "FLEET_URL": url,
-        "FLEET_LOOPS": str(load.loops),
-        "FLEET_EVERY": str(load.every),
-        "FLEET_SPREAD": str(int(load.spread)),
-        "FLEET_MESSAGES": str(load.messages),
-        "FLEET_NAME": f"fleet{uuid.uuid4().hex[:6]}",
-        "FLEET_RECORDS": str(records),
-    }
-    try:
+    with tempfile.TemporaryDirectory() as directory:
+        (records := Path(directory) / "records").mkdir()
+        environment = {
+            **os.environ,
+            "FLEET_URL": url,
+            "FLEET_LOOPS": str(load.loops),
+            "FLEET_EVERY": str(load.every),
+            "FLEET_SPREAD": str(int(load.spread)),
+            "FLEET_MESSAGES": str(load.messages),
+            "FLEET_NAME": f"fleet{uuid.uuid4().hex[:6]}",
+            "FLEET_RECORDS": str(records),
+        }
         with log_beside(records).open("wb") as log:
             try:
                 run_all(system.before, environment)
-                with processes(system.during, environment, log) as (cpu, pids):
-                    yield Fleet(cpu, pids, records, environment)
+                with processes(system.during, environment, log) as pids:
+                    yield Fleet(pids, records, environment)
             finally:
                 run_all(system.after, environment)
-    finally:
-        shutil.rmtree(directory)
 
 
 def measure(system: System, load: Load, url: str, seconds: float) -> Measured:
-    broker_cpu = BrokerCpu(url)
+    broker = BrokerCpu(url)
     with fleet(system, load, url) as working:
         time.sleep(WARMING)
-        began, own, brokers = time.time(), working.cpu(), broker_cpu()  # noqa: TID251
+        began = time.time()  # noqa: TID251
+        with spending(broker, working.cpu) as spent:
+            if load.messages:
+                working.send(load.messages)
+            else:
+                time.sleep(seconds)
+        runs = working.runs(began, began + spent.seconds)
         if load.messages:
-            runs = working.sent(load.messages)
             late = lateness(runs)
             done = load.messages / float(working.records.with_name(SENT).read_text())
         else:
-            time.sleep(seconds)
-            ended = time.time()  # noqa: TID251
-            runs = working.runs(began, ended)
             late = late_of(runs)
-            done = len(runs) / load.loops / (ended - began)
-        own, brokers = working.cpu() - own, broker_cpu() - brokers
-    return Measured(own / len(runs) * 1000, brokers / len(runs) * 1000, late, done)
+            done = len(runs) / load.loops / spent.seconds
+    return Measured(spent.own / len(runs) * 1000, spent.broker / len(runs) * 1000, late, done)
 
 
 def lateness(runs: Iterable[Ran]) -> list[float]:
@@ -277,8 +263,8 @@ def run_all(commands: Iterable[Command], environment: dict[str, str]) -> None:
 @contextmanager
 def processes(
     commands: Sequence[Command], environment: dict[str, str], log: BinaryIO
-) -> Generator[tuple[Callable[[], float], Sequence[int]]]:
-    """Run them until the block ends; what it gets tells the CPU seconds of all, so far; who."""
+) -> Generator[Sequence[int]]:
+    """Run them until the block ends."""
     running = list[subprocess.Popen[bytes]]()
     try:
         for command in commands:
@@ -287,8 +273,7 @@ def processes(
                     command, env=environment, stdout=log, stderr=log, start_new_session=True
                 )
             )
-        pids = [process.pid for process in running]
-        yield lambda: cpu_of(set(pids)), pids
+        yield [process.pid for process in running]
     finally:
         for process in running:
             process.terminate()
@@ -298,19 +283,6 @@ def processes(
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-
-
-def cpu_of(sessions: set[int]) -> float:
-    """Seconds of CPU of all processes of these sessions, ended children included."""
-    total = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = fields_of(stat)
-        except OSError:
-            continue
-        if int(fields[3]) in sessions:  # field 6; times are fields 14 to 17
-            total += sum(map(int, fields[11:15]))
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 def row(load: Load, system: System, rounds: Sequence[Measured], base: Sequence[Measured]) -> str:
@@ -326,7 +298,8 @@ def row(load: Load, system: System, rounds: Sequence[Measured], base: Sequence[M
         f"{load.name:18} {system.name:12}"
         f"{middle(lambda m: m.own):7.2f}{ratio(lambda m: m.own):6.2f}x"
         f"{middle(lambda m: m.brokers):8.2f}{ratio(lambda m: m.brokers):6.2f}x"
-        f"{middle(lambda m: m.late_at(0.5)):8.1f}{middle(lambda m: m.late_at(0.99)):8.1f}"
+        f"{middle(lambda m: at_quantile(m.late, 0.5)):8.1f}"
+        f"{middle(lambda m: at_quantile(m.late, 0.99)):8.1f}"
         f"{f'{done:.0f}/s' if load.messages else f'{done:.1%}':>8}"
     )
 

@@ -2,30 +2,8 @@
 
     python tests/benchmarks/million.py [--loops 1000000] [--period 3600] [--seconds 120]
 
-On a private RabbitMQ, of the root in SCHEDULER_TEST_RABBITMQ_ROOT if that is set, whose timers of
-calls pass on more messages at once than by default, as docs/how-to/scale.md says:
-
-- calls: 100,000 with a time each, over a minute, sent by `send_many`
-- 10,000 loops, 100,000 loops: started by one `start_many` each, spread over their period. What
-  comes due before processors start is a backlog, which they serve before `running` is measured
-- one-offs: started by one `once_many`, due the next day
-- loops: the other loops
-- waiting: what broker memory all of them take
-- first run: from the command of a processor on, and its memory
-- running: what a run costs, and how late it starts, beside two processors
-- one more, 10,000 more: are started by another program each
-- status: of one loop, and of all
-- census: of all loops and timers, beside a processor
-- dashboard: from its command to the first page; then the slowest page of a minute, a search for one
-  loop, and its memory
-- lost: the tokens of one timer are purged, and the loops are repaired
-- kill: the broker is killed and started again. The first run after that, and the time until all
-  that came due has run.
-
-A part that fails is told, and the others go on. One more, which has to be named in `--only`:
-
-- steady: what a run costs a period after all loops were started, when each waits in one timer. To
-  compare numbers of loops, vary the period with them.
+On a private RabbitMQ, of the root in SCHEDULER_TEST_RABBITMQ_ROOT if that is set. A part that fails
+is told, and the others go on. `steady` has to be named in `--only`.
 """
 
 import argparse
@@ -36,15 +14,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Coroutine,
-    Generator,
-    Mapping,
-    Sequence,
-)
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -58,8 +29,8 @@ from scheduler.cli.processing import fastest_loop
 from scheduler.control.census import last_memory
 from scheduler.protocol.hatchery import timers
 from scheduler.tasks.loops import queues_of
-from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
-from tests.benchmarks.costs import cpu_of, lateness, processes
+from tests.benchmarks.broker_cpu import BrokerCpu, Spent, cpu_of, memory_of, spending, until_idle
+from tests.benchmarks.costs import at_quantile, lateness, processes
 from tests.benchmarks.fleets.record import Ran, ran, runs_in
 from tests.benchmarks.viewing import shown
 from tests.rabbitmq import PrivateNode
@@ -72,6 +43,7 @@ FIRST_LOOPS = 10_000, 110_000
 """How many there are after the first parts that start some."""
 
 STEADY = "steady"
+# Timers of calls pass on more messages at once than by default: see docs/how-to/scale.md.
 BROKER = "[{rabbit, [{dead_letter_worker_consumer_prefetch, 512}]}]."
 FIRST_CALL = 10_000_000  # numbers of calls, beside those of loops
 PATIENCE = 1800.0
@@ -134,19 +106,22 @@ class Million:
             await program_of(app, broker).seeding.seed()
 
     async def schedule(self) -> str:
+        """Start one-offs that are due the next day."""
         at = datetime.now(UTC) + timedelta(days=1)
         many = (
             (f"once-{n}", (at + n * timedelta(milliseconds=80), {"number": n}))
             for n in range(self._loops)
         )
-        async with self._measured() as figures, app:
-            await ping.once_many(many, progress=self._progress)
-        return figures[0]
+        with spending(self._broker) as spent:
+            async with app:
+                await ping.once_many(many, progress=_progress)
+        return _told(spent)
 
     async def start_one(self) -> str:
-        async with self._measured() as figures, app:
-            await ping.start("one-more", every=self._period, args={"number": self._loops})
-        return figures[0]
+        with spending(self._broker) as spent:
+            async with app:
+                await ping.start("one-more", every=self._period, args={"number": self._loops})
+        return _told(spent)
 
     async def wait(self) -> str:
         await asyncio.to_thread(until_idle, self._broker)
@@ -162,12 +137,14 @@ class Million:
             return f"after {took:.1f} s; the processor takes {memory_of(pid):.0f} MB"
 
     async def run(self) -> str:
+        """Runs of the first hour, once what came due before is done."""
         with self._processors(PROCESSORS) as pids:
             await self._caught_up()
             await self._supervised()
             return await self._counted(pids)
 
     async def run_steady(self) -> str:
+        """A period after all loops were started, each waits in one timer."""
         with self._processors(PROCESSORS) as pids:
             await self._start(0, self._loops)
             await asyncio.sleep(self._period.total_seconds() + 5)
@@ -175,20 +152,21 @@ class Million:
 
     async def _counted(self, pids: Sequence[int]) -> str:
         """Count the runs of some time, and what they cost."""
-        began, own, brokers = now(), cpu_of(set(pids)), self._broker()
-        await asyncio.sleep(self._seconds)
-        own, brokers = cpu_of(set(pids)) - own, self._broker() - brokers
+        began = now()
+        with spending(self._broker, partial(cpu_of, pids)) as spent:
+            await asyncio.sleep(self._seconds)
         runs = self._runs(began)
         memory = max(map(memory_of, pids))
         due = self._loops / self._period.total_seconds() * self._seconds
-        late = sorted(lateness(runs))
+        late = lateness(runs)
         return (
-            f"{len(runs) / due:.1%} of {due:.0f} runs, late p50 {late[len(late) // 2]:.1f} ms, "
-            f"p99 {late[len(late) * 99 // 100]:.1f} ms; worker {own / len(runs) * 1e3:.2f} ms, "
-            f"broker {brokers / len(runs) * 1e3:.2f} ms a run; {memory:.0f} MB a processor"
+            f"{len(runs) / due:.1%} of {due:.0f} runs, late p50 {at_quantile(late, 0.5):.1f} ms, "
+            f"p99 {at_quantile(late, 0.99):.1f} ms; {_each(spent, len(runs))} a run; "
+            f"{memory:.0f} MB a processor"
         )
 
     async def send(self) -> str:
+        """Send calls that are due over a minute."""
         first = now() + 65
         many = [
             ({"number": FIRST_CALL + n, "due": at}, datetime.fromtimestamp(at, UTC))
@@ -197,16 +175,15 @@ class Million:
         ]
         with self._processors(PROCESSORS) as pids:
             await self._consuming(*queues_of(app, "call"))
-            async with self._measured() as figures, app:
-                await call.send_many(many)
-            own, brokers = cpu_of(set(pids)), self._broker()
-            await self._until(lambda: len(self._calls()) >= CALLS)
-            own, brokers = cpu_of(set(pids)) - own, self._broker() - brokers
-        late = sorted(lateness(self._calls()))
+            with spending(self._broker) as sending:
+                async with app:
+                    await call.send_many(many)
+            with spending(self._broker, partial(cpu_of, pids)) as spent:
+                await self._until(lambda: len(self._calls()) >= CALLS)
+        late = at_quantile(lateness(self._calls()), 0.99)
         return (
-            f"sent in {figures[0]}; then worker {own / CALLS * 1e3:.2f} ms, broker "
-            f"{brokers / CALLS * 1e3:.2f} ms each (loops included), late p99 "
-            f"{late[len(late) * 99 // 100]:.1f} ms"
+            f"sent in {_told(sending)}; then {_each(spent, CALLS)} each (loops included), "
+            f"late p99 {late:.1f} ms"
         )
 
     async def ask(self) -> str:
@@ -261,6 +238,7 @@ class Million:
         return f"{time.perf_counter() - began:.1f} s (exit code {code})"
 
     async def kill(self) -> str:
+        """Kill the broker, start it again, and wait until all that came due has run."""
         with self._processors(PROCESSORS):
             await self._caught_up()
             await asyncio.to_thread(self._node.kill)
@@ -282,40 +260,25 @@ class Million:
         """Start the loops with these numbers."""
         every = Every(self._period, mode="fixed_rate")
         many = ((f"loop-{n}", (every, {"number": n})) for n in range(begin, end))
-        async with self._measured() as figures, app:
-            await ping.start_many(many, spread=True, progress=self._progress)
-        return figures[0]
-
-    def _progress(self, count: int) -> None:
-        if count % 100_000 == 0:
-            sys.stderr.write(f"{count} at {memory_of(os.getpid()):.0f} MB\n")
-
-    @asynccontextmanager
-    async def _measured(self) -> AsyncGenerator[list[str]]:
-        """What the block takes is in the list after it."""
-        figures = list[str]()
-        began, own, brokers = time.perf_counter(), time.process_time(), self._broker()
-        yield figures
-        took, own = time.perf_counter() - began, time.process_time() - own
-        figures.append(
-            f"{took:.1f} s (CPU: own {own:.1f} s, broker {self._broker() - brokers:.1f} s), "
-            f"this process {memory_of(os.getpid()):.0f} MB"
-        )
+        with spending(self._broker) as spent:
+            async with app:
+                await ping.start_many(many, spread=True, progress=_progress)
+        return _told(spent)
 
     @contextmanager
     def _processors(self, count: int) -> Generator[Sequence[int]]:
         run = (sys.executable, "-m", "scheduler", "run", APP)
-        with processes([run] * count, dict(os.environ), sys.stderr.buffer) as (_, pids):
+        with processes([run] * count, dict(os.environ), sys.stderr.buffer) as pids:
             yield pids
 
     async def _consuming(self, queue: str) -> None:
         """Wait until all processors consume from a queue."""
-        began = now()
-        async with AmqpBroker(self._node.url) as broker:
-            while (depth := await broker.depth(queue)) is None or depth.consumers < PROCESSORS:
-                if now() - began > PATIENCE:
-                    raise TimeoutError
+        async with asyncio.timeout(PATIENCE), AmqpBroker(self._node.url) as broker:
+            consumers = 0
+            while consumers < PROCESSORS:
                 await asyncio.sleep(0.2)
+                depth = await broker.depth(queue)
+                consumers = depth.consumers if depth else 0
 
     async def _caught_up(self, late_by: float = 1.0) -> None:
         """Wait until no run is late by so many seconds."""
@@ -333,19 +296,19 @@ class Million:
     async def _supervised(self) -> None:
         """Wait until supervision has read what was put before."""
         began = now()
-        async with AmqpBroker(self._node.url) as broker:
+        async with asyncio.timeout(PATIENCE), AmqpBroker(self._node.url) as broker:
             program = program_of(app, broker)
-            while (await last_memory(program)).counted_at_ms < began * 1e3:
-                if now() - began > PATIENCE:
-                    raise TimeoutError
+            counted_at_ms = 0.0
+            while counted_at_ms < began * 1e3:
                 await asyncio.sleep(5)
+                counted_at_ms = (await last_memory(program)).counted_at_ms
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            if time.monotonic() > end:
-                raise TimeoutError
-            await asyncio.sleep(0.2)
+        async with asyncio.timeout(PATIENCE):
+            is_so = condition()
+            while not is_so:
+                await asyncio.sleep(0.2)
+                is_so = condition()
 
     def _runs(self, since: float = 0.0) -> list[Ran]:
         return [
@@ -354,6 +317,23 @@ class Million:
 
     def _calls(self) -> list[Ran]:
         return [run for run in runs_in(self._records) if run.loop >= FIRST_CALL]
+
+
+def _progress(count: int) -> None:
+    if count % 100_000 == 0:
+        sys.stderr.write(f"{count} at {memory_of(os.getpid()):.0f} MB\n")
+
+
+def _told(spent: Spent) -> str:
+    return (
+        f"{spent.seconds:.1f} s (CPU: own {spent.own:.1f} s, broker {spent.broker:.1f} s), "
+        f"this process {memory_of(os.getpid()):.0f} MB"
+    )
+
+
+def _each(spent: Spent, count: int) -> str:
+    worker, broker = spent.own / count * 1e3, spent.broker / count * 1e3
+    return f"worker {worker:.2f} ms, broker {broker:.2f} ms"
 
 
 async def measure(million: Million, only: Sequence[str]) -> bool:

@@ -2,15 +2,9 @@
 
     python tests/benchmarks/starting.py [--url amqp://...] [--loops 10000] [--at-once 100]
 
-The bare driver (aiormq) declares and binds the same queues as a seed, in a namespace of their own,
-over as many channels as make a broker no faster; and publishes as many messages as a start does, an
-entry for the roster and a token. In the end the command
-`scheduler run` is started over all these loops, and its first run waited for. CPU is that of the
-broker, if it is on this machine, and of this process. Nothing is begun before the broker is done
-with what was declared and deleted before.
-
-Without a URL, on a private RabbitMQ. With one, everything is left behind: use a broker that you can
-forget.
+The bare driver (aiormq) declares and binds the same queues as a seed, over as many channels as make
+a broker no faster; and publishes as many messages as a start does. Without a URL, on a private
+RabbitMQ. With one, everything is left behind: use a broker that you can forget.
 """
 
 import argparse
@@ -45,7 +39,7 @@ from scheduler.protocol.tokens import LoopId, token_key
 from scheduler.protocol.topology import Names, Topology
 from scheduler.sending import CallTask
 from scheduler.timing.durations import SECOND
-from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
+from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, spending, until_idle
 from tests.benchmarks.fleets.ours import each
 from tests.rabbitmq import PrivateNode
 from tests.stage import program_of
@@ -61,8 +55,6 @@ BODY = b"x" * 400
 class Fleet(Scheduler):
     """An app of many tasks with a loop each, and one task that others start loops of."""
 
-    report: CallTask[Any, Any, Any]
-
     def __init__(self, namespace: str, tasks: int, settings: Settings | None = None) -> None:
         super().__init__(namespace, settings)
 
@@ -74,7 +66,7 @@ class Fleet(Scheduler):
         @self.task()
         async def report(ctx: Context) -> None: ...
 
-        self.report = report
+        self.report: CallTask[Any, Any, Any] = report
         for number in range(tasks - 2):
 
             @self.periodic(every="1h", name=f"task{number}")
@@ -95,15 +87,10 @@ class Table:
     async def line(self, what: str, count: int) -> AsyncGenerator[None]:
         """Measure what is done inside the block, so many times."""
         await asyncio.to_thread(until_idle, self._broker_cpu)
-        broker, own, began = self._broker_cpu(), time.process_time(), time.perf_counter()
-        yield
-        took = time.perf_counter() - began
-        own, broker = time.process_time() - own, self._broker_cpu() - broker
-        self.write(
-            what,
-            f"{took:8.2f} s {took / count * 1e3:8.2f} ms each"
-            f"   CPU: broker {broker:6.2f} s, own {own:6.2f} s",
-        )
+        with spending(self._broker_cpu) as spent:
+            yield
+        took = f"{spent.seconds:8.2f} s {spent.seconds / count * 1e3:8.2f} ms each"
+        self.write(what, f"{took}   CPU: broker {spent.broker:6.2f} s, own {spent.own:6.2f} s")
 
     async def alone(self, what: str, act: Callable[[str], Awaitable[object]]) -> None:
         """Measure what is done to one loop, of several in turn."""

@@ -3,11 +3,9 @@
     python tests/benchmarks/viewing.py [--url amqp://...] [--loops 10000] [--rate 100]
         [--seconds 600] [--crowd 400] [--crowd-seconds 60]
 
-A processor works on so many loops, whose periods make up the rate. When each has run once, a
-dashboard is started beside it, in a process of its own, which reads the journal back. Then each
-page is asked for some times; and the dashboard's CPU is counted while nobody looks, while one
-viewer does, for all the seconds, and while a crowd does, each at another page; meanwhile somebody
-opens pages. Nobody else should use the broker, or the machine. Nothing is left behind.
+A dashboard reads back the journal of a processor that works on so many loops. Then each page is
+asked for some times; and its CPU is counted while nobody looks, while one viewer does, and while a
+crowd does, each at another page.
 """
 
 import argparse
@@ -29,22 +27,14 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.broker_cpu import memory_of
-from tests.benchmarks.costs import Load, cpu_of, fleet, ours
+from tests.benchmarks.broker_cpu import cpu_of, memory_of
+from tests.benchmarks.costs import Load, fleet, ours
 from tests.benchmarks.growth import warm_up
 from tests.rabbitmq import shared_broker
 
 PAGES = (
-    *(
-        "/",
-        "/loops",
-        "/loops?by=loop",
-        "/loops?sort=last",
-        "/loops?q=k7",
-        "/loop?name=loop.k0",
-        "/running",
-    ),
-    *("/tasks", "/failed", "/calendar", "/processors", "/journal"),
+    *("/", "/loops", "/loops?by=loop", "/loops?sort=last", "/loops?q=k7", "/loop?name=loop.k0"),
+    *("/running", "/tasks", "/failed", "/calendar", "/processors", "/journal"),
 )
 APP = "tests.benchmarks.fleets.ours:app"
 TIMES = 5
@@ -83,7 +73,7 @@ class Dashboard:
     @property
     def cpu(self) -> float:
         """Seconds so far."""
-        return cpu_of({self.pid})
+        return cpu_of([self.pid])
 
     @property
     def memory(self) -> float:
@@ -164,21 +154,18 @@ def shown(app: str, environment: Mapping[str, str]) -> Generator[Dashboard]:
 
 async def begin(dashboard: Dashboard) -> None:
     """Wait until it has read all back, and tell what that has taken."""
-    began, cpu = time.monotonic(), dashboard.cpu
-    memory = dashboard.memory
-    listed: float | None = None
-    while True:
-        page = (await dashboard.get("/")).html
-        waited = time.monotonic() - began
-        if listed is None and UNKNOWN_YET not in page:
-            listed = waited
-        if listed is not None and STILL_READING not in page:
-            break
-        if waited > READ_BACK_WITHIN_S:
-            raise TimeoutError("It has not read the journal back.")
-        await asyncio.sleep(0.1)
+    began, cpu, memory = time.monotonic(), dashboard.cpu, dashboard.memory
+    waited = list[float]()
+    for missing in UNKNOWN_YET, STILL_READING:
+        async with asyncio.timeout(READ_BACK_WITHIN_S):
+            page = await dashboard.get("/")
+            while missing in page.html:
+                await asyncio.sleep(0.1)
+                page = await dashboard.get("/")
+        waited.append(time.monotonic() - began)
+    listed, read = waited
     say(
-        f"start: all loops known after {listed:.1f} s, the journal read back after {waited:.1f} s "
+        f"start: all loops known after {listed:.1f} s, the journal read back after {read:.1f} s "
         f"({dashboard.cpu - cpu:.1f} s of CPU); {memory:.0f} MB, then {dashboard.memory:.0f} MB"
     )
 
@@ -196,7 +183,10 @@ async def ask_for_pages(dashboard: Dashboard) -> None:
 
 
 async def look(dashboard: Dashboard, paths: Sequence[str], seconds: float) -> None:
-    """Have a viewer for each of these look for so long, and tell what that has taken."""
+    """Have a viewer for each of these look for so long, and tell what that has taken.
+
+    Beside a crowd, somebody opens a page every few seconds.
+    """
     all_open = asyncio.Barrier(len(paths) + 1)
     watching = [
         asyncio.create_task(dashboard.watch(path, seconds, all_open, number))
@@ -204,8 +194,13 @@ async def look(dashboard: Dashboard, paths: Sequence[str], seconds: float) -> No
     ]
     await all_open.wait()
     cpu, began = dashboard.cpu, time.monotonic()
-    until = asyncio.get_running_loop().time() + seconds
-    slowest = await (slowest_page(dashboard, until) if len(paths) > 1 else wait(until))
+    slowest = 0.0
+    for page in cycle(PAGES) if len(paths) > 1 else ():
+        if time.monotonic() + OPENED_EVERY_S > began + seconds:
+            break
+        await asyncio.sleep(OPENED_EVERY_S)
+        slowest = max(slowest, (await dashboard.get(page)).ms)
+    await asyncio.sleep(max(began + seconds - time.monotonic(), 0))
     visits = await asyncio.gather(*watching)
     passed = time.monotonic() - began
     by_page = defaultdict[str, list[float]](list)
@@ -225,23 +220,6 @@ async def look(dashboard: Dashboard, paths: Sequence[str], seconds: float) -> No
     if len(by_page) > 1:
         for path, rates in [*by_page.items()][: len(PAGES)]:
             say(f"      {path:24}{statistics.mean(rates) / 1024:8.2f} KB a second")
-
-
-async def slowest_page(dashboard: Dashboard, until: float) -> float:
-    """Open a page every few seconds until a moment; the milliseconds that the slowest took."""
-    slowest, loop = 0.0, asyncio.get_running_loop()
-    for path in cycle(PAGES):
-        if loop.time() + OPENED_EVERY_S > until:
-            break
-        await asyncio.sleep(OPENED_EVERY_S)
-        slowest = max(slowest, (await dashboard.get(path)).ms)
-    await wait(until)
-    return slowest
-
-
-async def wait(until: float) -> float:
-    await asyncio.sleep(max(until - asyncio.get_running_loop().time(), 0))
-    return 0
 
 
 async def measure(dashboard: Dashboard, options: argparse.Namespace) -> None:
