@@ -1,15 +1,7 @@
 """`python -m tests.chaos`: faults of every kind against real processes on real brokers.
 
-What is at work: three processors, one of them of an older release, whose schedules differ; loops of
-every kind, some of whose runs take longer than their waits; a sender of one-off messages; and an
-operator, who all the while pauses, resumes, triggers and reschedules loops, and starts and stops
-keyed ones. One fault after another strikes them and their brokers; the operator in mid verb.
-
-What the verdict looks for, in the notes that all of them write: loops that do not run again, runs
-that overlap, that repeat what was settled, or that begin after a pause or a stop returned; tokens
-that ran though they were void, and schedules that an older release brought back; messages that are
-lost; and at rest, loops that have not exactly one token that counts, or that are paused or stopped
-and have one.
+Three processors, one of them of an older release, a sender and an operator write down what they do
+(`storm`). One fault after another (`faults`) strikes them. The notes are judged (`verdict`).
 """
 
 import argparse

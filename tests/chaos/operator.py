@@ -2,18 +2,15 @@
 
 import asyncio
 import random
-import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.reports import Report
-from scheduler.control.verbs import Verbs
-from scheduler.program import Program
 from scheduler.tasks.registration import schedule_of
-from scheduler.timing.schedules import Recurring
 from tests.chaos.storm import (
     KEYS,
     PAUSED,
@@ -25,6 +22,7 @@ from tests.chaos.storm import (
     insist,
     keyed,
     note,
+    side_by_side,
     written,
 )
 from tests.stage import program_of
@@ -38,6 +36,7 @@ class Operator:
     def __init__(self, broker: AmqpBroker) -> None:
         self._broker = broker
         self._program = program_of(app, broker)
+        self._verbs = self._program.verbs
 
     async def pause(self, loop: str) -> None:
         await self._do("pausing", "paused", loop, lambda: self._verbs.pause(app.loop(loop)))
@@ -51,7 +50,10 @@ class Operator:
     async def reschedule(self, loop: str) -> None:
         """Seed a code that has but this loop, with another schedule."""
         schedule = random.choice(SCHEDULES)
-        seeding = self._of_another_code(loop, schedule).seeding
+        code = Scheduler(app.namespace, app.settings)
+        code.module = app.module
+        code.periodic(schedule=schedule, name=loop)(body_of(loop))
+        seeding = program_of(code, self._broker).seeding
 
         async def seed() -> Report:
             (report,) = [each for each in await seeding.seed() if str(each.loop) == loop]
@@ -71,16 +73,6 @@ class Operator:
         loop = keyed(key, SCHEDULES[0])
         removal = self._program.removal
         await self._do("stopping", "stopped", str(loop), lambda: removal.remove(loop))
-
-    @property
-    def _verbs(self) -> Verbs:
-        return self._program.verbs
-
-    def _of_another_code(self, loop: str, schedule: Recurring) -> Program:
-        code = Scheduler(app.namespace, app.settings)
-        code.module = app.module
-        code.periodic(schedule=schedule, name=loop)(body_of(loop))
-        return program_of(code, self._broker)
 
     async def _do(
         self,
@@ -141,18 +133,13 @@ def activities(operator: Operator, stopped: asyncio.Event) -> list[Coroutine[Any
 
 
 async def main() -> None:
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     settings = app.settings
     url = settings.broker_url.get_secret_value()
     broker = AmqpBroker(url, emit=app.events.emit, patient=True, heartbeat=settings.heartbeat)
     async with broker:
         operator = Operator(broker)
         await operator.pause(PAUSED)
-        note("ready")
-        async with asyncio.TaskGroup() as side_by_side:
-            for activity in activities(operator, stopped):
-                side_by_side.create_task(activity)
+        await side_by_side(partial(activities, operator))
 
 
 if __name__ == "__main__":

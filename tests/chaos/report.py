@@ -2,6 +2,7 @@
 
 import statistics
 from collections import Counter
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
@@ -36,44 +37,34 @@ def show(verdict: Verdict, console: Console) -> None:
 
 
 def table(verdict: Verdict) -> Table:
-    shown = Table(
-        "fault", "strikes", "recovery p50", "max", "overlaps", "repeats", "violations", box=None
+    shown = Table("fault", box=None)
+    for title in "strikes", "recovery p50", "max", "overlaps", "repeats", "violations":
+        shown.add_column(title, justify="right")
+
+    def by_kind(moments: Iterable[float]) -> Counter[str]:
+        return Counter(strike.kind for at in moments if (strike := verdict.during(at)))
+
+    counts = (
+        by_kind(clash.second.started_at for clash in verdict.overlaps),
+        by_kind(clash.second.started_at for clash in verdict.repeats),
+        by_kind(violation.at for violation in verdict.violations),
     )
-    for column in shown.columns[1:]:
-        column.justify = "right"
-    overlaps = Counter(_kind(verdict, clash.second.started_at) for clash in verdict.overlaps)
-    repeats = Counter(_kind(verdict, clash.second.started_at) for clash in verdict.repeats)
-    violations = Counter(_kind(verdict, violation.at) for violation in verdict.violations)
     for kind in dict.fromkeys(strike.kind for strike in verdict.strikes):
         strikes = [strike for strike in verdict.strikes if strike.kind == kind]
         times = [strike.recovery for strike in strikes if strike.recovery is not None]
-        shown.add_row(
-            kind,
-            str(len(strikes)),
-            f"{statistics.median(times):.2f} s" if times else "-",
-            f"{max(times):.2f} s" if times else "-",
-            str(overlaps[kind]),
-            str(repeats[kind]),
-            str(violations[kind]),
-        )
+        told = [f"{how(times):.2f} s" if times else "-" for how in (statistics.median, max)]
+        shown.add_row(kind, str(len(strikes)), *told, *(str(count[kind]) for count in counts))
     return shown
 
 
 def totals(verdict: Verdict) -> str:
-    def of(what: str) -> int:
-        return sum(violation.what == what for violation in verdict.violations)
-
+    of = Counter(violation.what for violation in verdict.violations)
     overlaps = [clash.overlap for clash in verdict.overlaps if clash.excused]
     repeats = sum(clash.excused for clash in verdict.repeats)
     return (
-        f"loops lost: {of('loop lost')}, doubled at rest: {of('loop doubled')}; "
-        f"one-off messages lost: {of('one-off lost')}\n"
+        f"loops lost: {of['loop lost']}, doubled at rest: {of['loop doubled']}; "
+        f"one-off messages lost: {of['one-off lost']}\n"
         f"where a connection was lost or a node failed: {len(overlaps)} overlaps, the longest of "
         f"{max(overlaps, default=0):.2f} s, and {repeats} settled runs repeated\n"
         f"violations: {len(verdict.violations)}"
     )
-
-
-def _kind(verdict: Verdict, at: float) -> str:
-    strike = verdict.during(at)
-    return strike.kind if strike else ""

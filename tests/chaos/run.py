@@ -27,11 +27,8 @@ AFTERMATH = 90.0
 FAILING = [name_of(kind) for kind in (*OF_BROKERS, *OF_CLUSTERS)]
 
 
-def _nothing(number: int, strike: Strike) -> None: ...
-
-
 async def storm(
-    arena: Arena, faults: Sequence[Fault], tell: Callable[[int, Strike], None] = _nothing
+    arena: Arena, faults: Sequence[Fault], tell: Callable[[int, Strike], None]
 ) -> Verdict:
     """Strike with each fault in turn, tell of each; let everything come to rest; judge."""
     if not await arena.until(lambda: all(map(arena.up, arena.processors)), START):

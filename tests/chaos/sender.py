@@ -6,7 +6,6 @@ Named ones it asks for twice: they are to be there once.
 import asyncio
 import itertools
 import random
-import signal
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
@@ -14,7 +13,7 @@ from functools import partial
 from scheduler.errors import NotSent
 from scheduler.protocol.tokens import LoopId
 from scheduler.timing.moments import SystemClock
-from tests.chaos.storm import app, fussy, insist, note, post, remember
+from tests.chaos.storm import app, fussy, insist, note, post, remember, side_by_side
 
 STREAMS = 3
 PAUSE = 0.4
@@ -22,15 +21,14 @@ NAMED = 1.5
 
 
 async def main() -> None:
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     numbers = itertools.count(1)
     async with app:
-        note("ready")
-        async with asyncio.TaskGroup() as streams:
-            for _ in range(STREAMS):
-                streams.create_task(send(numbers, stopped))
-            streams.create_task(name(numbers, stopped))
+        await side_by_side(
+            lambda stopped: [
+                *(send(numbers, stopped) for _ in range(STREAMS)),
+                name(numbers, stopped),
+            ]
+        )
 
 
 async def send(numbers: Iterator[int], stopped: asyncio.Event) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -179,6 +179,18 @@ async def insist(verb: Callable[[], Awaitable[T]], refused: str) -> T:
         except BrokerError as error:
             note(refused, detail=str(error))
             await asyncio.sleep(AGAIN)
+
+
+async def side_by_side(
+    activities: Callable[[asyncio.Event], Iterable[Coroutine[Any, Any, None]]],
+) -> None:
+    """Do all of them, until SIGTERM tells them to stop."""
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    note("ready")
+    async with asyncio.TaskGroup() as group:
+        for activity in activities(stopped):
+            group.create_task(activity)
 
 
 @app.listen

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import TypeAlias
 
 from tests.chaos.record import Note
 
@@ -44,6 +45,7 @@ class Violation:
     detail: str
 
 
+Violations: TypeAlias = Iterator[Violation]
 OPERATORS_DEATH = "kill-operator"
 
 
@@ -94,7 +96,9 @@ class Pulse:
             case "strike":
                 self.strikes.append(Strike(note.detail, note.at))
             case "heal":
-                self._heal(note.at)
+                self._await(note.at)
+                self.strikes[-1].healed_at = note.at
+                self.strikes[-1].awaited = self.awaited
             case "calm":
                 self._await(note.at)
             case "start":
@@ -112,11 +116,6 @@ class Pulse:
                 self.strikes[-1].broke_off = True
             case _:
                 pass
-
-    def _heal(self, at: float) -> None:
-        self.strikes[-1].healed_at = at
-        self._await(at)
-        self.strikes[-1].awaited = self.awaited
 
     def _await(self, since: float) -> None:
         self._awaited = set(self._loops)
@@ -137,7 +136,6 @@ class Run:
     """One run of a loop's task, as the notes tell it.
 
     Attributes:
-        epoch: of its token.
         life: of its token: the epoch of its loop's last start.
         ended_at: infinite, if nothing tells its end.
         settled_at: when it was acked, after its successor was confirmed; infinite: it was not.
@@ -184,36 +182,29 @@ class Clash:
         return Violation(self.second.started_at, self.what, text)
 
 
-def runs(notes: Iterable[Note]) -> list[Run]:
-    """The runs of all loops, in the order in which they started."""
-    found: list[Run] = []
-    last: dict[tuple[str, str, tuple[int, int]], Run] = {}
-    going: dict[str, set[tuple[str, str, tuple[int, int]]]] = defaultdict(set)
+def in_turn(notes: Iterable[Note]) -> list[tuple[Note, Run | None]]:
+    """The notes, each with the run of a loop that it begins, if it begins one."""
+    found: list[tuple[Note, Run | None]] = []
+    last: dict[str, dict[tuple[str, tuple[int, int]], Run]] = defaultdict(dict)
     for note in notes:
-        key = (note.who, note.loop, note.progress)
+        of_process, key, run = last[note.who], (note.loop, note.progress), None
         if note.what == "died":
-            for each in going.pop(note.who, ()):
-                last[each].ended_at = note.at
-        elif not note.loop or note.message:
-            continue
-        elif note.what == BEGINS:
-            last[key] = Run(*key, note.at, note.epoch, note.life)
-            found.append(last[key])
-            going[note.who].add(key)
-        elif key in last and note.what in ENDS:
-            last[key].ended_at = note.at
-            going[note.who].discard(key)
-        elif key in last and note.what == SETTLED:
-            last[key].settled_at = note.at
+            for each in last.pop(note.who).values():
+                each.ended_at = min(each.ended_at, note.at)
+        elif note.loop and not note.message:
+            if note.what == BEGINS:
+                run = of_process[key] = Run(note.who, *key, note.at, note.epoch, note.life)
+            elif key in of_process and note.what in ENDS:
+                of_process[key].ended_at = note.at
+            elif key in of_process and note.what == SETTLED:
+                of_process[key].settled_at = note.at
+        found.append((note, run))
     return found
 
 
-def in_turn(notes: Sequence[Note]) -> Iterator[tuple[Note, Run | None]]:
-    """The notes, each with the run of a loop that it begins, if it begins one."""
-    begun = iter(runs(notes))
-    for note in notes:
-        begins = note.what == BEGINS and note.loop and not note.message
-        yield note, next(begun) if begins else None
+def runs(notes: Iterable[Note]) -> list[Run]:
+    """The runs of all loops, in the order in which they started."""
+    return [run for _, run in in_turn(notes) if run]
 
 
 def untampered(notes: Iterable[Note]) -> list[Note]:
@@ -322,10 +313,9 @@ def repeats(notes: Sequence[Note], excuses: Excuses) -> list[Clash]:
     past: dict[tuple[str, int], _Past] = defaultdict(_Past)
     for run in runs(notes):
         life = past[run.loop, run.life]
-        before = life.before(run)
-        life.unsettled.append(run)
-        if before is not None:
+        if before := life.before(run):
             found.append(excuses.clash("settled run repeated", before, run, before.settled_at))
+        life.unsettled.append(run)
         life.runs[run.progress] = run
     return found
 
@@ -350,39 +340,35 @@ class _Past:
         return self.runs.get(run.progress, self.furthest)
 
 
-def miscounted(notes: Iterable[Note], counting: Iterable[str]) -> list[Violation]:
+def miscounted(notes: Iterable[Note], counting: Collection[str]) -> Violations:
     """Runs of the loops that carry their count of ticks, and were handed another one."""
-    loops = frozenset(counting)
-    return [
-        Violation(note.at, "carry", f"{note.loop} #{note.seq} was handed {note.carried}")
-        for note in notes
-        if note.what == BEGINS and note.loop in loops and (note.carried or 0) != note.seq
-    ]
+    for note in notes:
+        if note.what == BEGINS and note.loop in counting and (note.carried or 0) != note.seq:
+            text = f"{note.loop} #{note.seq} was handed {note.carried}"
+            yield Violation(note.at, "carry", text)
 
 
-def disobeyed(notes: Sequence[Note], excuses: Excuses) -> list[Violation]:
+def disobeyed(notes: Sequence[Note], excuses: Excuses) -> Violations:
     """Runs of a loop that began after it was reported that it is paused, or stopped.
 
     Excused is one whose process had lost its connection. Where some had not answered, the report
     says so: they have a while to hear of it.
     """
     idle_since: dict[str, float] = {}
-    found: list[Violation] = []
     for note, run in in_turn(notes):
         if note.what in ("paused", "stopped"):
             since = note.at + (NOTICE_TIME if note.silent else 0)
             idle_since[note.loop] = min(since, idle_since.get(note.loop, inf))
         elif note.what in ("resuming", "starting"):
             idle_since.pop(note.loop, None)
-        elif run and (late := run.started_at - idle_since.get(run.loop, inf)) > 0:
-            if excuses.was_lost(run, run.started_at):
-                continue
-            text = f"{run} began {late:.3f} s after its loop was paused or stopped"
-            found.append(Violation(note.at, "disobeyed", text))
-    return found
+        elif run and run.started_at > idle_since.get(run.loop, inf):
+            late = run.started_at - idle_since[run.loop]
+            if not excuses.was_lost(run, run.started_at):
+                text = f"{run} began {late:.3f} s after its loop was paused or stopped"
+                yield Violation(note.at, "disobeyed", text)
 
 
-def void(notes: Sequence[Note], excuses: Excuses) -> list[Violation]:
+def void(notes: Sequence[Note], excuses: Excuses) -> Violations:
     """Runs of tokens that were void: a later epoch of their loop had begun, and was known.
 
     It is where a run of a later epoch has begun, as all are asked before; or a while after a verb
@@ -390,7 +376,6 @@ def void(notes: Sequence[Note], excuses: Excuses) -> list[Violation]:
     lost its connection, unless it knew by itself, having run a token of a later epoch.
     """
     known: dict[str, _Known] = defaultdict(_Known)
-    found: list[Violation] = []
     for note, run in in_turn(notes):
         if note.what in REPORTS and note.epoch:
             known[note.loop].reported.append((_known_at(note, excuses.failures), note.epoch))
@@ -400,9 +385,8 @@ def void(notes: Sequence[Note], excuses: Excuses) -> list[Violation]:
             gone = excuses.was_lost(run, run.started_at)
             if run.epoch < here or (run.epoch < anywhere and not gone):
                 text = f"{run} is of epoch {run.epoch}, {max(here, anywhere)} had begun"
-                found.append(Violation(run.started_at, "void token ran", text))
+                yield Violation(run.started_at, "void token ran", text)
             of_loop.by[run.who] = max(here, run.epoch)
-    return found
 
 
 def _known_at(report: Note, failures: Sequence[tuple[float, float]]) -> float:
@@ -432,10 +416,9 @@ class _Known:
         return max((*told, *self.by.values()), default=0)
 
 
-def brought_back(notes: Iterable[Note]) -> list[Violation]:
+def brought_back(notes: Iterable[Note]) -> Violations:
     """Runs with another schedule than their loop was given last; of older epochs tells `void`."""
     loops: dict[str, _Given] = defaultdict(_Given)
-    found: list[Violation] = []
     for note in notes:
         given = loops[note.loop]
         if note.what in ("seeding", "starting"):
@@ -450,11 +433,9 @@ def brought_back(notes: Iterable[Note]) -> list[Violation]:
             for each in loops.values():
                 each.coming.pop(note.who, None)
         elif note.what == BEGINS and note.epoch >= given.since > 0:
-            if note.schedule in given.allowed:
-                continue
             text = f"{note.loop} #{note.seq} in {note.who} ran with {note.schedule}"
-            found.append(Violation(note.at, "old schedule", text))
-    return found
+            if note.schedule not in given.allowed:
+                yield Violation(note.at, "old schedule", text)
 
 
 @dataclass(slots=True)
@@ -483,40 +464,30 @@ def undone(notes: Iterable[Note]) -> list[Note]:
     return [note for message, note in sent.items() if message not in done]
 
 
-def lost(notes: Iterable[Note]) -> list[Violation]:
-    """The one-off messages that are gone."""
-    return [Violation(note.at, "one-off lost", note.message) for note in undone(notes)]
-
-
-def late(strikes: Iterable[Strike], patience: Callable[[str], float]) -> list[Violation]:
+def late(strikes: Iterable[Strike], patience: Callable[[str], float]) -> Violations:
     """Faults after which a loop did not run again within the time stated for their kind."""
-    found: list[Violation] = []
     for strike in strikes:
         stated = patience(strike.kind)
         if strike.broke_off:
             stated = max(stated, patience(OPERATORS_DEATH))
         if strike.recovery is None:
             missing = ", ".join(sorted(strike.awaited))
-            found.append(Violation(strike.at, "dead", f"after {strike.kind}: {missing}"))
+            yield Violation(strike.at, "dead", f"after {strike.kind}: {missing}")
         elif strike.recovery > stated:
             text = f"{strike.recovery:.1f} s after {strike.kind}, stated are {stated:g} s"
-            found.append(Violation(strike.at, "late", text))
-    return found
+            yield Violation(strike.at, "late", text)
 
 
-def failed(notes: Iterable[Note]) -> list[Violation]:
+def failed(notes: Iterable[Note]) -> Violations:
     """Commands and processes that ended badly without being told to."""
-    return [
-        Violation(note.at, note.what, f"{note.who}: {note.detail}")
-        for note in notes
-        if note.what in ("failed to stop", "seed failed", "ended by itself")
-    ]
+    for note in notes:
+        if note.what in ("failed to stop", "seed failed", "ended by itself"):
+            yield Violation(note.at, note.what, f"{note.who}: {note.detail}")
 
 
-def not_single(notes: Iterable[Note]) -> list[Violation]:
+def not_single(notes: Iterable[Note]) -> Violations:
     """Loops whose tokens, at rest, are not exactly one; or of paused or stopped ones not none."""
     idle: set[str] = set()
-    found: list[Violation] = []
     for note in notes:
         if note.what in ("started", "resumed"):
             idle.discard(note.loop)
@@ -526,8 +497,7 @@ def not_single(notes: Iterable[Note]) -> list[Violation]:
             count, expected = int(note.detail), int(note.loop not in idle)
             if count != expected:
                 what = "loop doubled" if count > expected else "loop lost"
-                found.append(Violation(note.at, what, f"{note.loop}: {count} tokens"))
-    return found
+                yield Violation(note.at, what, f"{note.loop}: {count} tokens")
 
 
 @dataclass(slots=True)
@@ -553,7 +523,7 @@ def judge(
     notes: Sequence[Note],
     *,
     loops: Iterable[str],
-    counting: Iterable[str],
+    counting: Collection[str],
     patience: Callable[[str], float],
     failing: Collection[str] = (),
 ) -> Verdict:
@@ -573,7 +543,7 @@ def judge(
         *disobeyed(notes, excuses),
         *void(notes, excuses),
         *brought_back(notes),
-        *lost(notes),
+        *(Violation(note.at, "one-off lost", note.message) for note in undone(notes)),
         *failed(notes),
         *not_single(notes),
     ]
