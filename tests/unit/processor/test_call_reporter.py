@@ -124,9 +124,7 @@ async def test_reports_are_split_for_a_broker_that_accepts_little(stage: Stage) 
     assert len([each for each in await told(stage) if isinstance(each, Attempt)]) == 10
 
 
-async def test_a_task_with_old_waiting_calls_is_behind_until_paused_or_empty(
-    stage: Stage,
-) -> None:
+async def test_a_task_with_old_waiting_calls_is_behind_until_paused_or_empty(stage: Stage) -> None:
     app = shop()
     await stage.seed(app)
     program, picture = program_of(app, stage.broker, stage.clock), Picture(app.namespace)

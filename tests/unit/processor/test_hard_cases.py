@@ -3,8 +3,7 @@
 import asyncio
 import concurrent.futures
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
-from datetime import datetime
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 import pytest
@@ -15,23 +14,7 @@ from scheduler.errors import LifespanError
 from scheduler.events import MessageParked, RunFinished, RunStarted
 from scheduler.middleware import CallNext
 from scheduler.testing import simulate
-from tests.stage import Stage, new_app
-
-
-def test_the_tick_before_is_the_same_for_each_retry(app: Scheduler) -> None:
-    seen: list[datetime | None] = []
-
-    @app.periodic(every="1h", mode="fixed_rate", retry=Retry(1, delays=["1s"]))
-    async def report(ctx: Context) -> None:
-        seen.append(ctx.previous_at)
-        if ctx.attempt == 1:
-            raise ValueError
-
-    simulate(app, "2h30m")
-    assert seen[0] is None
-    assert seen[1] == seen[0]
-    assert seen[2] is not None
-    assert seen[3] == seen[2]
+from tests.stage import new_app
 
 
 def test_a_loop_survives_a_lone_surrogate_in_what_it_carries(app: Scheduler) -> None:
@@ -126,9 +109,7 @@ def test_a_run_is_settled_despite_any_trace_of_a_listener(app: Scheduler, added:
 
 
 @pytest.mark.parametrize("error", RAISED)
-def test_a_message_is_parked_if_reading_its_arguments_raises(
-    error: type[BaseException],
-) -> None:
+def test_a_message_is_parked_if_reading_its_arguments_raises(error: type[BaseException]) -> None:
     app, read = new_app(), list[int]()
 
     def check(number: int) -> int:
@@ -167,25 +148,3 @@ def test_any_exception_of_a_lifespan_becomes_a_lifespan_error(
 
 
 async def sleep() -> None: ...
-
-
-async def test_a_task_that_swallows_its_cancellation_does_not_block_shutdown(
-    stage: Stage,
-) -> None:
-    @stage.app.periodic(every="1s")
-    async def stubborn() -> None:
-        for _ in range(100):
-            with suppress(asyncio.CancelledError):
-                await asyncio.sleep(60)
-
-    await stage.seed()
-    stage.expects_some_in_hand()
-    loop = asyncio.get_running_loop()
-    async with stage.processor(grace=5):
-        await asyncio.sleep(2)
-        began = loop.time()
-    assert loop.time() - began < 15
-    for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        for _ in range(101):
-            task.cancel()
-            await asyncio.sleep(0)

@@ -1,9 +1,11 @@
 """What a processor says of itself, whatever its broker and its event loop do."""
 
 import asyncio
-import json
 import socket
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from typing import cast
 
 import pytest
@@ -11,13 +13,22 @@ import pytest
 from scheduler.brokers.contract import Broker, Depth
 from scheduler.errors import BrokerUnavailable
 from scheduler.processor import health
-from scheduler.processor.health import BLOCKED_AFTER_S, NO_ANSWER_S, Health, Response, serving
+from scheduler.processor.health import (
+    BLOCKED_AFTER_S,
+    MOST_VISITS,
+    NO_ANSWER_S,
+    Health,
+    Response,
+    serving,
+)
 from scheduler.processor.processor import Worker
 from scheduler.processor.watchdog import Block, Watchdog
 from scheduler.timing.moments import LoopClock
-from tests.integration.watched import ask
+from tests.integration.watched import Answer, ask
 from tests.rabbitmq import free_ports
 
+PATIENCE = 30
+LIVEZ = {"/livez": lambda: Response(b"yes")}
 QUEUES = ["shop.v1.processor.mail", "shop.v1.processor.report"]
 
 
@@ -57,6 +68,12 @@ class Case:
         self.worker = SomeWorker()
         self.watchdog = Watchdog(lambda event: None)
         self.health = Health(cast(Broker, self.broker), cast(Worker, self.worker), self.watchdog)
+
+
+@pytest.fixture
+def port() -> int:
+    (port,) = free_ports(1)
+    return port
 
 
 @pytest.fixture
@@ -140,78 +157,6 @@ async def test_a_processor_with_a_blocked_event_loop_is_neither_alive_nor_ready(
     assert case.health.why_not_live() == []
 
 
-# The pages
-
-
-async def test_a_page_is_json_with_the_reason() -> None:
-    (port,) = free_ports(1)
-    case = Case()
-    async with case.health:
-        await asyncio.sleep(0.1)
-        with serving(port, case.health.pages):
-            case.worker.silent = QUEUES[:1]
-            lives = await asyncio.to_thread(ask, port, "/livez?verbose")
-            ready = await asyncio.to_thread(ask, port, "/readyz")
-    assert (lives.status, lives.json) == (200, {"live": True, "why": []})
-    assert ready.status == 503
-    assert ready.json == {"ready": False, "why": [f"no deliveries from {QUEUES[0]}"]}
-
-
-def test_an_unknown_path_lists_the_known_ones() -> None:
-    (port,) = free_ports(1)
-    with serving(port, {"/livez": lambda: Response(b"")}):
-        answer = ask(port, "/health")
-    assert (answer.status, answer.text) == (404, "There are: /livez\n")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_the_server_listens_on_ipv4_and_ipv6(host: str) -> None:
-    (port,) = free_ports(1)
-    try:
-        socket.create_server((host, 0), family=family_of(host)).close()
-    except OSError:
-        pytest.skip(f"this machine has no {host}")
-    with serving(port, {}), socket.create_connection((host, port), timeout=2) as client:
-        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        assert b"404 Not Found" in client.recv(1024)
-
-
-def family_of(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def test_a_port_is_free_again_afterwards() -> None:
-    (port,) = free_ports(1)
-    for _ in range(3):
-        with serving(port, {}):
-            assert ask(port, "/").status == 404
-    assert ask(port, "/").status == 0
-
-
-# Asking one's own processor
-
-
-def test_a_probe_of_a_closed_port_explains_the_failure() -> None:
-    (port,) = free_ports(1)
-    assert health.ask(port) == (False, f"no response at port {port}: Connection refused")
-
-
-def test_a_probe_of_another_server_explains_the_failure() -> None:
-    (port,) = free_ports(1)
-    with serving(port, {"/metrics": lambda: Response(b"")}):
-        lives, why = health.ask(port)
-    assert (lives, "does not serve the health of a processor" in why) == (False, True)
-
-
-@pytest.mark.parametrize("why", [[], ["it is blocked"]])
-def test_a_probe_prints_the_reasons_of_a_failure(why: list[str]) -> None:
-    (port,) = free_ports(1)
-
-    body = json.dumps({"live": not why, "why": why}).encode()
-    with serving(port, {"/livez": lambda: Response(body)}):
-        assert health.ask(port) == (not why, "".join(why))
-
-
 async def test_a_paused_queue_needs_no_consumer(case: Case) -> None:
     case.worker.listening = QUEUES[:1]
     case.broker.consumers[QUEUES[1]] = 0
@@ -228,3 +173,163 @@ async def test_a_consumer_that_pauses_during_a_check_is_not_missed(case: Case) -
     await asyncio.sleep(0)
     await asyncio.sleep(0.1)
     assert case.health.why_not_ready() == []
+
+
+# The pages
+
+
+async def test_a_page_is_json_with_the_reason(port: int) -> None:
+    case = Case()
+    async with case.health:
+        await asyncio.sleep(0.1)
+        with serving(port, case.health.pages):
+            case.worker.silent = QUEUES[:1]
+            lives = await asyncio.to_thread(ask, port, "/livez?verbose")
+            ready = await asyncio.to_thread(ask, port, "/readyz")
+    assert (lives.status, lives.json) == (200, {"live": True, "why": []})
+    assert ready.status == 503
+    assert ready.json == {"ready": False, "why": [f"no deliveries from {QUEUES[0]}"]}
+
+
+def test_an_unknown_path_lists_the_known_ones(port: int) -> None:
+    with serving(port, {"/livez": lambda: Response(b"")}):
+        answer = ask(port, "/health")
+    assert (answer.status, answer.text) == (404, "There are: /livez\n")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_server_listens_on_ipv4_and_ipv6(host: str, port: int) -> None:
+    try:
+        socket.create_server((host, 0), family=family_of(host)).close()
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    with serving(port, {}), socket.create_connection((host, port), timeout=2) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert b"404 Not Found" in client.recv(1024)
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "found"),
+    [
+        ("/livez", b'{"live": true, "why": []}', (True, "")),
+        ("/livez", b'{"live": false, "why": ["it is blocked"]}', (False, "it is blocked")),
+        ("/metrics", b"", (False, "port {} does not serve the health of a processor")),
+    ],
+)
+def test_a_probe_asks_a_processor(
+    path: str, answer: bytes, found: tuple[bool, str], port: int
+) -> None:
+    lives, why = found
+    with serving(port, {path: lambda: Response(answer)}):
+        assert health.ask(port) == (lives, why.format(port))
+    assert health.ask(port) == (False, f"no response at port {port}: Connection refused")
+
+
+# Pages that are asked for slowly, wrongly, or by too many at once
+
+
+@contextmanager
+def visitors(
+    port: int, many: int = 1, asked: bytes = b"GET /livez HTTP/1.0\r\n"
+) -> Generator[list[socket.socket]]:
+    """Who have sent the beginning of a request, and keep silent."""
+    with ExitStack() as stack:
+        came: list[socket.socket] = []
+        for _ in range(many):
+            visitor = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+            came.append(stack.enter_context(visitor))
+            visitor.sendall(asked)
+        yield came
+
+
+def is_sent_away(visitor: socket.socket) -> bool:
+    """Wait until it is, without an answer."""
+    try:
+        return visitor.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_hundreds_of_slow_clients_delay_no_probe(
+    monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
+    monkeypatch.setattr(health, "LONGEST_VISIT_S", 10 * PATIENCE)  # not for that they are sent away
+    threads = threading.active_count()
+    with serving(port, LIVEZ), visitors(port, 400) as slow:
+        assert ask(port, "/livez") == Answer(200, "yes")
+        assert threading.active_count() == threads + 2  # of the port, and of the page
+        assert all(map(is_sent_away, slow[: -MOST_VISITS + 1]))
+        slow[-1].sendall(b"\r\n")
+        assert slow[-1].recv(100).startswith(b"HTTP/1.0 200 OK")
+
+
+def test_a_client_that_sends_slowly_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
+    monkeypatch.setattr(health, "LONGEST_VISIT_S", 0.2)
+    with serving(port, LIVEZ), visitors(port) as (slow,):
+        slow.settimeout(0.01)
+        for _ in range(100 * PATIENCE):
+            with suppress(TimeoutError):
+                assert is_sent_away(slow)
+                return
+            slow.sendall(b"a")
+    pytest.fail("it was never sent away")
+
+
+def test_a_client_that_does_not_read_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
+    monkeypatch.setattr(health, "LONGEST_VISIT_S", 1)
+    large = Response(bytes(50_000_000))
+    with serving(port, {"/livez": lambda: large}), visitors(port, 2) as (deaf, later):
+        deaf.sendall(b"\r\n")
+        assert is_sent_away(later)
+        read = 0
+        with suppress(ConnectionError):
+            while some := deaf.recv(1_000_000):
+                read += len(some)
+    assert 0 < read < 50_000_000
+
+
+def test_a_slow_page_delays_no_other(port: int) -> None:
+    asked, enough = threading.Event(), threading.Event()
+
+    def metrics() -> Response:
+        asked.set()
+        enough.wait(PATIENCE)
+        return Response(b"all")
+
+    with serving(port, {"/metrics": metrics} | LIVEZ), ThreadPoolExecutor() as pool:
+        long = pool.submit(ask, port, "/metrics")
+        assert asked.wait(PATIENCE)
+        assert ask(port, "/livez") == Answer(200, "yes")
+        enough.set()
+        assert long.result() == Answer(200, "all")
+
+
+def test_closing_does_not_wait_for_clients(port: int) -> None:
+    with ExitStack() as stack:
+        with serving(port, LIVEZ):
+            (slow,) = stack.enter_context(visitors(port))
+            assert ask(port, "/livez").status == 200  # whoever came before is let in
+        assert is_sent_away(slow)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        (b"\r\n\r\n", b"400"),
+        (b"GET\r\n\r\n", b"400"),
+        (b"GET /livez HTTP/1.0\r\na: " + b"b" * 20_000 + b"\r\n\r\n", b"400"),
+        (b"GET /livez?now HTTP/1.1\r\nhost: a\r\n\r\n", b"200"),
+    ],
+    ids=["nothing", "no path", "a long one", "a query"],
+)
+def test_each_request_is_answered_at_once(asked: bytes, status: bytes, port: int) -> None:
+    with serving(port, LIVEZ), visitors(port, asked=asked) as (visitor,):
+        assert visitor.recv(100).startswith(b"HTTP/1.0 " + status)

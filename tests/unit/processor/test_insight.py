@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,7 @@ async def wait_inside(free: asyncio.Event) -> None:
     await free.wait()
 
 
-async def test_the_stack_of_a_coroutine_begins_in_the_task_and_has_no_values(
-    stage: Stage,
-) -> None:
+async def test_the_stack_of_a_coroutine_begins_in_the_task_and_has_no_values(stage: Stage) -> None:
     app, free = new_app(), asyncio.Event()
 
     @app.around
@@ -101,25 +100,6 @@ async def test_the_stack_of_a_coroutine_begins_in_the_task_and_has_no_values(
     assert "hunter2" not in stacks["mine"]
 
 
-class Endless:
-    """Has whatever it is asked for, as mocks do, and waits."""
-
-    def __init__(self, free: asyncio.Future[None]) -> None:
-        self.free: Any = free
-
-    def __getattr__(self, name: str) -> Any:
-        return self
-
-    def __await__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        if self.free.done():
-            raise StopIteration
-        self.free._asyncio_future_blocking = True
-        return self.free
-
-
 async def test_any_progress_of_a_run_can_be_reported(stage: Stage) -> None:
     app, over = new_app(), asyncio.get_running_loop().create_future()
 
@@ -128,7 +108,7 @@ async def test_any_progress_of_a_run_can_be_reported(stage: Stage) -> None:
         told: Any = (Path("\udcff"), 5, None, "\x1b[31m\n" + "x" * 100_000, "\udcff")
         for text in told:
             ctx.progress(True, text)
-        await Endless(over)
+        await over
 
     await stage.seed(app)
     await app.outbox.send("work", {}, Posting(message_id="mine"))
@@ -137,7 +117,7 @@ async def test_any_progress_of_a_run_can_be_reported(stage: Stage) -> None:
         (run,) = (await app.running(stack_of="mine")).runs
         over.set_result(None)
     assert (run.progress, run.text) == (1, r"\udcff")
-    assert "await Endless(over)" in (run.stack or "")
+    assert "await over" in (run.stack or "")
 
 
 @pytest.mark.parametrize("error", [OSError, ValueError, SystemExit])
@@ -155,43 +135,23 @@ def ask_for_own_stack() -> str:
     return of_thread(threading.get_ident(), {__file__})
 
 
-async def test_a_deep_stack_loses_its_outermost_calls(stage: Stage) -> None:
-    app, free = new_app(), asyncio.Event()
-
-    async def down(depth: int) -> None:
-        if depth:
-            await down(depth - 1)
-        else:
-            await wait_inside(free)
-
-    @app.task
-    async def work() -> None:
-        await down(300)
-
-    await stage.seed(app)
-    await app.outbox.send("work", {}, Posting(message_id="mine"))
-    async with stage.processor():
-        await asyncio.sleep(1)
-        (run,) = (await app.running(stack_of="mine")).runs
-        free.set()
-    assert run.stack is not None
-    assert "204 calls before these are left out" in run.stack
-    assert "await wait_inside(free)" in run.stack
-    assert "await down(300)" not in run.stack
-    assert len(run.stack) < 17_000
+def deep_stack(depth: int, name: str) -> str:
+    """The stack of a thread that is in so many calls of functions with this name."""
+    calls = [f"ask_{name}{n}" for n in range(depth)]
+    code = [f"def {here}(ask): return {there}(ask)\n" for here, there in pairwise(calls)]
+    scope: dict[str, Any] = {}
+    code.append(f"def {calls[-1]}(ask): return ask()\n")
+    exec(compile("".join(code), "deep.py", "exec"), scope)
+    return scope[calls[0]](ask_for_own_stack)
 
 
-def test_a_long_stack_keeps_its_innermost_calls() -> None:
-    name = "x" * 500
-    code = "".join(
-        f"def {name}{n}(ask):\n    return {f'{name}{n - 1}(ask)' if n else 'ask()'}\n"
-        for n in range(60)
-    )
-    scope = dict[str, Any]()
-    exec(compile(code, "deep.py", "exec"), scope)
-    text = scope[f"{name}59"](lambda: of_thread(threading.get_ident(), {__file__}))
-    assert len(text) <= LIMIT + 100
-    assert text.startswith("  (truncated: ")
+def test_a_deep_or_long_stack_keeps_its_innermost_calls() -> None:
+    deep, long = deep_stack(300, "x"), deep_stack(60, "x" * 500)
+    assert "  (202 calls before these are left out)\n" in deep
+    assert len(long) <= LIMIT + 100
+    assert long.startswith("  (truncated: ")
+    for text in deep, long:
+        assert "in ask_for_own_stack" in text
 
 
 @pytest.mark.parametrize("fraction", [40, -0.1, float("nan"), "0.4", None])
@@ -256,7 +216,9 @@ async def at_show(app: Scheduler, **arguments: Any) -> AsyncGenerator[Show]:
         yield show
 
 
-async def test_the_run_of_a_thread_ends_with_its_function_and_counts_as_cancelled() -> None:
+async def test_the_run_of_a_thread_ends_with_its_function_and_counts_as_cancelled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     app, free = new_app(), threading.Event()
 
     @app.task(retry=Retry(3))
@@ -271,6 +233,7 @@ async def test_the_run_of_a_thread_ends_with_its_function_and_counts_as_cancelle
         assert (run.executor, run.progress, run.text) == ("thread", 1, "all")
         report = await show.cancellation.cancel("id")
         assert (report.ending, show.finished) == (None, [])
+        assert "its thread cannot be interrupted" in caplog.text
         assert (await show.told()).cancelled_by is not None
         free.set()
         assert await show.ending() is Ending.CANCELLED

@@ -150,9 +150,7 @@ def test_a_one_off_finished_in_an_earlier_life_runs_again() -> None:
 
 
 @pytest.mark.parametrize("before", [HOURLY, Once(START)])
-def test_a_moved_one_off_does_not_run_at_its_old_time(
-    before: Every | Once,
-) -> None:
+def test_a_moved_one_off_does_not_run_at_its_old_time(before: Every | Once) -> None:
     later = Once(START + HOUR)
     first = made_by(Verb.RESCHEDULE, schedule=later, scheduled_at=later.at, due_at=later.at)
     token = joined_to(replace(LAST, schedule=before, due_at=START), first=first)

@@ -122,7 +122,7 @@ async def test_a_processor_reports_its_lag_behind_the_roster(stage: Stage) -> No
         assert its.events == [EpochHeard(gone, 7, timedelta(seconds=3))]
 
 
-async def test_a_processor_that_starts_reads_the_roster_before_it_takes_a_token(
+async def test_no_token_runs_before_the_roster_was_read_at_the_start_and_after_a_cut(
     stage: Stage,
 ) -> None:
     await due_at_ten(stage)
@@ -130,6 +130,7 @@ async def test_a_processor_that_starts_reads_the_roster_before_it_takes_a_token(
     broker = FaultyBroker(stage.server)
     reading = Reading(broker)
     reading.held()
+    lost, back = LOST
     async with stage.processor(over=broker):
         await reading.begun.wait()
         await asyncio.sleep(5)
@@ -137,28 +138,19 @@ async def test_a_processor_that_starts_reads_the_roster_before_it_takes_a_token(
         assert queue is not None
         assert (queue.ready, queue.consumers) == (1, 0)
         reading.go_on.set()
-        await asyncio.sleep(1)
-    assert stage.starts() == [16.0]
-
-
-async def test_after_a_cut_no_token_is_run_before_the_roster_was_read_again(stage: Stage) -> None:
-    await due_at_ten(stage)
-    lost, back = LOST
-    broker = FaultyBroker(stage.server)
-    async with stage.processor(over=broker):
         await asyncio.sleep(5)
-        reading = Reading(broker)
-        reading.held()
+        assert stage.starts() == [16.0]
+        reading.begun.clear()
+        reading.go_on.clear()
         stage.app.events.emit(lost)
         await asyncio.sleep(10)
-        assert stage.starts() == []
         stage.app.events.emit(back)
         await reading.begun.wait()
         await asyncio.sleep(5)
-        assert stage.starts() == []
+        assert stage.starts() == [16.0]
         reading.go_on.set()
         await asyncio.sleep(1)
-    assert stage.starts() == [20.0]
+    assert stage.starts() == [16.0, 36.0]
 
 
 async def test_after_a_cut_the_roster_is_read_again_after_any_error(stage: Stage) -> None:
@@ -279,9 +271,7 @@ def first_of(epoch: int) -> Token:
     return Token(LOOP, Every("1h"), START, START, epoch=epoch, life=1, first=True)
 
 
-async def test_a_noted_epoch_is_known_before_its_entry_arrives(
-    stage: Stage,
-) -> None:
+async def test_the_note_of_an_epoch_is_waited_for_and_no_other_one_counts(stage: Stage) -> None:
     await stage.seed()
     async with knowing(stage) as its:
         its.listing.enter(noted_in(6))
@@ -290,19 +280,9 @@ async def test_a_noted_epoch_is_known_before_its_entry_arrives(
         assert not asking.done()
         its.listing.enter(listed := noted_in(7))
         noted = await asking
+        assert await its.knowledge.noted(first_of(6)) is None
+        assert await its.knowledge.noted(first_of(8)) is None  # its entry does not come
+        its.listing.enter(replace(noted_in(8), checkpoint=Checkpoint({}, "garbage", START)))
+        assert await its.knowledge.noted(first_of(8)) is None
     assert listed.checkpoint is not None
     assert noted == (listed.checkpoint.token("test"), START + timedelta(hours=1))
-
-
-@pytest.mark.parametrize(
-    "entered",
-    [noted_in(6), noted_in(8), replace(noted_in(7), checkpoint=Checkpoint({}, "garbage", START))],
-    ids=["an earlier epoch", "a later one", "what cannot be read"],
-)
-async def test_notes_of_other_epochs_and_unreadable_ones_are_ignored(
-    stage: Stage, entered: RosterEntry
-) -> None:
-    await stage.seed()
-    async with knowing(stage) as its:
-        its.listing.enter(entered)
-        assert await its.knowledge.noted(first_of(7)) is None

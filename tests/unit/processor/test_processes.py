@@ -1,7 +1,6 @@
 """Functions that run in processes of their own, on the embedded broker; its time waits for them."""
 
 import asyncio
-import concurrent.futures
 import gc
 import logging
 import os
@@ -136,19 +135,10 @@ def hand_over(ctx: Context, way: str) -> Any:
             next(iter([]))
         case "cancelled":
             raise asyncio.CancelledError
-        case "future":
-            raise concurrent.futures.CancelledError
-        case "shown":
-            raise Unspeakable
         case _:
             ctx.progress(0.5, cast("Any", 5))
             ctx.progress(0.5, Shouting("\x1b[31m " + "x" * 10_000))
             ctx.carry(1)
-
-
-class Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise SystemExit
 
 
 def linger(path: str) -> str:
@@ -234,12 +224,6 @@ NO_NEXT = "A one-off run has no next run to carry to: only loops carry."
         ("process", "cancelled", "the task was cancelled from within"),
         ("process", "progress", NO_NEXT),
         ("thread", "stop", "the task raised StopIteration"),
-        ("thread", "future", "the task raised CancelledError"),
-        (
-            "thread",
-            "shown",
-            "the task raised Unspeakable, whose message cannot be shown: SystemExit",
-        ),
         ("thread", "progress", NO_NEXT),
     ],
 )

@@ -1,11 +1,8 @@
 """What must not be lost is published again and again, for as long as its delivery is ours."""
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from functools import partial
-from typing import cast
 
 import pytest
 
@@ -14,7 +11,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import BrokerUnavailable, DeliveryLost
 from scheduler.events import Event, SettlementDelayed
-from scheduler.processor.recognition import REPORT_AFTER, SILENCE, PatientPublisher, expire
+from scheduler.processor.recognition import REPORT_AFTER, SILENCE, PatientPublisher
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, topology
@@ -39,14 +36,12 @@ class Desk:
         self.delivery = delivery
         self._publisher = PatientPublisher(self.shutdown, self.events.append)
 
-    async def insist(
-        self, publish: Publish, was_taken: Callable[[], Awaitable[bool]] | None = None
-    ) -> None:
+    async def insist(self, publish: Publish) -> None:
         async def attempt() -> None:
             self.tries.append(asyncio.get_running_loop().time())
             await publish()
 
-        await self._publisher.insist(self.delivery, attempt, was_taken=was_taken)
+        await self._publisher.insist(self.delivery, attempt)
 
     def lose(self) -> None:
         self.delivery.lost.set_result(None)
@@ -68,9 +63,6 @@ async def desk(clock: LoopClock) -> AsyncIterator[Desk]:
         delivery = await broker.get(queue)
         assert delivery is not None
         yield Desk(server, delivery)
-
-
-async def confirm() -> None: ...
 
 
 async def fail() -> None:
@@ -113,17 +105,6 @@ async def test_publishing_ends_with_the_delivery(desk: Desk, publish: Publish) -
     assert asyncio.get_running_loop().time() < 0.1
 
 
-async def test_no_failure_is_reported_for_a_lost_delivery(desk: Desk) -> None:
-    async def go() -> None:
-        desk.server.disconnect_all()
-        await asyncio.sleep(0)
-        await fail()
-
-    with pytest.raises(DeliveryLost):
-        await desk.insist(go)
-    assert desk.events == []
-
-
 @pytest.mark.parametrize(("publish", "error"), [(fail, BrokerUnavailable), (hang, DeliveryLost)])
 async def test_publishing_ends_with_the_grace_of_a_shutdown(
     desk: Desk, publish: Publish, error: type[Exception]
@@ -139,14 +120,6 @@ async def test_publishing_ends_with_the_grace_of_a_shutdown(
     assert asyncio.get_running_loop().time() <= 25
 
 
-async def test_a_confirmed_message_leaves_its_queue(desk: Desk) -> None:
-    await desk.insist(confirm)
-    gc.collect()
-    kind = cast("type[object]", partial)  # exactly: Celery has proxies
-    left = [getattr(each, "func", None) for each in gc.get_objects() if type(each) is kind]
-    assert expire not in left
-
-
 async def test_nothing_is_published_for_a_lost_delivery(desk: Desk) -> None:
     async def go_with_the_delivery() -> None:
         asyncio.get_running_loop().call_later(0.02, desk.lose)  # in the pause before the next try
@@ -155,24 +128,3 @@ async def test_nothing_is_published_for_a_lost_delivery(desk: Desk) -> None:
     with pytest.raises(DeliveryLost):
         await desk.insist(go_with_the_delivery)
     assert desk.tries == [0]
-
-
-@pytest.mark.parametrize("taken", [True, False])
-async def test_a_message_taken_without_confirmation_is_not_published_again(
-    desk: Desk, taken: bool
-) -> None:
-    asked = list[int]()
-
-    async def was_taken() -> bool:
-        asked.append(len(desk.tries))
-        if len(asked) == 1:
-            await fail()  # it could not be found out: it is asked again before it is published
-        return taken
-
-    async def fail_once() -> None:
-        if len(desk.tries) == 1:
-            await fail()
-
-    await desk.insist(fail_once, was_taken)
-    assert asked == [1, 1]
-    assert len(desk.tries) == (1 if taken else 2)

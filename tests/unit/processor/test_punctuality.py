@@ -16,8 +16,7 @@ from scheduler.protocol.tokens import LoopId, encode, token_key
 from scheduler.protocol.topology import Queue
 from scheduler.queues.timers import SHORTEST_LEAD_MS
 from scheduler.timing.durations import MILLISECOND
-from scheduler.timing.moments import LoopClock
-from tests.stage import START, Stage, at_work, new_app, of, processor_of
+from tests.stage import START, Stage, new_app, of
 
 IN_HAND = 59.91  # seconds after its start, when the token of a loop of a minute waits for its time
 
@@ -51,19 +50,6 @@ async def test_a_new_epoch_voids_a_held_token(stage: Stage) -> None:
         await asyncio.sleep(60)
     assert not stage.starts()
     assert [void.reason for void in of(TokenSuperseded, stage.events)] == [VOID]
-
-
-async def test_a_token_far_too_early_returns_to_the_timers(
-    stage: Stage,
-) -> None:
-    await stage.seed(app := looping())
-    behind = LoopClock(START - timedelta(seconds=10))
-    async with at_work(processor_of(app, stage.broker, behind, supervises=False)):
-        await asyncio.sleep(65)
-        assert (await stage.token(LoopId("task"))).seq == 0
-        await asyncio.sleep(6)
-    (run,) = of(RunStarted, stage.events)
-    assert run.started_at == START + timedelta(seconds=60)
 
 
 async def test_without_a_lead_tokens_leave_their_timers_when_due(stage: Stage) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -133,68 +132,19 @@ async def test_a_run_that_waits_for_a_thread_delays_no_other(stage: Stage) -> No
     assert len(of(RunFinished, stage.events)) == 6
 
 
-# In real time
-
-
-@pytest.fixture
-async def threads() -> Threads:
-    return Threads(2, Shutdown())
-
-
-class Work:
-    """What goes on in a thread until it is told to end."""
-
-    def __init__(self, result: Callable[[], Any] = lambda: "done") -> None:
-        self.begun, self.ends = threading.Event(), threading.Event()
-        self._result = result
-
-    def __call__(self) -> Any:
-        self.begun.set()
-        assert self.ends.wait(20)
-        return self._result()
-
-
-async def test_a_cancelled_run_waits_for_its_thread(
-    threads: Threads, caplog: pytest.LogCaptureFixture
-) -> None:
-    work = Work()
-    waiting = asyncio.ensure_future(threads.result_of(threads.begin(work)))
-    await asyncio.to_thread(work.begun.wait)
-    for _ in range(3):
-        waiting.cancel()
-        assert not (await asyncio.wait([waiting], timeout=0.02))[0]
-    assert threads.going == 1
-    assert "its thread cannot be interrupted" in caplog.text
-    work.ends.set()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert threads.going == 0
-
-
-async def test_a_late_exception_of_a_thread_is_ignored(threads: Threads) -> None:
-    def fail() -> None:
-        raise ValueError("late")
-
-    work = Work(fail)
-    thread = threads.begin(work)
-    waiting = asyncio.ensure_future(threads.result_of(thread))
-    await asyncio.to_thread(work.begun.wait)
-    waiting.cancel()
-    await asyncio.sleep(0.01)
-    work.ends.set()
-    await asyncio.wait([waiting])
-    assert waiting.cancelled()
-    assert not getattr(thread, "_log_traceback")  # noqa: B009 - what asyncio complains by
-
-
 async def test_aborting_waits_for_no_thread() -> None:
-    threads, work = Threads(1, shutdown := Shutdown()), Work()
+    threads, begun, ends = Threads(1, shutdown := Shutdown()), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert ends.wait(20)
+
     waiting = asyncio.ensure_future(threads.result_of(threads.begin(work)))
-    await asyncio.to_thread(work.begun.wait)
+    await asyncio.to_thread(begun.wait)
     waiting.cancel()
     await asyncio.sleep(0)
     shutdown.abort()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert threads.going == 1
-    work.ends.set()
+    ends.set()

@@ -84,20 +84,15 @@ def test_ticks_during_a_long_run_are_skipped_and_reported(app: Scheduler) -> Non
     assert {(event.reason, event.count) for event in of(TicksSkipped, events)} == {("overrun", 2)}
 
 
-@pytest.mark.parametrize(
-    ("body", "headers"), [(b"not json", {}), (b"\xff\xfe", {"scheduler-version": "1"})]
-)
-async def test_a_message_that_is_no_token_is_parked_with_the_reason(
-    stage: Stage, body: bytes, headers: dict[str, Any]
-) -> None:
+async def test_a_message_that_is_no_token_is_parked_with_the_reason(stage: Stage) -> None:
     await stage.seed(app := an_app("test", ["task"]))
+    strange = Message(b"\xff\xfe", {"scheduler-version": "1"}, message_id="m")
     async with stage.processor():
-        key = token_key(LoopId("task"), NO_WAIT.key)
-        await stage.publish(Message(body, headers, message_id="m"), key)
+        await stage.publish(strange, token_key(LoopId("task"), NO_WAIT.key))
         await asyncio.sleep(1)
     (parked,) = await stage.parked()
-    assert (parked.reason, parked.message.body) == ("undecodable", body)
-    assert (parked.queue, parked.headers) == (app.names.failed_queue("task"), headers)
+    assert (parked.reason, parked.message.body) == ("undecodable", strange.body)
+    assert (parked.queue, parked.headers) == (app.names.failed_queue("task"), strange.headers)
     assert await stage.tokens() == 1
 
 
@@ -169,23 +164,7 @@ async def test_a_replayed_tick_runs_once_more_next_to_its_loop(stage: Stage) -> 
     assert await stage.tokens() == 1
 
 
-async def test_a_stopping_processor_lets_its_runs_finish(stage: Stage) -> None:
-    @stage.app.periodic(every="10s")
-    async def task() -> None:
-        await asyncio.sleep(3)
-
-    await stage.seed()
-    async with stage.processor(grace=5):
-        await asyncio.sleep(11)
-    assert of(ProcessorStopping, stage.events) == [ProcessorStopping(1, timedelta(seconds=5))]
-    assert len(of(RunSettled, stage.events)) == 1
-    assert not of(RunReturned, stage.events)
-    assert await stage.tokens() == 1
-
-
-async def test_a_processor_requeues_its_runs_uncounted_after_its_grace(
-    stage: Stage,
-) -> None:
+async def test_a_processor_requeues_its_runs_uncounted_after_its_grace(stage: Stage) -> None:
     @stage.app.periodic(every="10s")
     async def task() -> None:
         await asyncio.sleep(3600)
@@ -252,6 +231,7 @@ async def test_a_cancelled_processor_shuts_down_in_order(stage: Stage) -> None:
         assert sum(queue.ready for queue in queues if queue) == 1  # it is given back at once
         await asyncio.wait([running])
     assert len(of(RunStarted, stage.events)) == len(of(RunSettled, stage.events)) == 1
+    assert of(ProcessorStopping, stage.events) == [ProcessorStopping(1, timedelta(seconds=60))]
     assert [event.returned for event in of(ProcessorStopped, stage.events)] == [1]
 
 
