@@ -14,23 +14,7 @@ in all processors, and ends the export that is still where it was the last time:
     01:20:51.910 INFO    look_after #31  Ada, page 8 of 10
     01:20:52.787 INFO    export f52da91f  exported Ada
 
-With RabbitMQ an operator does the same by hand, while somebody else does not look after them, as in
-`scheduler run examples/exports.py --tasks export,order`:
-
-    $ scheduler ps examples/exports.py
-    RUN       TASK    SINCE    DEADLINE  PROGRESS                  NOTE
-    36131f1d  export  3 s ago  in 59 m   90% Ada, page 10 of 10    in vm:18228
-    5f93910e  export  3 s ago  in 59 m   50% Moebius, page 3 of 4  in vm:18228
-    $ scheduler ps examples/exports.py --stack 5f93
-    5f93910e-... in vm:18228:5f7ac6, since 2026-11-24 01:21:21+00:00, a coroutine:
-      File "examples/exports.py", line 27, in export
-        await fetch(customer, page)
-      File "examples/exports.py", line 54, in fetch
-        await asyncio.sleep(3600 if has_no_end else 0.3)
-      File "/usr/lib/python3.11/asyncio/tasks.py", line 649, in sleep
-        return await future
-    $ scheduler cancel examples/exports.py 5f93
-    5f93910e-8cd0-4a8b-9733-4dafcd46735a: cancelled after 12 s
+With RabbitMQ an operator does the same by hand, with `scheduler ps` and `scheduler cancel`.
 """
 
 import asyncio
