@@ -397,16 +397,6 @@ async def test_bulk_actions_ask_first_and_name_failed_loops(
             assert (answer.status_code, answer.json()["error"]) == (code, error)
 
 
-async def test_the_confirmation_of_a_new_loop_hides_its_arguments(shop: Stage) -> None:
-    wanted = {"task": "send_sms", "key": "anna", "every": "5m", "args": '{"phone": "+33 1"}'}
-    async with browsing(shop) as browser:
-        page = await browser.press("start", **wanted)
-        assert "Start send_sms.anna?" in page
-        assert "+33 1" not in words_in(page)
-        await browser.press("start", **wanted, sure="yes")
-    assert (await shop.listing())[LoopId("send_sms", "anna")].args == {"phone": "+33 1"}
-
-
 async def test_a_schedule_is_set_cleared_and_restored(shop: Stage) -> None:
     wanted: dict[str, Any] = {"loop": "report", "cron": "0 9 * * MON-FRI", "tz": "Europe/Oslo"}
     async with browsing(shop) as browser:
@@ -701,6 +691,8 @@ async def test_a_failure_is_acknowledged_in_all_processes_until_the_next_success
 async def test_a_message_is_replayed_with_other_arguments(shop: Stage) -> None:
     await parked(shop, "+491")
     async with browsing(shop) as browser:
+        for action in ("replay", "purge", "edit"):  # of no message
+            await browser.press(action, 400, sure="yes", args="{}")
         (one,) = await shop.parked()
         assert "no provider takes" in await browser.see(f"/failed/message?id={one.id}")
         await browser.press("edit", id=one.id, args='{"phone": "+1"}')
@@ -882,14 +874,6 @@ async def test_arguments_and_carried_values_need_a_right_and_a_request(
             assert bool(re.search(text, await browser.see(path))) is (sees and has_form)
 
 
-@pytest.mark.parametrize("action", ["replay", "purge", "edit"])
-async def test_an_action_without_a_selection_does_nothing(shop: Stage, action: str) -> None:
-    await parked(shop, "+491")
-    async with browsing(shop) as browser:
-        await browser.press(action, 400, sure="yes", args="{}")
-    assert len(await shop.parked()) == 1
-
-
 async def test_read_only_visitors_see_fresh_processors_runs_and_messages(
     shop: Stage,
 ) -> None:
@@ -953,15 +937,6 @@ async def test_visitors_without_access_see_nothing(shop: Stage) -> None:
         assert (await browser.post("pause", {"loop": "report"})).status_code == 403
 
 
-async def test_depths_are_asked_only_for_viewers(shop: Stage) -> None:
-    async with browsing(shop) as browser:
-        assert browser.site.shown()
-        await asyncio.sleep(31)
-        assert not browser.site.shown()
-        await browser.see("/")
-        assert browser.site.shown()
-
-
 async def test_a_refusing_broker_is_reported_and_retried(shop: Stage) -> None:
     refused = [AccessRefused("The password is wrong.")]
 
@@ -971,6 +946,9 @@ async def test_a_refusing_broker_is_reported_and_retried(shop: Stage) -> None:
         return MemoryBroker(shop.server)
 
     async with browsing(shop, connect=connect) as browser:
+        assert browser.site.shown()  # the depths that are asked for
+        await asyncio.sleep(31)
+        assert not browser.site.shown()
         browser.site.picture.fail("The password is wrong.", shop.clock.now())
         assert "The password is wrong." in await browser.see("/")
         await asyncio.sleep(3)
