@@ -1,6 +1,6 @@
 """How a dashboard is made, and what is said where it cannot be."""
 
-import importlib.util
+import sys
 
 import pytest
 from starlette.applications import Starlette
@@ -27,12 +27,7 @@ def test_the_embedded_broker_must_be_passed() -> None:
 def test_a_missing_package_is_named_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    find = importlib.util.find_spec
-
-    def find_all_but_one(name: str, package: str | None = None) -> object:
-        return None if name == "jinja2" else find(name, package)
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_all_but_one)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(SettingsError, match=rf"needs jinja2.*pip install '{DISTRIBUTION}\["):
         dashboard.dashboard(new_app(), connect=MemoryBroker)
 

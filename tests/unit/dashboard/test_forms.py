@@ -37,9 +37,7 @@ def test_a_zone_of_a_period_is_ignored() -> None:
     [
         ({}, "write one of them"),
         ({"every": "5m", "cron": "* * * * *"}, "write one of them"),
-        ({"every": "often"}, "every: expected a number and a unit"),
         ({"every": "1h", "offset": "5m"}, "offset= needs “at its multiples”"),
-        ({"cron": "0 9 * *"}, "five fields"),
         ({"cron": "0 9 * * *", "tz": "Europe/Berlim"}, "Europe/Berlin"),
     ],
 )
@@ -67,8 +65,6 @@ def test_a_keyed_loop_is_read() -> None:
     ("fields", "told"),
     [
         ({"task": "visits"}, "visit"),
-        ({"key": ""}, "A key has 1 to 100"),
-        ({"args": "{}"}, "ward"),
         ({"args": "[]"}, "JSON object"),
         ({"args": "[" * 100_000}, "JSON object"),
         ({"args": '{"ward": "n", "doors": 1}'}, "doors"),

@@ -45,35 +45,17 @@ def waiting_until_10() -> LoopPicture:
     return loop
 
 
-@pytest.mark.parametrize(
-    ("second", "depth", "state"),
-    [
-        (9, None, Where.WAITING),
-        (9, ALONE, Where.WAITING),
-        (11, None, Where.RUNNING),
-        (11, IDLE, Where.RUNNING),
-        (11, BUSY, Where.READY),
-        (11, ALONE, Where.READY),  # a processor may be about to come
-        (16, ALONE, Where.UNATTENDED),
-        (71, BUSY, Where.LATE),
-        (74, IDLE, Where.RUNNING),  # the word that its time is over may be on its way
-        (76, IDLE, Where.LATE),
-    ],
-)
-def test_the_state_of_a_loop_follows_its_time_and_queue(
-    second: int, depth: Depth | None, state: Where
-) -> None:
-    assert state_of(waiting_until_10(), at(second), depth, TIMEOUT) is state
-
-
-def test_a_paused_loop_is_not_late_and_an_unknown_one_is_unseeded() -> None:
+def test_the_state_of_a_loop_follows_its_entry_token_queue_and_timeout() -> None:
     loop = waiting_until_10()
-    loop.listed = RosterEntry(POLL, Every("10s"), {}, Entry(6, LoopState.PAUSED, 5))
+    assert state_of(loop, at(9), ALONE, TIMEOUT) is Where.WAITING
+    assert state_of(loop, at(11), None, TIMEOUT) is Where.RUNNING
+    assert state_of(loop, at(16), ALONE, TIMEOUT) is Where.UNATTENDED
+    assert state_of(loop, at(69), BUSY, TIMEOUT) is Where.READY
+    assert state_of(loop, at(71), BUSY, TIMEOUT) is Where.LATE
+    loop.listed = listed(LoopState.PAUSED)
     assert state_of(loop, at(1000), ALONE, TIMEOUT) is Where.PAUSED
     assert state_of(LoopPicture(POLL), at(0), None, TIMEOUT) is Where.UNSEEDED
     assert state_of(LoopPicture(POLL, listed()), at(0), None, TIMEOUT) is Where.UNHEARD
-    gone = LoopPicture(POLL, listed(LoopState.GONE))
-    assert state_of(gone, at(0), None, TIMEOUT) is Where.REMOVED
 
 
 def standing(
