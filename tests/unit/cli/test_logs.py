@@ -191,7 +191,6 @@ def test_a_log_line_may_have_date_and_offset(log: Log):
             {
                 "level": "info",
                 "logger": "scheduler",
-                "event": "Connected",
                 "message": f"connected to {ADDRESS} (RabbitMQ 4.1.0)",
                 "address": ADDRESS,
                 "after_ms": 5.0,
@@ -211,7 +210,6 @@ def test_a_log_line_may_have_date_and_offset(log: Log):
                 "successor": {"seq": 13, "due_at": "2026-06-01T09:00:00.000+00:00"},
             },
         ),
-        (finished(Ending.SUCCEEDED, successor=None), {"error": None, "successor": None}),
         (ProcessorStarted("shop", ADDRESS, ("a", "b"), 9), {"tasks": ["a", "b"]}),
     ],
 )

@@ -59,8 +59,6 @@ def test_a_schedule_without_an_equivalent_is_reported_with_its_line(
 @pytest.mark.parametrize(
     "text",
     [
-        "app.conf.update(beat_schedule={ENTRY}, enable_utc=True)",
-        "CELERY_BEAT_SCHEDULE = {ENTRY}",
         "CELERYBEAT_SCHEDULE = {ENTRY}",
         "CELERY_BEAT_SCHEDULE: dict = {ENTRY}",
         "class Settings(Base):\n    CELERY_BEAT_SCHEDULE = dict(**{ENTRY})",
@@ -122,11 +120,10 @@ def test_a_loop_has_the_options_of_its_task() -> None:
     ("decorator", "retry"),
     [
         ("@app.task", Retry(0)),
-        ("@app.task(max_retries=5)", Retry(0)),
         ("@app.task(autoretry_for=(Exception,))", Retry(3, delays=["3m"], jitter=0)),
         (
-            "@app.task(autoretry_for=[OSError], max_retries=0)",
-            Retry(0, delays=["3m"], jitter=0, retry_on=(OSError,)),
+            "@app.task(autoretry_for=[OSError], dont_autoretry_for=(ValueError,), max_retries=0)",
+            Retry(0, delays=["3m"], jitter=0, retry_on=(OSError,), give_up_on=(ValueError,)),
         ),
         (
             "@app.task(autoretry_for=(Exception,), retry_kwargs={'countdown': 5})",
@@ -135,10 +132,6 @@ def test_a_loop_has_the_options_of_its_task() -> None:
         (
             "@app.task(autoretry_for=(Exception,), retry_backoff=4, retry_jitter=False)",
             Retry(3, initial="4s", multiplier=2, maximum="10m", jitter=0),
-        ),
-        (
-            "@app.task(autoretry_for=(Exception,), dont_autoretry_for=(ValueError,))",
-            Retry(3, delays=["3m"], jitter=0, give_up_on=(ValueError,)),
         ),
     ],
 )

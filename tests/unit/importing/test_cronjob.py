@@ -1,7 +1,7 @@
 """CronJobs of Kubernetes."""
 
-import builtins
 import json
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -211,13 +211,6 @@ def test_an_unreadable_file_is_refused(text: str, told: str) -> None:
 def test_a_missing_package_is_reported_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    imported = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name == "yaml":
-            raise ImportError(name)
-        return imported(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(UsageError, match=r"pip install 'rabbit-scheduler\[import\]'"):
         read_cronjobs("kind: CronJob", "jobs.yaml")
