@@ -76,7 +76,7 @@ def test_a_change_concerns_tests_that_execute_its_lines() -> None:
 def test_a_change_of_import_time_lines_concerns_tests_that_import_them():
     path = shape.ROOT / "timing" / "moments.py"
     who = "tests/unit/timing/test_moments.py::test_a_moment_travels_as_milliseconds"
-    other = "tests/unit/timing/test_backoff.py::test_waits_double_unless_told_otherwise"
+    other = "tests/unit/timing/test_pacing.py::test_waits_double_up_to_the_last"
     recorded = Record({(str(path), 6): {IMPORT}}, {who: 0.2, other: 0.1})
     assert recorded.of(path, frozenset({6})) == {who: 0.2}
     assert recorded.of(path, frozenset({12})) == {}
@@ -90,7 +90,7 @@ def test_a_parametrised_test_runs_also_if_the_change_renames_it():
     assert {item.nodeid for item in items} == set(names) - {"a.py::test_other[7]"}
 
 
-@pytest.mark.parametrize(("tests", "noticed"), [("test_durations", True), ("test_rates", False)])
+@pytest.mark.parametrize(("tests", "noticed"), [("test_durations", True), ("test_pacing", False)])
 def test_a_module_with_unnoticed_changes_is_under_its_goal(tests: str, noticed: bool) -> None:
     program = [sys.executable, "-m", "tests.mutants", "timing.durations", "--sample", "1"]
     looking = ["--tests", f"tests/unit/timing/{tests}.py"]

@@ -138,20 +138,14 @@ def times_around(wall: datetime) -> Iterator[Times]:
 
 
 def test_the_rules_hold_at_every_change_of_the_clocks_in_two_years():
-    changes = [(name, change) for name in zones_that_change() for change, _ in changes_of(name)]
-    for name, change in changes:
+    changes = [(name, *each) for name in zones_that_change() for each in changes_of(name)]
+    assert {HOUR, -HOUR, HOUR / 2, -HOUR / 2} <= {shift for *_, shift in changes}
+    for name, change, _ in changes:
         walk = Walk(name, change - 36 * HOUR, change + 36 * HOUR)
         start, end = change - 20 * HOUR, change + 20 * HOUR
         for times in times_around(walk.shown[change - MINUTE]):
             found = ticks(Cron(str(times), tz=name), start, end)
             assert found == within(walk.expected(times), start, end), (name, times, change)
-
-
-def test_the_two_years_hold_all_kinds_of_changes():
-    changes = [change for name in zones_that_change() for change in changes_of(name)]
-    shifts = {shift for _, shift in changes}
-    assert {HOUR, -HOUR, HOUR / 2, -HOUR / 2} <= shifts
-    assert len(changes) > 50
 
 
 @pytest.mark.parametrize("name", ["Europe/Berlin", "Australia/Lord_Howe", "Africa/Cairo"])
@@ -180,22 +174,12 @@ def test_a_year_of_ticks_is_right(name: str):
     assert ticks(Cron("*/30 * * * SUN", tz=name), start, end) == within(sundays, start, end)
 
 
-# Cases by hand, most of them of other years
+# Cases by hand, of other years
 
 
 @pytest.mark.parametrize(
     ("expression", "tz", "start", "found"),
     [
-        pytest.param(
-            *("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00Z"),
-            ["29 03:00 +0200", "30 02:30 +0200"],
-            id="a time that does not exist runs right after the gap",
-        ),
-        pytest.param(
-            *("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00Z"),
-            ["25 02:30 +0200", "26 02:30 +0100"],
-            id="a time that exists twice runs at the first",
-        ),
         pytest.param(
             *("30 0 29 3 *", "Asia/Beirut", "2026-03-01T00:00Z"),
             ["29 01:00 +0300"],

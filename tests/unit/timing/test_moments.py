@@ -1,34 +1,19 @@
-import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler.testing import run_virtually
 from scheduler.timing.moments import (
     LATEST_MS,
-    LoopClock,
     SystemClock,
     milliseconds_since_epoch,
     moment_of,
 )
-
-NOON = datetime(2026, 6, 15, 12, tzinfo=UTC)
 
 
 def test_the_system_clock_reads_utc():
     before, now = datetime.now(UTC), SystemClock().now()
     assert before <= now <= datetime.now(UTC)
     assert now.tzinfo is UTC
-
-
-def test_the_loop_clock_follows_the_timers_of_its_event_loop():
-    async def told() -> list[datetime]:
-        clock = LoopClock(NOON)
-        start = clock.now()
-        await asyncio.sleep(90)
-        return [start, clock.now()]
-
-    assert run_virtually(told()) == [NOON, NOON + timedelta(seconds=90)]
 
 
 @pytest.mark.parametrize(

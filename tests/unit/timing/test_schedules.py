@@ -15,8 +15,10 @@ from scheduler.timing.schedules import (
     Admission,
     Cron,
     Every,
+    Once,
     Plan,
     Recurring,
+    Schedule,
     admit,
     describe,
     from_wire,
@@ -35,6 +37,7 @@ def at(text: str) -> datetime:
 
 NOON = at("06-15 12:00")
 """A Monday."""
+NOON_MS = 1_781_524_800_000
 
 
 def ticks(schedule: Recurring, start: datetime, count: int) -> list[datetime]:
@@ -99,21 +102,14 @@ def test_an_invalid_every_is_refused(arguments: dict[str, Any], message: str):
 @pytest.mark.parametrize(
     ("expression", "found"),
     [
-        ("*/20 * * * *", ["06-15 12:20", "06-15 12:40", "06-15 13:00"]),
-        ("0 9 * * MON-FRI", ["06-16 09:00", "06-17 09:00", "06-18 09:00", "06-19 09:00"]),
-        ("0 9 * * 5,7", ["06-19 09:00", "06-21 09:00", "06-26 09:00"]),
         ("5/30 12-13 15 jun *", ["06-15 12:05", "06-15 12:35", "06-15 13:05"]),
-        ("0 0 L * *", ["06-30 00:00", "07-31 00:00", "08-31 00:00"]),
         ("0 0 * * FRI#2", ["07-10 00:00", "08-14 00:00", "09-11 00:00"]),
         ("0 0 * * L5", ["06-26 00:00", "07-31 00:00", "08-28 00:00"]),
-        ("0 0 13 * FRI", ["06-19 00:00", "06-26 00:00", "07-03 00:00", "07-10 00:00"]),
-        ("* * * * * */15", ["06-15 12:00:15", "06-15 12:00:30", "06-15 12:00:45"]),
-        ("30 9 * * * 59", ["06-16 09:30:59", "06-17 09:30:59"]),
         ("@Daily", ["06-16 00:00", "06-17 00:00"]),
         ("  0   9 1 1-8/7 ? ", ["08-01 09:00"]),
     ],
 )
-def test_an_expression_matches(expression: str, found: list[str]):
+def test_an_expression_matches_beyond_what_croniter_is_asked(expression: str, found: list[str]):
     assert ticks(Cron(expression), NOON, len(found)) == [at(text) for text in found]
 
 
@@ -246,11 +242,9 @@ def test_a_schedule_describes_itself(schedule: Recurring, phrase: str):
 @pytest.mark.parametrize(
     "schedule", [Every("1h", jitter="10m"), Cron("0 * * * *", tz="Asia/Tokyo", jitter="10m")]
 )
-def test_jitter_spreads_over_its_whole_range_in_milliseconds(schedule: Recurring):
+def test_jitter_spreads_over_its_whole_range(schedule: Recurring):
     assert jittered(schedule, "poll", NOON) != jittered(schedule, "poll", NOON + HOUR)
     late = [jittered(schedule, f"loop {number}", NOON) - NOON for number in range(500)]
-    assert all(timedelta(0) <= each <= 10 * MINUTE for each in late)
-    assert all(each.microseconds % 1000 == 0 for each in late)
     assert min(late) < 10 * SECOND
     assert max(late) > 590 * SECOND
 
@@ -337,27 +331,6 @@ def test_the_next_tick_after_a_run(schedule: Recurring, tick: str, now: str, pla
     assert plan_next(schedule, "loop", at(tick), at(now)) == Plan(at(following), missed)
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        Every("1h", jitter="59m", catch_up="skip"),
-        Every("1h", mode="fixed_rate", jitter="59m", catch_up="skip"),
-        Cron("0 * * * *", jitter="59m"),
-    ],
-)
-def test_jitter_makes_no_tick_late_or_missed(schedule: Recurring):
-    start, following = jittered(schedule, "poll", NOON), NOON + HOUR
-    assert start > NOON + 2 * MINUTE
-    assert admit(schedule, "poll", NOON, start) == Admission(NOON, True, 0)
-    if schedule.has_grid:  # the next tick has begun, and its run has not
-        soon = jittered(schedule, "poll", following) - MILLISECOND
-        assert soon > following
-        assert admit(schedule, "poll", NOON, soon).tick == NOON
-        assert plan_next(schedule, "poll", NOON, soon) == Plan(following, 0)
-        assert plan_next(schedule, "poll", NOON, soon + MILLISECOND) == Plan(following + HOUR, 1)
-        assert plan_next(schedule, "poll", NOON - HOUR, soon) == Plan(following, 1)
-
-
 def test_missed_ticks_are_computed_and_calendar_ticks_are_counted_to_a_limit():
     every = Every("100ms", mode="fixed_rate", catch_up="skip")
     assert admit(every, "loop", NOON - timedelta(days=30), NOON).missed == 25_920_000
@@ -371,6 +344,34 @@ def test_missed_ticks_are_computed_and_calendar_ticks_are_counted_to_a_limit():
     assert plan_next(latest, "loop", start - 9 * HOUR, now) == Plan(
         NOON + MINUTE, MISSED_COUNT_LIMIT
     )
+
+
+# A named one-off
+
+
+def test_a_one_off_is_rounded_up_so_that_it_is_never_early():
+    assert Once(NOON + timedelta(microseconds=1)).at == NOON + MILLISECOND
+    assert Once(NOON.astimezone(ZoneInfo("Asia/Tokyo"))) == Once(NOON)
+    kept = Once(NOON, HOUR / 7)
+    assert from_wire(to_wire(kept)) == kept
+    assert describe(Once(NOON)) == "once at 2026-06-15 12:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    "moment", [NOON.replace(tzinfo=None), NOON.replace(year=1969), NOON.replace(year=9001)]
+)
+def test_a_one_off_needs_an_aware_moment_of_the_calendar(moment: datetime):
+    with pytest.raises(ScheduleError):
+        Once(moment)
+
+
+@pytest.mark.parametrize("now", [NOON - HOUR, NOON, NOON + HOUR])
+def test_a_one_off_has_one_tick_which_runs_however_late(now: datetime):
+    once = Once(NOON)
+    assert once.next_after(now) == NOON
+    assert admit(once, "remind.order-7", NOON, now) == Admission(NOON, run=True, missed=0)
+    assert plan_next(once, "remind.order-7", NOON, now) == Plan(NOON, missed=0)
+    assert jittered(once, "remind.order-7", NOON) == NOON
 
 
 # The wire
@@ -399,9 +400,11 @@ def test_missed_ticks_are_computed_and_calendar_ticks_are_counted_to_a_limit():
             Cron("0 9 * * *", tz="Europe/Berlin", jitter="1m", catch_up="all"),
             {"cron": "0 9 * * *", "tz": "Europe/Berlin", "jitter_ms": 60_000, "catch_up": "all"},
         ),
+        (Once(NOON), {"once_ms": NOON_MS}),
+        (Once(NOON, HOUR), {"once_ms": NOON_MS, "kept_ms": 3_600_000}),
     ],
 )
-def test_a_schedule_travels_without_its_defaults(schedule: Recurring, wire: dict[str, Any]):
+def test_a_schedule_travels_without_its_defaults(schedule: Schedule, wire: dict[str, Any]):
     assert to_wire(schedule) == wire
     assert from_wire(wire) == schedule
 
@@ -424,14 +427,14 @@ ENDLESS = functools.reduce(lambda inner, _: [inner], range(100_000), list[object
         ({"every_ms": 10**5000}, "every_ms: expected a whole number"),
         ({"every_ms": 36_525 * 86_400_000 + 1}, "period: expected a duration between 0s and"),
         ({"every_ms": 1000, "jitter_ms": -1}, "jitter_ms: expected a whole number"),
-        ({"every_ms": 99}, "period: expected at least 100ms"),
         ({"every_ms": 1000, "mode": ["fixed_rate"]}, "its options, got:"),
-        ({"cron": 5}, "cron: expected an expression"),
-        ({"every_ms": 1000, "mode": "often"}, "mode: expected one of"),
         ({"cron": "now"}, "cron expression 'now': expected five fields"),
-        ({"cron": "@daily", "tz": "Mars/Olympus"}, "tz: expected an IANA time zone"),
-        ({"cron": "@daily", "grace_ms": 1}, 'grace= needs catch_up="skip"'),
         (ENDLESS, "got: list"),
+        ({"once_ms": -1}, "once_ms: expected a whole number"),
+        ({"once_ms": 10**15}, "once_ms: expected a whole number"),
+        ({"once_ms": 1, "every_ms": 1000}, "expected an object with one of every_ms"),
+        ({"once_ms": 1, "kept_ms": -1}, "kept_ms: expected a whole number"),
+        ({"once_ms": 1, "jitter_ms": 1}, "expected an object with one of every_ms"),
     ],
 )
 def test_an_invalid_schedule_is_refused(wire: object, message: str):

@@ -1,12 +1,36 @@
+"""How long to wait: between attempts, and between turns at a rate."""
+
 import asyncio
 from datetime import timedelta
+from itertools import islice
+from random import Random
 from typing import Any
 
 import pytest
 
 from scheduler.errors import RegistrationError
 from scheduler.testing import run_virtually
-from scheduler.timing.pacing import Pacer, Rate, parse_rate
+from scheduler.timing import pacing
+from scheduler.timing.pacing import Pacer, Rate, backoff, parse_rate
+
+SECOND = timedelta(seconds=1)
+
+
+def test_waits_double_up_to_the_last():
+    waits = backoff(SECOND / 4, 3 * SECOND, jitter=0)
+    assert list(islice(waits, 5)) == [0.25, 0.5, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "shortest"), [({}, 0.5), ({"jitter": 0.25}, 0.75), ({"jitter": 1}, 0)]
+)
+def test_waits_are_shortened_at_random(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, float], shortest: float
+):
+    monkeypatch.setattr(pacing, "dice", Random(1))
+    waits = list(islice(backoff(SECOND, SECOND, **options), 500))
+    assert shortest <= min(waits) < shortest + 0.01
+    assert 0.99 < max(waits) <= 1
 
 
 @pytest.mark.parametrize(
@@ -20,7 +44,7 @@ from scheduler.timing.pacing import Pacer, Rate, parse_rate
 )
 def test_a_rate_is_a_number_per_time(text: str, count: int, seconds: int, interval: float):
     rate = parse_rate(text)
-    assert rate == Rate(count, timedelta(seconds=seconds))
+    assert rate == Rate(count, seconds * SECOND)
     assert rate.interval == interval
     assert str(rate) == text
 
@@ -29,7 +53,7 @@ def test_a_rate_is_a_number_per_time(text: str, count: int, seconds: int, interv
     "text",
     ["", "50", "/s", "0/s", "1.5/s", "50/d", "50 / s", "5/s5/s", "٣/s", "1234567890/s", 5, b"5/s"],
 )
-def test_anything_else_is_refused_with_an_example(text: Any):
+def test_another_rate_is_refused_with_an_example(text: Any):
     with pytest.raises(RegistrationError, match='such as "50/s" or "100/m", got '):
         parse_rate(text)
 
