@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from aiormq.connection import FrameReceiver
-from aiormq.exceptions import AMQPConnectionError, ProtocolSyntaxError
+from aiormq.exceptions import AMQPConnectionError
 from pamqp import frame
 from pamqp.commands import Basic
 from pamqp.heartbeat import Heartbeat
@@ -81,14 +80,6 @@ async def test_a_frame_with_a_wrong_length_ends_the_connection() -> None:
     with pytest.raises(AMQPConnectionError, match="does not end"):
         await Frames(incoming).get_frame()
     assert not taker.taken
-
-
-async def test_the_driver_refuses_other_protocols() -> None:
-    incoming = Incoming(Everything().of, lambda: None)
-    incoming.feed_data(b"AMQP\0\0\x09\1")
-    incoming.feed_eof()
-    with pytest.raises(ProtocolSyntaxError):
-        await FrameReceiver(incoming).get_frame()
 
 
 class Slow(Everything):

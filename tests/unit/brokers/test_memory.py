@@ -1,16 +1,21 @@
 """What only the broker in process can be asked: exact moments, and what takes RabbitMQ minutes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from scheduler.brokers.contract import Delivery, Depth
 from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Binding, Exchange, Topology
+from scheduler.protocol.topology import Queue, Topology
+from scheduler.timing.moments import LoopClock
 from tests.contract.wire import MemoryWire, send, take, take_all
+from tests.stage import START
 
 pytestmark = pytest.mark.usefixtures("clock")  # in virtual time
 
@@ -64,22 +69,6 @@ async def test_a_cut_takes_a_message_from_its_holder_once(wire: MemoryWire) -> N
     assert [delivery.message.body for delivery in seen] == [b"x", b"x"]
 
 
-async def test_exchanges_bound_in_a_circle_route_once(wire: MemoryWire) -> None:
-    queue = await wire.declare_queue()
-    await wire.declare_all(
-        Topology(
-            exchanges=(Exchange("a", "topic"), Exchange("b", "fanout")),
-            bindings=(
-                Binding("a", "b", "#", to="exchange"),
-                Binding("b", "a", "", to="exchange"),
-                Binding("b", queue, ""),
-            ),
-        )
-    )
-    await wire.broker.publish(Message(b"x"), exchange="a", routing_key="k")
-    assert await take_all(wire.broker, queue, 1) == [b"x"]
-
-
 async def test_a_deleted_queue_drops_its_unacked_messages(wire: MemoryWire) -> None:
     queue = wire.queue()
     await wire.broker.declare(Topology(queues=(queue,)))
@@ -99,3 +88,57 @@ async def test_each_embedded_broker_is_another_cluster_and_ends_when_it_is_close
     assert not one.connected
     with pytest.raises(BrokerUnavailable):
         await one.depth("queue")
+
+
+# Streams
+
+
+DAY = 86_400
+
+
+@asynccontextmanager
+async def opened(arguments: dict[str, Any] | None = None) -> AsyncGenerator[MemoryBroker]:
+    async with MemoryBroker(MemoryServer(LoopClock(START))) as broker:
+        spec = Queue("s", {"x-queue-type": "stream", **(arguments or {})})
+        await broker.declare(Topology(queues=(spec,)))
+        yield broker
+
+
+async def append(broker: MemoryBroker, *bodies: bytes) -> None:
+    for body in bodies:
+        await broker.publish(Message(body), exchange="", routing_key="s")
+
+
+async def held(broker: MemoryBroker) -> list[bytes]:
+    return [message.body async for message in broker.read("s")]
+
+
+@pytest.mark.parametrize(
+    ("age", "seconds"),
+    [("90s", 90), ("2m", 120), ("1h", 3600), ("7D", 7 * DAY), ("2M", 60 * DAY), ("1Y", 365 * DAY)],
+)
+async def test_ages_have_the_units_of_rabbitmq(age: str, seconds: float) -> None:
+    async with opened({"x-max-age": age}) as broker:
+        await append(broker, b"a", b"b")
+        await asyncio.sleep(seconds - 1)
+        assert await held(broker) == [b"a", b"b"]
+        await asyncio.sleep(2)
+        assert await held(broker) == [b"b"]  # the newest stays
+        assert await broker.depth("s") == Depth(1, 0)
+
+
+async def test_a_stream_over_its_limit_keeps_the_newest_entry() -> None:
+    async with opened({"x-max-length-bytes": 6}) as broker:
+        await append(broker, b"aa", b"bb", b"cc", b"dd")
+        assert await held(broker) == [b"bb", b"cc", b"dd"]
+        await append(broker, b"too much")
+        assert await held(broker) == [b"too much"]
+
+
+async def test_a_reader_continues_with_the_remaining_entries() -> None:
+    async with opened({"x-max-length-bytes": 3}) as broker:
+        await append(broker, b"a", b"b", b"c")
+        reading = broker.read("s")
+        assert (await anext(reading)).body == b"a"
+        await append(broker, b"d", b"e")
+        assert [message.body async for message in reading] == [b"c"]

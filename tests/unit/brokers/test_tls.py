@@ -157,14 +157,10 @@ def test_a_certificate_and_its_key_may_be_in_one_file(tmp_path: Path, pair: Pair
 
 
 def test_an_unreadable_file_is_refused_with_its_variable(tmp_path: Path, pair: Pair):
-    loop = tmp_path / "loop"
-    loop.symlink_to(loop)
     text = tmp_path / "text"
     text.write_text("no certificate\n")
     for path, told in [
         (tmp_path / "missing", "cannot be read: No such file or directory"),
-        (tmp_path, "cannot be read: Is a directory"),
-        (loop, "cannot be read: Too many levels of symbolic links"),
         (text, "is not PEM: it has no line `-----BEGIN ...-----`"),
     ]:
         for tls, setting in [

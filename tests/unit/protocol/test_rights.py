@@ -36,7 +36,7 @@ def test_seeding_needs_rights_to_the_namespace_and_subscribed_exchanges():
         Subscription("ship", "orders", "order.shipped"),
         Subscription("ship", "carriers.v2", "#"),
     )
-    assert rights.read == r"^(shop\.v1\.|carriers\.v2$|orders$)"
+    assert rights == Rights(OURS, OURS, r"^(shop\.v1\.|carriers\.v2$|orders$)")
     declared = r"^(shop\.v1\.|orders$)"
     assert to_seed(Subscription("bill", "orders", "#", "topic")) == Rights(declared, OURS, declared)
 

@@ -16,8 +16,6 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import SLICES, LoopId, loop_named_by, rest_key, slice_of, token_key
 from scheduler.protocol.topology import (
     DELIVERY_BACKSTOP,
-    Binding,
-    Exchange,
     Names,
     QueueType,
     Subscription,
@@ -76,13 +74,6 @@ def test_a_processor_counts_deliveries_before_the_broker_does():
     assert Settings(delivery_limit=DELIVERY_BACKSTOP - 1)
 
 
-def test_names_are_unique():
-    for kind in (SHOP.exchanges, SHOP.queues):
-        names = [each.name for each in kind]
-        assert len(names) == len(set(names))
-    assert len(SHOP.bindings) == len(set(SHOP.bindings))
-
-
 def test_every_named_object_is_declared():
     exchanges = {exchange.name for exchange in SHOP.exchanges}
     queues = {queue.name for queue in SHOP.queues}
@@ -106,12 +97,6 @@ def test_targets_are_declared_before_their_sources():
         for each in kind:
             assert each.arguments.get(argument, NAMES.failed) in known
             known.add(each.name)
-
-
-def test_namespaces_share_nothing():
-    other = topology("bank", TASKS, called=TASKS)
-    names = [{each.name for each in (*t.exchanges, *t.queues)} for t in (SHOP, other)]
-    assert not names[0] & names[1]
 
 
 async def arrivals(
@@ -246,26 +231,14 @@ def test_a_key_of_something_else_names_no_loop(key: str):
 
 @pytest.mark.parametrize("shards", [2, 5, 16])
 async def test_a_token_goes_to_one_shard_of_its_task(shards: int):
-    wanted = shop(shards=shards)
-    queues, due = NAMES.processor_queues("a", shards), Counter[str]()
-    server = MemoryServer()
-    async with MemoryBroker(server) as broker:
-        await broker.declare(wanted)
-
-        async def send(exchange: str, key: str, queue: str) -> None:
-            server.publish(Message(b"m"), exchange, key)
-            due[queue] += 1
-            depths = {each.name: await broker.depth(each.name) for each in wanted.queues}
-            assert Counter({name: each.ready for name, each in depths.items() if each}) == due
-
-        for number in range(60):
-            loop = LoopId("a", f"k{number}")
-            key = token_key(loop, route(timedelta(hours=number)).key)
-            source = (NAMES.processor, NAMES.rerouted)[number % 2]
-            await send(source, key, queues[slice_of(loop) % shards])
-        assert due.keys() == set(queues)
-        await send(NAMES.processor, token_key(LoopId("a"), ZEROS), queues[0])
-        await send(NAMES.calls, "task.a", queues[0])
+    wanted, queues = shop(shards=shards), NAMES.processor_queues("a", shards)
+    loops = [LoopId("a"), *(LoopId("a", f"k{number}") for number in range(60))]
+    for number, loop in enumerate(loops):
+        key = token_key(loop, route(timedelta(hours=number)).key)
+        source = (NAMES.processor, NAMES.rerouted)[number % 2]
+        assert await arrivals(wanted, source, key) == {queues[slice_of(loop) % shards]}
+    assert {slice_of(loop) % shards for loop in loops} == set(range(shards))
+    assert await arrivals(wanted, NAMES.calls, "task.a") == {queues[0]}
 
 
 @pytest.mark.parametrize("name", ["{}", "order-{}0"])
@@ -325,40 +298,3 @@ def test_calls_and_dead_letters_match_whole_keys_and_no_loop(queue_type: QueueTy
         ends = [each.destination for each in led if each.routing_key == key]
         assert ends == [NAMES.failed_queue(task)]
         assert not any(each.routing_key.startswith("#") for each in led)
-
-
-@pytest.mark.parametrize(
-    ("exchange", "key", "is_retry"),
-    [
-        (NAMES.delayed, "retry.a", True),
-        (NAMES.later_exchange(3), "retry.a", True),
-        (NAMES.later_rerouted, "retry.a", True),
-        (NAMES.later_exchange(3), "task.a", False),
-        (NAMES.calls, "retry.a", False),
-        ("orders", "retry.a", False),
-    ],
-)
-def test_a_retry_leaves_the_timers_by_its_own_key(exchange: str, key: str, is_retry: bool):
-    assert NAMES.bring_retries(exchange, key) == is_retry
-
-
-def test_a_subscription_is_a_binding_to_a_foreign_exchange():
-    wanted = topology(
-        "shop",
-        ["a", "b"],
-        subscriptions=[
-            Subscription("a", "orders", "order.paid"),
-            Subscription("b", "events", "", "fanout"),
-        ],
-    )
-    assert wanted.exchanges[-2:] == (
-        Exchange("orders", "topic", passive=True),
-        Exchange("events", "fanout"),
-    )
-    assert wanted.bindings[-2:] == (
-        Binding("orders", "shop.v1.processor.a", "order.paid"),
-        Binding("events", "shop.v1.processor.b", ""),
-    )
-    exported = {exchange["name"] for exchange in definitions(wanted)["exchanges"]}
-    assert "orders" not in exported  # it is not ours to make
-    assert "events" in exported
