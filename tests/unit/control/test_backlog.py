@@ -7,7 +7,7 @@ import pytest
 from scheduler import Retry, Scheduler
 from scheduler.control.installation import Leftover
 from scheduler.control.reports import Effect
-from scheduler.control.status import Backlog, Counts
+from scheduler.control.status import Counts
 from scheduler.errors import Unroutable
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import Selection
@@ -41,17 +41,6 @@ async def send(stage: Stage, *names: str) -> None:
     for name in names:
         arguments = mail.arguments.bind(name)
         await stage.app.outbox.send("mail", arguments, Posting())
-
-
-async def test_backlogs_count_ready_and_parked_messages_and_processors(stage: Stage) -> None:
-    unseeded = program_of(app := shop(), stage.broker, stage.clock).survey
-    assert await unseeded.backlogs() == [Backlog("mail", ready=None, processors=0, parked=0)]
-    await stage.seed(app)
-    await send(stage, "ada", "nobody", "bob")
-    assert await stage.survey.backlogs() == [Backlog("mail", ready=3, processors=0, parked=0)]
-    async with stage.processor():
-        await asyncio.sleep(1)
-        assert await stage.survey.backlogs() == [Backlog("mail", ready=0, processors=1, parked=1)]
 
 
 async def test_parked_and_delayed_messages_and_unknown_loops_are_counted(stage: Stage) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from scheduler import Context, Cron, Every, Scheduler, UsageError
 from scheduler.control.keyed import Keyed, Synced
-from scheduler.control.loop_files import loops_in
 from scheduler.errors import BrokerUnavailable
 from tests.faulty import FaultyBroker
 from tests.stage import Stage, new_app
@@ -107,53 +106,45 @@ async def test_a_file_may_be_json_and_leave_a_task_no_loop(stage: Stage, tmp_pat
     assert [str(loop) for loop in await stage.loops.all()] == ["report"]
 
 
+GOOD = '[report.north]\nevery = "5m"\n'
+
+
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("format", "content", "told"),
     [
-        ('[digset.a]\nevery="1h"', ", [digset]: There is no task 'digset'; did you mean 'digest'?"),
-        ('[digest.a]\nevry="1h"', ", [digest.a]: There is no option 'evry'; did you mean 'every'?"),
-        ('[digest]\nevery="1h"', ", [digest.every]: expected a table of a loop, such as [digest."),
-        ("[digest.a]\nargs=5", ", [digest.a.args]: expected a table of arguments by name, got: 5."),
-        ("[digest.a]", ", [digest.a]: expected one of every=, cron= and schedule=, got: none."),
+        ("toml", '[digset.a]\nevery="1h"', ", [digset]: There is no task 'digset'; did you mean"),
+        ("toml", '[digest.a]\nevry="1h"', ", [digest.a]: There is no option 'evry'; did you mean"),
+        ("toml", '[digest]\nevery="1h"', ", [digest.every]: expected a table of a loop, such as "),
+        ("toml", "[digest.a]\nargs=5", ", [digest.a.args]: expected a table of arguments by name"),
+        ("toml", f"{GOOD}[digest.a]", ", [digest.a]: expected one of every=, cron= and schedule="),
         (
+            "toml",
             '[digest.a]\nevery="1h"\nargs={user="one"}',
             ", [digest.a]: The arguments do not fit digest: user: Input should be a valid integer",
         ),
-        ('[digest."a b"]\nevery="1h"', """, [digest."a b"]: A key has 1 to 100 letters"""),
-        ("[digest.a", ": it cannot be read: Expected ']'"),
-        ("", ": it names no task, so there is nothing to do."),
+        ("toml", '[digest."a b"]\nevery="1h"', """, [digest."a b"]: A key has 1 to 100 letters"""),
+        ("toml", f"{GOOD}[digest.a", ": it cannot be read: Expected ']'"),
+        ("toml", "", ": it names no task, so there is nothing to do."),
+        ("toml", b"\xff", ": it cannot be read: 'utf-8' codec"),
+        ("toml", None, ": it cannot be read: No such file or directory."),
+        ("json", "[1]", ": expected an object of tasks, got: [1]."),
+        ("json", "[" * 100_000, ": it cannot be read: maximum recursion depth exceeded"),
     ],
+    ids=range(13),
 )
-async def test_a_wrong_file_is_refused(stage: Stage, file: Path, text: str, told: str) -> None:
+async def test_a_wrong_file_is_refused(
+    stage: Stage, tmp_path: Path, format: str, content: str | bytes | None, told: str
+) -> None:
     await stage.seed(app := coded())
     before = await stage.listing()
-    good = '[report.north]\nevery = "5m"\n' if text else ""
-    write(file, good + text)
+    file = tmp_path / f"loops.{format}"
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UsageError) as error:
         await app.sync_file(file)
-    assert str(error.value).startswith(str(file))
-    assert told in str(error.value)
+    assert str(error.value).startswith(f"{file}{told}")
     assert str(error.value).endswith((". Nothing was changed.", "? Nothing was changed."))
     assert await stage.listing() == before
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("loops.json", b"[1]", "expected an object of tasks, got: [1]."),
-        ("loops.toml", b"\xff", "it cannot be read: 'utf-8' codec"),
-        ("loops.json", b"[" * 100_000, "it cannot be read: maximum recursion depth exceeded"),
-        ("loops.toml", None, "it cannot be read: No such file or directory."),
-    ],
-)
-def test_a_loop_file_that_cannot_be_read_is_refused(
-    tmp_path: Path, name: str, content: bytes | None, told: str
-) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(UsageError, match="Nothing was changed") as error:
-        loops_in(tmp_path / name, coded().tasks)
-    assert told in str(error.value)
 
 
 async def test_an_error_of_the_broker_says_how_far_it_came(stage: Stage, file: Path) -> None:

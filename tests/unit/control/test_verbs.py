@@ -13,7 +13,6 @@ from scheduler.control.reports import Effect, operator_here, user_here
 from scheduler.errors import InvalidArguments, Overtaken, QueueNotFound, UnknownLoop, UsageError
 from scheduler.events import LoopSeeded, RunStarted
 from scheduler.protocol.epochs import LoopState
-from scheduler.protocol.tokens import State
 from scheduler.queues.entries import ENTRY_TYPE
 from scheduler.queues.roll_call import QUESTION
 from scheduler.tasks.tasks import SUPERVISION
@@ -107,18 +106,6 @@ async def test_a_loop_that_is_resumed_after_a_moment_catches_up_from_that_moment
     assert stage.starts() == pytest.approx(starts, abs=1)
 
 
-async def test_a_trigger_makes_the_token_due_now(stage: Stage) -> None:
-    await stage.seed(looping())
-    async with stage.processor():
-        await asyncio.sleep(10)
-        assert (await stage.verbs.trigger(the_loop(stage))).did is Effect.TRIGGERED
-        await asyncio.sleep(10)
-        assert (await stage.token(TASK)).due_at == START + timedelta(seconds=10 + HOUR)
-    assert stage.starts() == [10]
-    assert await stage.tokens() == 1
-    assert await stage.history("task") == ["seeded", "triggered", "succeeded"]
-
-
 async def test_a_task_is_paused_and_resumed_by_its_name(stage: Stage) -> None:
     app = looping()
 
@@ -173,19 +160,6 @@ async def test_a_loop_runs_once_with_other_arguments_and_continues_unchanged(sta
         (70, "today", 3),
         (130, "today", 1),
     ]
-
-
-async def test_during_a_run_a_resume_and_a_trigger_change_nothing(stage: Stage) -> None:
-    await stage.seed(looping(takes=60))
-    async with stage.supervised():
-        await stage.verbs.trigger(the_loop(stage))
-        await asyncio.sleep(10)
-        assert (await stage.verbs.resume(the_loop(stage))).did is Effect.NOT_PAUSED
-        assert (await stage.verbs.trigger(the_loop(stage))).did is Effect.RUNNING
-        await asyncio.sleep(100)
-        token = await stage.token(TASK)
-        assert (token.state, token.seq, token.carry) == (State.ARMED, 1, 1)
-    assert stage.repairs() == []
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "trigger"])

@@ -74,29 +74,6 @@ def roster(desk: Desk) -> Roster:
     return desk.roster()
 
 
-A_TOO = replace(A_PAUSED, by="another")
-
-
-@pytest.mark.parametrize(
-    ("entries", "accepted"),
-    [
-        ([A, A_PAUSED, A_TOO], [True, True, False]),
-        ([A, A_GONE, A_PAUSED], [True, True, False]),
-        ([A, A_GONE, A_AGAIN], [True, True, True]),
-        ([A, A_AGAIN], [True, False]),
-        ([A, A], [True, True]),  # it cannot be known from the one that was
-    ],
-)
-async def test_the_first_of_competing_entries_is_accepted(
-    desk: Desk, roster: Roster, entries: list[RosterEntry], accepted: list[bool]
-) -> None:
-    answers = list[bool]()
-    for number, listed in enumerate(entries):
-        by = roster if number % 2 else desk.roster()
-        answers += [each is not None for each in await by.append([listed])]
-    assert answers == accepted
-
-
 async def test_an_entry_is_accepted_though_another_follows_it(desk: Desk, roster: Roster) -> None:
     async def follow_up(call: Call) -> None:
         await desk.roster().append([replace(A_AGAIN, entry=Entry(8, PAUSED, 7, 7))])
