@@ -97,15 +97,15 @@ class CommandLine:
     """Runs `scheduler` in a directory and an environment of its own."""
 
     def __init__(self, directory: Path, **environment: str) -> None:
-        self._directory = directory
+        self.directory = directory
         clean = {k: v for k, v in os.environ.items() if not k.startswith("SCHEDULER_")}
-        self._environment = clean | environment
+        self.environment = clean | environment
         self._start: Start = warm.start
 
     @property
     def installed(self) -> "CommandLine":
         """The same by the program as it is installed, in an interpreter of its own."""
-        command_line = CommandLine(self._directory, **self._environment)
+        command_line = CommandLine(self.directory, **self.environment)
         command_line._start = started
         return command_line
 
@@ -115,7 +115,7 @@ class CommandLine:
             stdin.seek(0)
             streams = (stdin.fileno(), out.fileno(), err.fileno())
             process = self._start(
-                arguments, self._directory, self._environment | environment, streams
+                arguments, self.directory, self.environment | environment, streams
             )
             try:
                 code = process.wait(TIME_LIMIT)
@@ -136,10 +136,10 @@ class CommandLine:
         """A command that goes on in a terminal; killed at the end, unless it has ended."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        whole = self._environment | {"TERM": "xterm-256color"} | environment
+        whole = self.environment | {"TERM": "xterm-256color"} | environment
         with Path(os.devnull).open() as nothing, os.fdopen(ours, "rb", buffering=0) as screen:
             streams = (nothing.fileno(), theirs, theirs)
-            process = self._start(arguments, self._directory, whole, streams)
+            process = self._start(arguments, self.directory, whole, streams)
             os.close(theirs)
             try:
                 yield Terminal(process, screen)
@@ -154,8 +154,8 @@ class CommandLine:
         with os.fdopen(ours_in, "w") as stdin, os.fdopen(ours_err) as stderr:
             with os.fdopen(theirs_in), os.fdopen(theirs_err, "w"), TemporaryFile() as nowhere:
                 streams = (theirs_in, nowhere.fileno(), theirs_err)
-                whole = self._environment | environment
-                process = self._start(("run", *arguments), self._directory, whole, streams)
+                whole = self.environment | environment
+                process = self._start(("run", *arguments), self.directory, whole, streams)
             try:
                 yield Processor(process, stdin, stderr)
             finally:

@@ -76,22 +76,28 @@ def test_each_command_does_as_it_says_and_shows_no_secret(ways: dict[str, Comman
     for style in STYLES:
         assert done_by(ways["password file"], "seed", style).code == FINE
     for name, (arguments, code, words) in COMMANDS.items():
-        done = done_by(ways["url"], f"{name} {arguments}", "text")
-        assert (done.code, words in done.output) == (code, True), (name, done.output)
-    for name, (arguments, code, _) in COMMANDS.items():
+        if code == FINE or name == "dashboard":  # the words of other errors are the same in JSON
+            done = done_by(ways["url"], f"{name} {arguments}", "text")
+            assert (done.code, words in done.output) == (code, True), (name, done.output)
+    for name, (arguments, code, words) in COMMANDS.items():
+        if name == "dashboard":
+            continue  # it prints no JSON
         done = done_by(ways["url"], f"{name} {arguments}", "json")
         in_vain = name == "trigger"  # the second time
         assert done.code == (WRONG if in_vain else code), (name, done.output)
-        if code == FINE and name != "dev":  # which prints its log
+        if code != FINE:
+            assert words in done.json["message"], name
+        elif name != "dev":  # which prints its log
             assert done.json is not None, name
 
 
-@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("way", FAILURES)
 def test_commands_that_fail_say_why_and_show_no_secret(
-    ways: dict[str, CommandLine], way: str, style: str
+    ways: dict[str, CommandLine], way: str
 ) -> None:
-    for command in ("seed", "doctor", *(() if way == "unreachable" else ("run",))):
+    for command, style in (("seed", "text"), ("doctor", "json"), ("run", "json")):
+        if command == "run" and way == "unreachable":
+            continue  # it waits for the broker
         done = done_by(ways[way], command, style)
         assert FAILURES[way] in done.output
         assert "Traceback" not in done.output

@@ -31,6 +31,7 @@ from tests.acceptance.conftest import (
     Done,
 )
 
+MOMENT = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d"
 NOT_TAKEN = "ready", "unattended"  # once it is overdue by some seconds
 
 
@@ -163,8 +164,7 @@ def test_a_loop_is_paused_and_resumed(seeded: CommandLine):
     (status, *_) = seeded("status", "--json").json["loops"]
     assert (status["where"], status["reason"], status["due_at"]) == ("paused", "stocktaking", None)
     assert status["by"].startswith(f"{getpass.getuser()} at {socket.gethostname()}:")
-    at = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d"
-    told = rf"stocktaking, since {at} by {re.escape(status['by'])}\n"
+    told = rf"stocktaking, since {MOMENT} by {re.escape(status['by'])}\n"
     assert re.search(told, seeded("status").out)
     assert f"stocktaking, by {status['by']}\n" in seeded("history", "report").out
     assert seeded("pause", "report").out == "report: unchanged\n"
@@ -176,20 +176,28 @@ def test_a_loop_is_paused_and_resumed(seeded: CommandLine):
     assert timedelta(minutes=59) < due_in <= timedelta(hours=1)
 
 
-def test_a_triggered_loop_runs_at_once_on_any_processor(seeded: CommandLine):
+def test_a_triggered_loop_runs_at_once_and_its_last_run_is_shown(seeded: CommandLine):
     triggered = seeded("trigger", "report")
     assert triggered.code == FINE
     assert triggered.out.startswith("report: triggered, due ")
     assert states(seeded("status", "--json"))["report"] in NOT_TAKEN
     with seeded.processor() as processor:
-        assert "report #0  reported Bonn" in processor.until("reported")
-        assert "report #0  succeeded" in processor.until("succeeded")
+        processor.until("processing")
+        assert seeded("trigger", "sell").code == FINE
+        processor.until("sell #0  failed in")
         processor.signal()
-        assert processor.end().code == FINE
+        done = processor.end()
+    assert done.code == FINE
+    assert re.search("report #0  reported Bonn\n.*report #0  succeeded", done.err, re.DOTALL)
     (status, *_) = seeded("status", "--json").json["loops"]
     assert (status["where"], status["seq"]) == ("waiting", 1)
     assert status["last"]["ending"] == "succeeded"
     assert 0 <= status["last"]["late"] < TIME_LIMIT
+    done = seeded("status", "sell")
+    assert done.code == FINE
+    assert re.search(r"^last run +escalated$", done.out, re.MULTILINE)
+    assert re.search(rf"^  started +{MOMENT} \(\d+ s ago\), ", done.out, re.MULTILINE)
+    assert re.search(r"^error +ValueError: sold out$", done.out, re.MULTILINE)
 
 
 def test_loops_seeded_paused_are_resumed_as_of_a_moment(scheduler: CommandLine):
@@ -247,7 +255,7 @@ def test_a_run_is_listed_and_cancelled(seeded: CommandLine):
     assert " s ago" in seeded.in_terminal("failed", "list").out
 
 
-def test_a_processor_of_some_tasks_lets_their_runs_finish(seeded: CommandLine):
+def test_a_processor_lets_its_runs_finish_unless_it_gets_a_second_signal(seeded: CommandLine):
     for loop in ("wait_for_input", "sell"):
         assert seeded("trigger", loop).code == FINE
     with seeded.processor("--tasks", "report, wait_for_input", "--concurrency", "3") as processor:
@@ -266,10 +274,8 @@ def test_a_processor_of_some_tasks_lets_their_runs_finish(seeded: CommandLine):
     assert now["wait_for_input"] == "waiting"
     assert now["sell"] in NOT_TAKEN
 
-
-def test_a_second_signal_makes_a_processor_requeue_its_runs(seeded: CommandLine):
     assert seeded("trigger", "wait_for_input").code == FINE
-    with seeded.processor() as processor:
+    with seeded.processor("--tasks", "wait_for_input") as processor:
         processor.until("waiting for input")
         processor.signal(signal.SIGINT)
         processor.until("stopping by SIGINT: 1 running")
@@ -280,14 +286,6 @@ def test_a_second_signal_makes_a_processor_requeue_its_runs(seeded: CommandLine)
     assert "got input" not in done.err
     assert "Traceback" not in done.err
     assert states(seeded("status", "--json"))["wait_for_input"] in NOT_TAKEN
-
-
-def test_a_processor_seeds_an_unseeded_app(scheduler: CommandLine):
-    with scheduler.processor() as processor:
-        processor.until("processing report, sell, wait_for_input")
-        assert states(scheduler("status", "--json")) == all_are("waiting")
-        processor.signal()
-        assert processor.end().code == FINE
 
 
 def test_the_exported_topology_is_what_seeding_declares(scheduler: CommandLine, namespace: str):
@@ -307,13 +305,6 @@ def test_the_version_is_printed(offline: CommandLine):
         FINE,
         f"scheduler {version('rabbit-scheduler')}, Python {platform.python_version()}\n",
     )
-
-
-@pytest.mark.parametrize("words", [("pause", "report"), ("failed", "show", "some-id")])
-def test_an_app_may_be_named_by_its_file_alone(offline: CommandLine, words: list[str]):
-    *command, what = words
-    said = offline(*command, f"{APPS}/shop.py", what, SCHEDULER_APP="")
-    assert "Cannot connect" in said.err  # it has found the app
 
 
 def test_timer_queues_that_differ_in_their_time_alone_are_folded(offline: CommandLine):

@@ -201,15 +201,20 @@ def test_a_terminal_shows_as_much_of_an_id_as_a_verb_needs(desk: Desk):
     assert desk.left == ["m3", "m4", "m5"]
 
 
-def test_purged_messages_are_restored_from_the_trash(desk: Desk):
+def test_purging_asks_first_and_can_be_undone(desk: Desk):
     ids = [desk.id_of("m1"), desk.id_of("m2")]
-    assert desk("purge", "--yes", *ids).out.splitlines()[-1] == "2 purged"
+    assert desk("purge", "--task", "sms", answer="n\n").code == WRONG
+    assert desk.left == ["m1", "m2", "m3", "m4", "m5"]
+    purged = desk("purge", "--task", "sms", answer="y\n")
+    assert (purged.code, purged.out.splitlines()[-1]) == (FINE, "2 purged")
     assert desk.left == ["m3", "m4", "m5"]
     assert [row["id"] for row in desk("list", "--trash", "--json").json] == ids
     assert desk("restore", ids[1][:8]).out.splitlines() == [f"restored {ids[1]}", "1 restored"]
     assert sorted(desk.left) == ["m2", "m3", "m4", "m5"]
     done = desk("restore", ids[1])
     assert (done.code, done.out.splitlines()) == (1, [f"not found: {ids[1]}", "0 restored"])
+    assert desk("replay", "--all").out.splitlines()[-1] == "4 replayed"
+    assert desk.left == []
 
 
 def test_a_parked_message_is_shown_with_error_and_traceback(desk: Desk):
@@ -245,13 +250,3 @@ def test_a_message_is_replayed_with_other_arguments_that_fit(desk: Desk):
     (message,) = desk.waiting("sms")
     assert json.loads(message.body) == {"args": other}
     assert message.message_id == "m1"
-
-
-def test_purging_asks_first(desk: Desk):
-    assert desk("purge", "--task", "sms", answer="n\n").code == WRONG
-    assert desk.left == ["m1", "m2", "m3", "m4", "m5"]
-    purged = desk("purge", "--task", "sms", answer="y\n")
-    assert (purged.code, purged.out.splitlines()[-1]) == (FINE, "2 purged")
-    assert desk.left == ["m3", "m4", "m5"]
-    assert desk("replay", "--all").out.splitlines()[-1] == "3 replayed"
-    assert desk.left == []

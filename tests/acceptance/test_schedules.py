@@ -10,7 +10,7 @@ WHO = f"{getpass.getuser()}@{socket.gethostname()}"
 TOLD = re.compile(rf"every 5m, set by {re.escape(WHO)} \d+ s ago; code: every 1h$")
 
 
-def test_a_schedule_is_set_shown_and_cleared(seeded: CommandLine) -> None:
+def test_a_schedule_is_set_with_any_options_shown_and_cleared(seeded: CommandLine) -> None:
     done = seeded("schedule", "set", "report", "--every", "5m")
     first, second = done.out.splitlines()
     assert first.startswith("report: rescheduled, due ")
@@ -29,8 +29,6 @@ def test_a_schedule_is_set_shown_and_cleared(seeded: CommandLine) -> None:
     assert seeded("schedule", "clear", "report").out.startswith("report: not set")
     assert "set by" not in seeded("status").out
 
-
-def test_json_names_who_has_set_a_schedule_with_any_options(seeded: CommandLine) -> None:
     done = seeded("schedule", "set", "report", "--cron", "0 9 * * *", "--json").json
     assert (done["did"], done["schedule"]) == ("rescheduled", "0 9 * * * in UTC")
     (row,) = [each for each in seeded("status", "--json").json["loops"] if each["override"]]

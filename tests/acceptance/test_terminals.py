@@ -37,13 +37,6 @@ def test_a_pipe_gets_all_columns_with_exact_times_and_their_zone(looked_at: Comm
     assert re.search(r" 09:00:00\+0[12]:00", last)  # Europe/Berlin
 
 
-def test_states_are_in_colour_in_a_terminal_alone(seeded: CommandLine):
-    assert seeded("pause", "report").code == FINE
-    assert "\x1b[33mpaused\x1b[0m" in seeded.in_terminal("status").out
-    assert not COLOUR.search(seeded.in_terminal("status", NO_COLOR="1").out)
-    assert "\x1b" not in seeded("status").out
-
-
 def test_the_status_of_one_loop_shows_everything(looked_at: CommandLine):
     done = looked_at("status", "wait_for_input")
     assert done.code == FINE
@@ -57,19 +50,6 @@ def test_the_status_of_one_loop_shows_everything(looked_at: CommandLine):
     assert looked_at("status", "wait_for_input", "--json").json["loop"] == "wait_for_input"
 
 
-def test_the_status_of_one_loop_shows_its_last_run_and_error(seeded: CommandLine):
-    assert seeded("trigger", "sell").code == FINE
-    with seeded.processor() as processor:
-        processor.until("sell #0  failed in")
-        processor.signal()
-        processor.end()
-    done = seeded("status", "sell")
-    assert done.code == FINE
-    assert re.search(r"^last run +escalated$", done.out, re.MULTILINE)
-    assert re.search(rf"^  started +{MOMENT.pattern} \(\d+ s ago\), ", done.out, re.MULTILINE)
-    assert re.search(r"^error +ValueError: sold out$", done.out, re.MULTILINE)
-
-
 def test_a_watch_shows_what_changes_until_it_is_interrupted(seeded: CommandLine):
     with seeded.terminal("status", "--watch", "--interval", "1s") as terminal:
         terminal.until("every 1 s until Ctrl-C")
@@ -79,6 +59,9 @@ def test_a_watch_shows_what_changes_until_it_is_interrupted(seeded: CommandLine)
         done = terminal.end()
     assert done.code == FINE
     assert "Traceback" not in done.out
+    assert "\x1b[33mpaused\x1b[0m" in done.out
+    assert not COLOUR.search(seeded.in_terminal("status", NO_COLOR="1").out)
+    assert "\x1b" not in seeded("status").out
 
 
 def test_a_watch_has_a_shortest_interval(offline: CommandLine):

@@ -1,6 +1,7 @@
 """The app of most tests. Its namespace comes from the environment; its loops run when triggered."""
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -8,11 +9,11 @@ import sys
 from scheduler import Context, Retry, Scheduler
 
 app = Scheduler(os.environ["SHOP_NAMESPACE"])
-no_app = "a text"
 
 
 @app.periodic(every="1h")
 async def report(ctx: Context, city: str = "Bonn") -> None:
+    assert not any(each is app for each in gc.get_objects()), "collections spare what is imported"
     logging.info("reported %s", city)
 
 
