@@ -353,24 +353,31 @@ def _takes_more(channel: DriverChannel) -> bool:
     return True
 
 
+def stumbling(monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str) -> None:
+    """Have a method raise what nobody expects, the next two times."""
+    method, obstacles = getattr(owner, name), [KeyError("x"), StopAsyncIteration()]
+
+    async def stumble(*args: Any, **kwargs: Any) -> Any:
+        if obstacles:
+            raise obstacles.pop(0)
+        return await method(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, stumble)
+
+
+STUMBLED = ["KeyError: 'x'", "StopAsyncIteration"]
+
+
 async def test_a_lost_connection_is_made_again_after_any_error(
     broker_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect, obstacles = Endpoint.connect, [KeyError("product"), StopAsyncIteration()]
-
-    async def stumble(self: Endpoint) -> driver.DriverConnection:
-        if obstacles:
-            raise obstacles.pop(0)
-        return await connect(self)
-
     events: asyncio.Queue[Event] = asyncio.Queue()
     async with AmqpBroker(broker_url, emit=events.put_nowait):
-        monkeypatch.setattr(Endpoint, "connect", stumble)
+        stumbling(monkeypatch, Endpoint, "connect")
         await connections[0].close(ConnectionError())
         lost, *retried, again = [await events.get() for _ in range(4)]
     assert isinstance(lost, ConnectionLost)
-    reasons = [each.reason for each in retried if isinstance(each, ConnectionRetried)]
-    assert reasons == ["KeyError: 'product'", "StopAsyncIteration"]
+    assert [each.reason for each in of(ConnectionRetried, retried)] == STUMBLED
     assert isinstance(again, Connected)
 
 
@@ -378,29 +385,19 @@ async def test_an_interrupted_consumer_begins_again_after_any_error(
     broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: asyncio.Queue[Event] = asyncio.Queue()
-    open_channel, obstacles = session.Session.open_channel, [KeyError("x"), StopAsyncIteration()]
-
-    async def stumble(self: session.Session, **options: Any) -> DriverChannel:
-        if obstacles:
-            raise obstacles.pop(0)
-        return await open_channel(self, **options)
-
     async with (
         RabbitWire(queue_type, broker_url) as wire,
         AmqpBroker(broker_url, emit=events.put_nowait) as broker,
     ):
         queue = await wire.declare_queue()
         inbox = await Inbox.open(broker, queue)
-        monkeypatch.setattr(session.Session, "open_channel", stumble)
+        stumbling(monkeypatch, session.Session, "open_channel")
         await consuming(connections[1]).close()
         interrupted = [await events.get() for _ in range(3)]
         assert await events.get() == ConsumerResumed(queue)
         await send(wire.broker, queue, b"a")
-        delivery = await inbox.next()
-        assert delivery.message.body == b"a"
-        await delivery.ack()
-    reasons = [each.reason for each in interrupted if isinstance(each, ConsumerInterrupted)]
-    assert reasons[1:] == ["KeyError: 'x'", "StopAsyncIteration"]
+        assert await inbox.bodies(1) == [b"a"]
+    assert [each.reason for each in of(ConsumerInterrupted, interrupted)][1:] == STUMBLED
 
 
 def test_a_connection_that_was_closed_leaves_no_task_behind(broker_url: str) -> None:

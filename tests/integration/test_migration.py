@@ -77,15 +77,27 @@ async def run_all_of(version: Version, count: int) -> Ran:
     return version.ran
 
 
-async def test_a_foreign_message_comes_once_with_its_own_key(
+async def test_a_queue_is_recreated_with_its_messages_unless_it_has_consumers(
     version: Callable[..., Version], broker: Broker, namespace: str
 ) -> None:
     orders = f"{namespace}.orders"
     of_old = [(orders, "order.#", "topic")]
     old, new = version(subscribe=of_old), version(subscribe=of_old, ordered=True)
     await program_of(old.app, broker).seeding.seed()
+    migrating = program_of(new.app, broker).seeding
+
+    async def is_consumed() -> bool:
+        depth = await broker.depth(old.app.names.processor_queue("work"))
+        return depth is not None and depth.consumers == 1
+
+    async with at_work(processor_of(old.app, broker)):
+        await eventually(is_consumed)
+        with pytest.raises(UsageError, match="but has 1 processor.*stop all processors"):
+            await migrating.seed(migrate=True)
+        await broker.publish(Message(b"cream"), exchange=orders, routing_key="order.new")
+        assert await run_all_of(old, 1) == [("order.new", b"cream")]
     await broker.publish(Message(b"tea"), exchange=orders, routing_key="order.new")
-    await program_of(new.app, broker).seeding.seed(migrate=True)
+    await migrating.seed(migrate=True)
     await broker.publish(Message(b"milk"), exchange=orders, routing_key="order.new")
     ran = await run_all(new, broker, 2)
     assert ran == [("order.new", b"tea"), ("order.new", b"milk")]
@@ -127,21 +139,3 @@ async def test_a_journal_with_another_retention_is_recreated(
     (status,) = await program.survey.status()
     assert status.due_at is not None
     assert status.due_at > datetime.now(UTC)
-
-
-async def test_a_queue_with_consumers_is_not_recreated(
-    version: Callable[..., Version], broker: Broker
-) -> None:
-    old, new = version(), version(ordered=True)
-    await program_of(old.app, broker).seeding.seed()
-
-    async def is_consumed() -> bool:
-        depth = await broker.depth(old.app.names.processor_queue("work"))
-        return depth is not None and depth.consumers == 1
-
-    async with at_work(processor_of(old.app, broker)):
-        await eventually(is_consumed)
-        with pytest.raises(UsageError, match="but has 1 processor.*stop all processors"):
-            await program_of(new.app, broker).seeding.seed(migrate=True)
-        await send(old, broker, 1)
-        assert await run_all_of(old, 1) == [("work", 1)]

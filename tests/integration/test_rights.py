@@ -27,10 +27,9 @@ from scheduler.protocol.topology import (
     Topology,
 )
 from scheduler.queues.failed import Selection
-from scheduler.timing.moments import SystemClock
 from tests.integration.witness import Witness
 from tests.rabbitmq import Users
-from tests.stage import at_work, failed_of, of, processor_of, program_of
+from tests.stage import SYSTEM_CLOCK, at_work, failed_of, of, processor_of, program_of
 from tests.sweep import clear, empty, new_namespace
 
 ROLES = ("client", "processor", "seed")
@@ -191,7 +190,7 @@ async def test_a_processor_runs_and_retries_loops_calls_and_foreign_messages(
 
 
 async def test_a_processor_may_use_every_verb(office: Office) -> None:
-    (loop,), which = office.app.loops.values(), Selection(task="mail")
+    (loop,), which, mail = office.app.loops.values(), Selection(task="mail"), office.mail
     async with AmqpBroker(office.processor) as broker:
         program = program_of(office.app, broker)
         assert (await program.verbs.pause(loop)).did is Effect.PAUSED
@@ -200,26 +199,28 @@ async def test_a_processor_may_use_every_verb(office: Office) -> None:
         assert (await program.verbs.resume(loop, at_once=True)).did is Effect.RESUMED
         assert [each async for each in program.journal.entries(loop="beat")]
         assert (await program.verbs.trigger(loop)).did in (Effect.TRIGGERED, Effect.RUNNING)
-    async with office.working() as broker, lent(office, office.processor):
-        await office.mail.send("nobody")
-        failed = failed_of(office.names, broker)
-        await office.until(lambda: office.count(MessageParked) == 1)
-        assert [each.reason for each in await failed.browse(["mail"], which)] == ["exhausted"]
-        assert await failed.replay(["mail"], which) == 1
-        await office.until(lambda: office.count(MessageParked) == 2)
-        assert await failed.purge(["mail"], which) == 1
-        assert office.runs_of("mail") == [("nobody", 1), ("nobody", 2)] * 2
+    async with office.working() as broker:
+        with office.app.lending(broker, SYSTEM_CLOCK):
+            await mail.send("nobody")
+            failed = failed_of(office.names, broker)
+            await office.until(lambda: office.count(MessageParked) == 1)
+            assert [each.reason for each in await failed.browse(["mail"], which)] == ["exhausted"]
+            assert await failed.replay(["mail"], which) == 1
+            await office.until(lambda: office.count(MessageParked) == 2)
+            assert await failed.purge(["mail"], which) == 1
+            assert office.runs_of("mail") == [("nobody", 1), ("nobody", 2)] * 2
 
-        assert await office.mail.start("often", every="1d", args={"to": "ada"}) is Effect.CREATED
-        assert [loop.key for loop in await office.mail.list()] == ["often"]
-        often = office.mail.start("often", every="100ms", args={"to": "ada"})
-        assert await often is Effect.RESCHEDULED
-        await office.until(lambda: office.runs_of("mail").count(("ada", 1)) >= 3)
-        running = await office.app.running()
-        assert (running.expected, running.complete) == (1, True)
-        with pytest.raises(NotRunning, match="is running"):
-            await office.app.cancel("nobody")
-        assert await office.mail.stop("often")
+            created = await mail.start("often", every="1d", args={"to": "ada"})
+            assert created is Effect.CREATED
+            assert [loop.key for loop in await mail.list()] == ["often"]
+            often = mail.start("often", every="100ms", args={"to": "ada"})
+            assert await often is Effect.RESCHEDULED
+            await office.until(lambda: office.runs_of("mail").count(("ada", 1)) >= 3)
+            running = await office.app.running()
+            assert (running.expected, running.complete) == (1, True)
+            with pytest.raises(NotRunning, match="is running"):
+                await office.app.cancel("nobody")
+            assert await mail.stop("often")
 
 
 async def test_a_processor_repairs_a_lost_loop(office: Office) -> None:
@@ -230,17 +231,6 @@ async def test_a_processor_repairs_a_lost_loop(office: Office) -> None:
     async with office.working():
         await office.until(lambda: bool(office.runs_of("beat")))
     assert "lost" in [each.kind for each in of(LoopRepaired, office.events)]
-
-
-@asynccontextmanager
-async def lent(office: Office, url: str) -> AsyncGenerator[None]:
-    """The app uses the connection of this user."""
-    async with AmqpBroker(url) as broker:
-        office.app.outbox.use(broker, SystemClock())
-        try:
-            yield
-        finally:
-            office.app.outbox.release(broker)
 
 
 # Who may do what: each cell of the table in the documentation

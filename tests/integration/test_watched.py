@@ -1,14 +1,37 @@
 """A processor as probes and a real Prometheus see it."""
 
-import asyncio
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from scheduler.protocol.topology import topology
 from tests.integration.conftest import Field
-from tests.integration.watched import Watched, seeded
+from tests.integration.watched import Answer, ask
 from tests.prometheus import Prometheus
+from tests.rabbitmq import free_ports
+
+
+@pytest.fixture
+def field(field_: Field) -> Field:
+    """The app to be watched, seeded."""
+    field_.app = f"{Path(__file__).parent / 'apps' / 'watched.py'}:app"
+    field_.declares = topology(field_.namespace, ("beat", "block", "fail"))
+    field_.call("seed")
+    return field_
+
+
+def processor(field: Field) -> int:
+    """Start a processor; the port at which it tells of itself."""
+    (port,) = free_ports(1)
+    field.start("run", SCHEDULER_HEALTH_PORT=str(port), SCHEDULER_METRICS_PORT=str(port))
+    return port
+
+
+async def answered(field: Field, port: int, path: str, status: int) -> Answer:
+    await field.until(lambda: ask(port, path).status == status)
+    return ask(port, path)
 
 
 def live(port: int) -> subprocess.CompletedProcess[str]:
@@ -21,31 +44,30 @@ def live(port: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_a_processor_with_a_blocked_event_loop_fails_its_probes(field_: Field) -> None:
-    field = await asyncio.to_thread(seeded, field_)
-    watched = Watched(field)
-    await watched.until_status("/readyz", 200)
-    assert (await watched.asked("/livez")).json == {"live": True, "why": []}
-    assert (await asyncio.to_thread(live, watched.port)).returncode == 0
-    await asyncio.to_thread(field.call, "trigger", "block")
-    blocked = await watched.until_status("/livez", 503)
+async def test_a_processor_with_a_blocked_event_loop_fails_its_probes(field: Field) -> None:
+    port = processor(field)
+    await answered(field, port, "/readyz", 200)
+    assert ask(port, "/livez").json == {"live": True, "why": []}
+    assert live(port).returncode == 0
+    field.call("trigger", "block")
+    blocked = await answered(field, port, "/livez", 503)
     assert not blocked.json["live"]
     (why,) = blocked.json["why"]
     assert "apps/watched.py" in why
     assert "(block)" in why
-    unready = await watched.asked("/readyz")
+    unready = ask(port, "/readyz")
     assert (unready.status, unready.json["ready"]) == (503, False)
-    assert "(block): nothing else runs" in watched.log  # for after it was killed
-    probe = await asyncio.to_thread(live, watched.port)
+    # For after it was killed.
+    assert "(block): nothing else runs" in field.log_of(1).read_text()
+    probe = live(port)
     assert (probe.returncode, probe.stdout.count("(block)")) == (1, 1), probe.stderr
 
 
 @pytest.mark.timeout(400)  # it may have to be installed
-def test_prometheus_scrapes_two_processors(field_: Field) -> None:
-    field = seeded(field_)
-    processors = [Watched(field) for _ in range(2)]
+def test_prometheus_scrapes_two_processors(field: Field) -> None:
+    ports = [processor(field) for _ in range(2)]
     ns = f'namespace="{field.namespace}"'
-    with Prometheus([each.port for each in processors]) as prometheus:
+    with Prometheus(ports) as prometheus:
         prometheus.until(f"sum(scheduler_runs_total{{{ns}}}) > 10")
         prometheus.until("count(up == 1) == 2")
         assert field.call("trigger", "fail")["did"] == "triggered"
