@@ -20,6 +20,13 @@ def note(what: str, **facts: object) -> None:
         file.write(json.dumps(line) + "\n")
 
 
+def notes() -> list[dict[str, Any]]:
+    """What was noted so far."""
+    # The last line may be seen before it was written to its end.
+    whole = RECORD.read_text().rpartition("\n")[0] if RECORD.exists() else ""
+    return [json.loads(line) for line in whole.splitlines()]
+
+
 def die() -> None:
     """End this process, as `kill -9` does."""
     os.kill(os.getpid(), signal.SIGKILL)

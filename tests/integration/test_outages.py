@@ -45,7 +45,7 @@ async def tokens(app: Scheduler, broker: AmqpBroker) -> int:
 
 # Of a quorum queue that was younger when 3.10 was killed, what is due may stay inside for ever.
 OLD_ENOUGH = 5.0
-CALLS = 200
+CALLS = 100
 OUTAGES = 2
 
 

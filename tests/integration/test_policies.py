@@ -162,8 +162,11 @@ class Scene(Witness):
 
 
 WELL = {
-    **{"paused": "0 runs", "waiting": "runs", "once": "0 runs"},
-    **{"call": "2 runs", "parked": "2 of 2 there"},
+    "paused": "0 runs",
+    "waiting": "runs",
+    "once": "0 runs",
+    "call": "2 runs",
+    "parked": "2 of 2 there",
 }
 CHANGED = {
     # Its queues are declared again, by supervision.

@@ -10,14 +10,6 @@ from scheduler.brokers.contract import Broker
 from tests.integration.conftest import Field
 from tests.unit.processor.test_processes import is_there
 
-APP = f"{Path(__file__).parent / 'apps' / 'blocking.py'}:app"
-
-
-@pytest.fixture
-def working(field_: Field) -> Field:
-    field_.app = APP
-    return field_
-
 
 @pytest.fixture
 def forking(field_: Field) -> Field:
@@ -34,78 +26,75 @@ def processes_of(field: Field) -> set[int]:
 
 @pytest.mark.parametrize("executor", ["process", "thread"])
 async def test_a_function_that_outlasts_the_grace_runs_again_elsewhere(
-    working: Field, broker: Broker, executor: str
+    field_: Field, broker: Broker, executor: str
 ) -> None:
-    way = {"PROCESS": "1"} if executor == "process" else {}
-    working.call("seed", **way)
-    doomed = working.start("run", TAKES="600", SCHEDULER_SHUTDOWN_GRACE="500ms", **way)
-    await working.until(lambda: bool(working.notes("start")))
-    (first,) = working.notes("start")
+    loop = {"EXECUTOR": executor, "EVERY": "100ms"}
+    field_.call("seed", **loop)
+    doomed = field_.start("run", TAKES="600", SCHEDULER_SHUTDOWN_GRACE="500ms", **loop)
+    await field_.until(lambda: bool(field_.notes("start")))
+    (first,) = field_.notes("start")
     doomed.terminate()
-    output = working.output_of(doomed)
+    output = field_.output_of(doomed)
     assert doomed.returncode == 0
     assert ("abandoned: the thread outlived" in output) is (executor == "thread")
     assert (first["pid"] == doomed.pid) is (executor == "thread")
-    await working.until(lambda: not is_there(first["pid"]))
-    working.start("run", **way)
-    await working.until(lambda: bool(working.notes("end")))
-    again = working.notes("start")[1]
+    await field_.until(lambda: not is_there(first["pid"]))
+    field_.start("run", **loop)
+    await field_.until(lambda: bool(field_.notes("end")))
+    again = field_.notes("start")[1]
     assert (again["seq"], again["attempt"]) == (first["seq"], first["attempt"])
-    working.stop()
-    assert await working.tokens(broker, 1) == {"loop0": 1}
+    field_.stop()
+    assert await field_.tokens(broker, 1) == {"loop0": 1}
 
 
-MOMENTS = {
-    "forked": ("processor",),
-    "begun": ("child", "grandchild", "server", "processor", "group"),
-    "reporting": ("processor",),
-    "after": ("processor",),
-    "reported": ("group",),
-}
-"""Where the others are killed, it does not matter how far a run is; of a child, units show it.
+STRIKES = (
+    "forked processor",
+    "begun child grandchild server processor",
+    "begun group",
+    "reporting processor",
+    "after processor",
+    "reported group",
+)
+"""At which moment of a run what is killed, in one run after the other.
 
-What becomes of a reported run does not depend on where it ran: `test_kill_points.py` shows it.
+Where the others are killed, it does not matter how far a run is; of a child, units show it. What
+becomes of a reported run does not depend on where it ran: `test_kill_points.py` shows it.
 """
 
 
-@pytest.mark.parametrize(
-    ("moment", "victim"), [(moment, victim) for moment in MOMENTS for victim in MOMENTS[moment]]
-)
+@pytest.mark.parametrize("strikes", STRIKES)
 async def test_a_loop_continues_after_any_of_its_processes_is_killed(
-    forking: Field, broker: Broker, moment: str, victim: str
+    forking: Field, broker: Broker, strikes: str
 ) -> None:
     async def until_all_are_gone() -> None:
         await forking.until(lambda: not any(map(is_there, processes_of(forking))))
 
+    moment, *victims = strikes.split()
     forking.call("seed")
-    strike = {"STRIKE": f"{moment} {victim}", "OWN_GROUP": "1", "SCHEDULER_SHUTDOWN_GRACE": "8s"}
+    strike = {"STRIKE": strikes, "OWN_GROUP": "1", "SCHEDULER_SHUTDOWN_GRACE": "8s"}
     # So that the fork server finds the app, and imports it.
     strike["PYTHONPATH"] = f"{Path(forking.app).parent}:{Path.cwd()}"
     struck = forking.start("run", **strike)
-    await forking.until(lambda: bool(forking.notes("struck")))
-    if victim == "processor":
+    await forking.until(lambda: len(forking.notes("struck")) == len(victims))
+    if victims[-1] == "processor":
         assert struck.wait(timeout=30) == -signal.SIGKILL
         await until_all_are_gone()
-        forking.start("run", **strike)
+        again = forking.start("run", **strike)
         seen = len(forking.notes("end"))
         await forking.until(lambda: len(forking.notes("end")) >= seen + 3)
         forking.stop()
-    elif victim == "group":
-        assert struck.wait(timeout=30) == 0
+        assert again.returncode == 0
     else:
-        seen = len(forking.notes("end"))
-        await forking.until(lambda: len(forking.notes("end")) >= seen + 2)
-        forking.stop()
-        assert struck.returncode == 0
+        assert struck.wait(timeout=30) == 0
     await until_all_are_gone()
 
     starts = [note["seq"] for note in forking.notes("start")]
     ends = [note["seq"] for note in forking.notes("end")]
     assert set(starts) == set(ends) == set(range(ends[-1] + 1))
     # A run whose process, or processor, did not live to report it is run again.
-    is_lost = victim in ("child", "processor")
-    assert len(starts) - len(ends) == (is_lost and moment in ("begun", "reporting"))
-    is_unsettled = victim == "processor" and moment == "after"
+    lost = [each for each in victims if each in ("child", "processor")]
+    assert len(starts) - len(ends) == (len(lost) if moment in ("begun", "reporting") else 0)
+    is_unsettled = strikes == "after processor"
     assert len(ends) - len(set(ends)) == is_unsettled
     assert await forking.tokens(broker, 1) == {"loop0": 1}
 

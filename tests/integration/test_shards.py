@@ -2,7 +2,6 @@
 
 import signal
 from collections import Counter, defaultdict
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +13,12 @@ from scheduler.protocol.topology import Names
 from tests.integration.conftest import Field, at_rest, ready
 from tests.tokens import count
 
-KEYS = [f"k{number}" for number in range(40)]
+KEYS = [f"k{number}" for number in range(20)]
 MOST = 4
 
 
 @pytest.fixture
 def sharded(field_: Field) -> Field:
-    field_.app = f"{Path(__file__).parent / 'apps' / 'sharded.py'}:app"
     field_.declares = the_app(field_)[0].topology()
     return field_
 
@@ -50,7 +48,7 @@ async def test_every_loop_continues_while_its_queues_change(sharded: Field, brok
     sharded.call("seed", SHARDS="1")
     app, poll = the_app(sharded)
     async with app:
-        await poll.start_many(dict.fromkeys(KEYS, Every("300ms")))
+        await poll.start_many(dict.fromkeys(KEYS, Every("500ms")))
     old = [sharded.start("run", SHARDS="1") for _ in range(2)]
     await until_all_ran(2)
     for shards in "4", "2", "1":
@@ -74,7 +72,7 @@ async def test_every_loop_continues_while_its_queues_change(sharded: Field, brok
     queues = names.processor_queues("poll", MOST)
     assert [await broker.depth(queue) for queue in queues[1:]] == [None] * (MOST - 1)
     assert await ready(broker, names.failed, names.failed_queue("poll")) == 0
-    check_runs(sharded.notes())
+    check_runs(sharded.notes("start") + sharded.notes("end"))
 
 
 def check_runs(notes: list[dict[str, Any]]) -> None:

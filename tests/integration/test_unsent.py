@@ -1,137 +1,107 @@
-"""Messages that are sent while their broker is away, by a program that is killed."""
+"""Messages that are sent while their broker is away, by programs that are killed."""
 
 import asyncio
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from threading import Barrier
 
 import pytest
 
 from scheduler.protocol.topology import topology
 from scheduler.queues.unsent import SqliteStore
+from tests.integration.conftest import Field, sweep
 from tests.rabbitmq import PrivateNode
-from tests.sweep import clear, new_namespace
+from tests.sweep import new_namespace
 
-PROGRAM = str(Path(__file__).parent / "apps" / "posting.py")
+APP = f"{Path(__file__).parent / 'apps' / 'posting.py'}:app"
 COUNT = 300
 SIDE_BY_SIDE = 200
-SECONDS = 6
+SECONDS = 6  # of the outage
 
 
-class Outage:
-    """Messages that are sent over an outage by a program that is killed twice.
+class Sender:
+    """A program that sends all its messages, however often it is killed."""
 
-    Attributes:
-        became: of each number: confirmed, stored or raised.
-    """
-
-    def __init__(self, url: str, directory: Path, has_fallback: bool) -> None:
-        directory.mkdir()
-        self._url, self._namespace = url, new_namespace()
-        self._log, self._sent = directory / "log", directory / "sent"
-        self._ran, database = directory / "ran", str(directory / "unsent.db")
-        self._store = SqliteStore(database, self._namespace) if has_fallback else None
+    def __init__(self, field: Field, name: str, **environment: str) -> None:
+        self._field, self._name = field, name
+        self._log = field.record.with_name(f"{name}.log")
         self._environment = {
             **os.environ,
-            "SCHEDULER_BROKER_URL": url,
-            "NAMESPACE": self._namespace,
-            "RUNS": str(self._ran),
+            **environment,
+            "SCHEDULER_BROKER_URL": field.url,
+            "NAMESPACE": field.namespace,
+            "RECORD": str(field.record),
             # The outage is to be in the middle, though a broker takes its time to stop.
             "PAUSE": str(SIDE_BY_SIDE * 3 * SECONDS / COUNT),
             "SIDE_BY_SIDE": str(SIDE_BY_SIDE),
-            **({"FALLBACK": f"sqlite:///{database}"} if has_fallback else {}),
         }
+        self.process = self._started()
 
-    def happen(self, stop: Callable[[], object], start: Callable[[], object]) -> None:
-        """Send all, with the outage and the kills in the middle, until all that can run has run."""
-        self._command("seed").wait()
-        processor = self._command("run")
-        try:
-            sender = self._sender()
-            self._until(lambda: len(self.became) >= COUNT / 4)
-            stop()
-            time.sleep(SECONDS / 3)
-            sender = self._sender(instead_of=sender)
-            time.sleep(SECONDS * 2 / 3)
-            start()
-            time.sleep(SECONDS / 10)
-            assert self._sender(instead_of=sender).wait() == 0
-            with suppress(TimeoutError):  # `problems` says what is missing
-                self._until(lambda: not self.problems())
-        finally:
-            processor.terminate()
-            processor.wait()
+    def replace(self) -> None:
+        """Kill the program, and start it again."""
+        self.process.kill()
+        self.process.wait()
+        self.process = self._started()
 
     @property
-    def became(self) -> dict[int, str]:
-        return {int(n): became for n, became in _rows(self._sent)}
+    def became(self) -> dict[str, str]:
+        """What became of each message: confirmed, stored or raised."""
+        notes = [each for each in self._field.notes("sent") if each["name"].startswith(self._name)]
+        return {each["name"]: each["became"] for each in notes}
 
-    def problems(self) -> list[str]:
-        """What must not be."""
-        became, runs = self.became, [(int(n), name) for n, name in _rows(self._ran)]
-        found = [f"{n} ran as {name}" for n, name in runs if name != f"m-{n}"]
-        accepted = {n for n in range(COUNT) if became.get(n) != "raised"}
-        found += [f"{n} has not run" for n in accepted - {n for n, _ in runs}]
-        if self._store:
-            found += [f"{n} raised" for n in range(COUNT) if n not in accepted]
-            found += [f"{each} is stored still" for each in self._store.read()]
-        return found
-
-    def sweep(self) -> None:
-        """Delete the queues."""
-        asyncio.run(clear(self._url, topology(self._namespace, ["work"], called=["work"])))
-
-    def _sender(self, instead_of: subprocess.Popen[bytes] | None = None) -> subprocess.Popen[bytes]:
-        if instead_of is not None:
-            instead_of.kill()
-            instead_of.wait()
-        return self._started(PROGRAM, str(self._sent), str(COUNT))
-
-    def _command(self, command: str) -> subprocess.Popen[bytes]:
-        return self._started("-m", "scheduler", command, f"{PROGRAM}:app")
-
-    def _started(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _started(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.integration.apps.posting", self._name, str(COUNT)]
         with self._log.open("a") as log:
-            return subprocess.Popen(
-                [sys.executable, *arguments], env=self._environment, stdout=log, stderr=log
-            )
-
-    def _until(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + 120
-        while not condition():
-            if time.monotonic() > end:
-                raise TimeoutError
-            time.sleep(0.2)
-
-
-def _rows(path: Path) -> list[list[str]]:
-    # The last line may be seen before it was written to its end.
-    lines = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
-    return [line.split() for line in lines]
+            return subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
 
 
 @pytest.mark.timeout(300)
-def test_calls_sent_over_an_outage_run_or_raise_though_their_sender_is_killed(
+async def test_calls_sent_over_an_outage_run_or_raise_though_their_sender_is_killed(
     node: PrivateNode, tmp_path: Path
 ) -> None:
-    def stop() -> None:
-        time.sleep(1)  # RabbitMQ 3.10 loses a quorum queue that is not yet a second old
-        node.kill()
+    field = Field(node.url, new_namespace(), "quorum", tmp_path / "record", app=APP)
+    field.declares = topology(field.namespace, ["work"], called=["work"])
+    database = str(tmp_path / "unsent.db")
+    fallback = {"FALLBACK": f"sqlite:///{database}"}
 
-    stopping, starting = Barrier(2, stop, 100), Barrier(2, node.start, 100)
-    outages = [Outage(node.url, tmp_path / str(each), each) for each in (True, False)]
-    with ThreadPoolExecutor(len(outages)) as side_by_side:
-        for done in [
-            side_by_side.submit(outage.happen, stopping.wait, starting.wait) for outage in outages
-        ]:
-            done.result()
-    for outage, became in zip(outages, ("stored", "raised"), strict=True):
-        assert outage.problems() == []
-        assert became in outage.became.values()
-        outage.sweep()
+    def problems() -> list[str]:
+        ran, store = field.notes("ran"), SqliteStore(database, field.namespace)
+        became = keeps.became | raises.became
+        accepted = {name for name in became if became[name] != "raised"}
+        return [
+            *(f"under another id: {each}" for each in ran if each["name"] != each["message_id"]),
+            *(f"{name} has not run" for name in accepted - {each["name"] for each in ran}),
+            *(f"{name} raised" for name in keeps.became.keys() - accepted),
+            *(f"{each} is stored still" for each in store.read()),
+        ]
+
+    field.call("seed")
+    field.start("run", **fallback)
+    senders = keeps, raises = Sender(field, "keeps", **fallback), Sender(field, "raises")
+    try:
+        await field.until(lambda: all(len(each.became) >= COUNT / 4 for each in senders), 120)
+        await asyncio.sleep(1)  # RabbitMQ 3.10 loses a quorum queue that is not yet a second old
+        await asyncio.to_thread(node.kill)
+        await asyncio.sleep(SECONDS / 3)
+        for each in senders:
+            each.replace()
+        await asyncio.sleep(SECONDS * 2 / 3)
+        await asyncio.to_thread(node.start)
+        await asyncio.sleep(SECONDS / 10)
+        for each in senders:
+            each.replace()
+        for each in senders:
+            assert await asyncio.to_thread(each.process.wait) == 0
+            assert len(each.became) == COUNT
+        with suppress(TimeoutError):  # `problems` says what is missing
+            await field.until(lambda: not problems(), 120)
+    finally:
+        for each in senders:
+            each.process.kill()
+        field.kill()
+    assert problems() == []
+    assert "stored" in keeps.became.values()
+    assert "raised" in raises.became.values()
+    await sweep(field)

@@ -1,4 +1,4 @@
-"""A loop whose runs are in processes that fork; in one of them, once, something is killed."""
+"""A loop whose runs are in processes that fork; in some of them, something is killed."""
 
 import os
 import signal
@@ -10,8 +10,7 @@ from scheduler import Context, Retry, Scheduler
 from scheduler.events import Event, RunFinished
 from tests.integration.record import RECORD, die, note
 
-STRUCK = RECORD.with_name("struck")
-MOMENT, VICTIM = os.environ.get("STRIKE", "never never").split()
+MOMENT, *VICTIMS = os.environ.get("STRIKE", "never").split()
 
 if os.environ.pop("OWN_GROUP", None):  # the processor: neither its fork server nor its runs
     os.setpgid(0, 0)
@@ -21,16 +20,16 @@ app = Scheduler(os.environ["NAMESPACE"])
 
 
 def strike(moment: str, seq: int, forked: int = 0) -> None:
-    """Kill what is to be killed at this moment, unless that was done."""
-    if moment != MOMENT or seq < 1:
+    """Kill what is to be killed at this moment, unless that was done: one in each run."""
+    if moment != MOMENT or not 1 <= seq <= len(VICTIMS):
         return
     try:
-        STRUCK.touch(exist_ok=False)
+        RECORD.with_name(f"struck-{seq}").touch(exist_ok=False)
     except FileExistsError:
         return
     processor = int(os.environ["PROCESSOR"])
     note("struck", seq=seq)
-    match VICTIM:
+    match VICTIMS[seq - 1]:
         case "child":
             die()
         case "grandchild":

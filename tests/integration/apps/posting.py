@@ -1,50 +1,38 @@
-"""A program that sends numbered messages, and goes on where it was when it was killed.
+"""A program that sends messages, and goes on where it was when it was killed.
 
-`python posting.py SENT COUNT` appends what became of each to the file SENT: its number, and
-confirmed, stored or raised. The task appends each run to the file RUNS.
+`python -m tests.integration.apps.posting NAME COUNT` notes what became of each: confirmed, stored
+or raised. The task notes each run.
 """
 
 import asyncio
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
-from pathlib import Path
 
 from scheduler import Context, NotSent, Scheduler
 from scheduler.queues import outbox
+from tests.integration.record import note, notes
 
 outbox.CLAIM = timedelta(seconds=10)  # what a process that was killed has claimed is waited for
 app = Scheduler(os.environ["NAMESPACE"], fallback=os.environ.get("FALLBACK"))
 
 
 @app.task(concurrency=100)
-async def work(ctx: Context, n: int) -> None:
-    append(Path(os.environ["RUNS"]), f"{n} {ctx.message.message_id}")
+async def work(ctx: Context, name: str) -> None:
+    note("ran", name=name, message_id=ctx.message.message_id)
 
 
-def append(path: Path, line: str) -> None:
-    with path.open("a") as file:
-        file.write(f"{line}\n")
-
-
-def left_of(sent: Path, count: int) -> list[int]:
-    done = {int(line.split()[0]) for line in sent.read_text().splitlines()} if sent.exists() else ()
-    return [n for n in range(count) if n not in done]
-
-
-async def send(sent: Path, numbers: Iterable[int]) -> None:
-    left = iter(numbers)
-
+async def send(names: Iterator[str]) -> None:
     async def send_some() -> None:
-        for n in left:
+        for name in names:
             try:
-                sending = work.options(message_id=f"m-{n}", deadline="2s").send(n)
+                sending = work.options(message_id=name, deadline="2s").send(name)
                 became = "stored" if (await sending).stored else "confirmed"
             except NotSent:
                 became = "raised"
-            append(sent, f"{n} {became}")
+            note("sent", name=name, became=became)
             await asyncio.sleep(float(os.environ["PAUSE"]))
 
     # With a fallback, a program may connect while the broker is away.
@@ -53,5 +41,6 @@ async def send(sent: Path, numbers: Iterable[int]) -> None:
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    asyncio.run(send(file, left_of(file, int(sys.argv[2]))))
+    done = {each["name"] for each in notes() if each["what"] == "sent"}
+    every = (f"{sys.argv[1]}-{number}" for number in range(int(sys.argv[2])))
+    asyncio.run(send(name for name in every if name not in done))

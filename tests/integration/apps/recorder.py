@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import time
+from typing import Any
 
-from scheduler import Context, Scheduler
+from scheduler import Context, Retry, Scheduler
 from scheduler.events import Event, RunEvent
 from scheduler.tasks.tasks import SUPERVISION
 from tests.integration.record import die, note
@@ -24,8 +26,22 @@ async def recorded(ctx: Context) -> None:
     note("end", **run)
 
 
-for number in range(int(os.environ.get("LOOPS", "1"))):
-    app.periodic(every=os.environ.get("EVERY", "1s"), name=f"loop{number}", timeout="10m")(recorded)
+def blocking(ctx: Context) -> None:
+    run = {"seq": ctx.seq, "attempt": ctx.attempt}
+    note("start", **run)
+    time.sleep(TAKES)
+    note("end", **run)
+
+
+every: Any = {"every": os.environ.get("EVERY", "1s"), "timeout": "1h"}
+if "SHARDS" in os.environ:
+    app.task(name="poll", shards=int(os.environ["SHARDS"]))(recorded)
+elif "EXECUTOR" in os.environ:
+    every |= {"executor": os.environ["EXECUTOR"], "retry": Retry(5, delays=["10ms"])}
+    app.periodic(name="loop0", **every)(blocking)
+else:
+    for number in range(int(os.environ.get("LOOPS", "1"))):
+        app.periodic(name=f"loop{number}", **every)(recorded)
 
 
 @app.listen
