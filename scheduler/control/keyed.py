@@ -51,7 +51,7 @@ FIRST_READING = timedelta(minutes=2)
 KEY = re.compile(r"[A-Za-z0-9_-]+([.@+][A-Za-z0-9_-]+)*")
 LONGEST_KEY = 100
 SPREAD_BY = timedelta(milliseconds=100)
-"""Offsets are multiples of this: runs that start together cost half of those that start apart."""
+"""Offsets are multiples of this: runs that start together cost less than runs that start apart."""
 
 
 @dataclass(frozen=True, slots=True)

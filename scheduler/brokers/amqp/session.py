@@ -114,8 +114,11 @@ class Session:
             return []
         kept = self._publishers
         spare = [lane for lanes in kept.values() for lane in lanes if not lane.in_flight]
-        used = {exchange for exchange, lanes in kept.items() if any(x.in_flight for x in lanes)}
-        self._publishers = {exchange: kept[exchange] for exchange in used}
+        self._publishers = {
+            exchange: lanes
+            for exchange, lanes in kept.items()
+            if any(lane.in_flight for lane in lanes)
+        }
         return [channel for lane in spare if (channel := lane.give_up()) is not None]
 
     @asynccontextmanager

@@ -1,8 +1,10 @@
 """A task that was renamed: with `aliases=`, it takes over what its old names left."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from scheduler import Context, Every, Retry, Scheduler, StopLoop
 from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
 from scheduler.dashboard.picture import Picture
+from scheduler.errors import BrokerError, Unconfirmed
 from scheduler.events import LoopReported
 from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.messages import Message
@@ -20,6 +23,7 @@ from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.loops import Loop, aliases_of
 from scheduler.timing.schedules import Once
+from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, new_app, of, program_of
 
 MINUTE = timedelta(minutes=1)
@@ -161,6 +165,28 @@ async def test_one_of_two_seeds_renames_a_loop(stage: Stage) -> None:
 
 def program(stage: Stage, app: Scheduler) -> Any:
     return program_of(app, stage.broker, stage.clock)
+
+
+async def test_a_rename_whose_seed_was_killed_is_completed_by_the_next_seed(stage: Stage) -> None:
+    await counted(stage)
+    new, publish = new_shop(), 0
+    for publish in count(1):
+        numbers = count(1)
+
+        def is_last(_: Call, numbers: Iterator[int] = numbers, publish: int = publish) -> bool:
+            return next(numbers) == publish
+
+        async with FaultyBroker(stage.server) as broker:
+            killing = broker.on("publish", where=is_last).fails(Unconfirmed("killed"))
+            with suppress(BrokerError):
+                await program_of(new.app, broker, stage.clock).seeding.seed()
+        if not killing.met:
+            break
+    assert publish > 2
+    await renamed(stage, new)
+    async with stage.supervised():
+        await asyncio.sleep(90)
+    assert new.ticks[0] == (2, 2)
 
 
 async def test_a_paused_loop_is_resumed_under_its_new_name(stage: Stage) -> None:

@@ -109,6 +109,27 @@ async def test_a_killed_change_doubles_no_token(
     assert not of(MessageParked, stage.events)
 
 
+async def test_a_token_is_not_lost_during_a_change_of_shards(stage: Stage) -> None:
+    app = await seeded(stage, 1)
+
+    async def wait(call: Call) -> None:
+        await asyncio.sleep(12)
+
+    for shards in 4, 1:
+        async with FaultyBroker(stage.server) as broker, stage.processor():
+            broker.on("unbind", times=2).then(wait)
+            app = an_app(shards)
+            await program_of(app, broker, stage.clock).seeding.seed()
+        await stage.seed(app)
+        stage.events.clear()
+        async with stage.processor():
+            await asyncio.sleep(25)
+        ran = {event.loop for event in of(RunStarted, stage.events)}
+        assert len(ran) == LOOPS
+        assert await stage.tokens_by_loop() == await stage.expected()
+    assert await stage.parked() == []
+
+
 async def test_a_shard_is_kept_while_old_processors_consume_it(stage: Stage) -> None:
     old = await seeded(stage, 2)
     queue = queues_of(old, "poll")[1]
