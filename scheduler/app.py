@@ -276,6 +276,10 @@ class Scheduler:
         Its run has failed for the last time, or it could not be run: see `reason`. Usable as a
         decorator.
 
+        The loop continues when all hooks have ended, or after 30 seconds, when they are cancelled.
+        A hook runs in the event loop of the processor: for blocking calls, await
+        `asyncio.to_thread`. It is called again if the processor dies before the loop continues.
+
         Raises:
             RegistrationError: it cannot be called with an event.
         """

@@ -32,6 +32,7 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.user_code import UserCode
 
 HOOK_TIMEOUT = timedelta(seconds=30)
+"""The time that all hooks of a message have, before its loop continues without them."""
 
 
 @dataclass(eq=False)
@@ -114,23 +115,32 @@ class Escalation:
         self._emit(MessageParked(key, message.message_id, reason.value, summary_of(error)))
 
     async def _announce(self, event: Escalated) -> None:
+        """Call all hooks at once, and wait for them, up to a limit: the loop waits, too."""
         current_run.set((str(event.loop), event.message_id if event.seq is None else event.seq))
-        for hook in self.hooks:
-            # In a separate task: a hook that cancels must not cancel the settlement.
-            calling = asyncio.create_task(_call_hook(hook, event), name="escalation hook")
-            await asyncio.wait([calling])
-            error = None if calling.cancelled() else calling.exception()
-            if calling.cancelled() or error is not None:
+        # In separate tasks: a hook that cancels must not cancel the settlement.
+        calls = {
+            asyncio.create_task(_call_hook(hook, event), name="escalation hook"): hook
+            for hook in self.hooks
+        }
+        if not calls:
+            return
+        _, late = await asyncio.wait(calls, timeout=HOOK_TIMEOUT.total_seconds())
+        for call, hook in calls.items():
+            if call in late:  # not waited for: it may ignore its cancellation
+                call.cancel()
+                error = TimeoutError(f"it ran longer than {HOOK_TIMEOUT.total_seconds():g} s")
+            else:
+                error = None if call.cancelled() else call.exception()
+            if call in late or call.cancelled() or error is not None:
                 logging.getLogger(__name__).error(
                     "The escalation hook %r failed", hook, exc_info=error
                 )
 
 
 async def _call_hook(hook: EscalationHook, event: Escalated) -> None:
-    async with asyncio.timeout(HOOK_TIMEOUT.total_seconds()):
-        with UserCode("the hook"):
-            if (awaitable := hook(event)) is not None:
-                await awaitable
+    with UserCode("the hook"):
+        if (awaitable := hook(event)) is not None:
+            await awaitable
 
 
 def _reason_of(error: Exception) -> Reason:

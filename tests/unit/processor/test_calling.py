@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -493,6 +494,12 @@ async def test_escalation_hooks_are_called_and_their_errors_do_no_harm(
         await asyncio.sleep(3600)
 
     @stage.app.on_escalation
+    async def ignores_its_cancellation(event: Escalated) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        await asyncio.sleep(10)
+
+    @stage.app.on_escalation
     async def coroutine(event: Escalated) -> None:
         await asyncio.sleep(1)
         told.append(("coroutine", event.paused))
@@ -500,12 +507,14 @@ async def test_escalation_hooks_are_called_and_their_errors_do_no_harm(
     await stage.seed()
     async with stage.processor():
         name = await ours.send(1)
-        await asyncio.sleep(60)
+        await asyncio.sleep(35)  # a second for the retry, and 30 for all hooks
+        assert [each.attempt for each in of(RunSettled, stage.events)] == [1, 2]
+        await asyncio.sleep(10)
     assert told == [(("ours", name), "ours", "boom", 2), ("coroutine", False)]
     assert len(await stage.parked()) == 1
     failed = [r for r in caplog.records if "escalation hook" in r.getMessage()]
     errors = [type(r.exc_info[1]) for r in failed if r.exc_info]
-    assert errors == [RuntimeError, TimeoutError]
+    assert errors == [RuntimeError, TimeoutError, TimeoutError]
     assert {record.levelno for record in failed} == {logging.ERROR}
 
 
