@@ -397,7 +397,10 @@ class Scheduler:
         return [_named("task", name, self._tasks) for name in wanted]
 
     async def __aenter__(self) -> "Scheduler":
-        """Connect, to send messages from a program that is not a processor."""
+        """Connect, to send messages from a program that is not a processor.
+
+        Each event loop has its own connection, which the last of its blocks closes.
+        """
         await self.outbox.open()
         return self
 

@@ -106,6 +106,21 @@ class BorrowedConnection(NamedTuple):
     loop: asyncio.AbstractEventLoop | None
 
 
+class OwnConnection:
+    """Hold the connection that an outbox has opened in one event loop.
+
+    Attributes:
+        opened: closes the broker; None: it is not connected.
+        entered: how many blocks keep it open.
+    """
+
+    def __init__(self) -> None:
+        self.opening = asyncio.Lock()
+        self.broker: Broker | None = None
+        self.opened: AsyncExitStack | None = None
+        self.entered = 0
+
+
 class Outbox:
     """Send the messages of a namespace, over one connection for each event loop.
 
@@ -139,11 +154,7 @@ class Outbox:
         self._policy = policy
         self._resending: dict[Broker, asyncio.Task[None]] = {}
         self._lent: list[BorrowedConnection] = []
-        self._broker: Broker | None = None
-        self._opened: AsyncExitStack | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening: asyncio.Lock | None = None
-        self._entered: asyncio.AbstractEventLoop | None = None
+        self._own: dict[asyncio.AbstractEventLoop, OwnConnection] = {}
 
     def use(self, broker: Broker, clock: Clock, *, everywhere: bool = False) -> None:
         """Send over a borrowed connection in this event loop, or in all."""
@@ -176,7 +187,8 @@ class Outbox:
     @property
     def is_open(self) -> bool:
         """Return whether this event loop has, or will have, a connection that its owner closes."""
-        return self._broker_here is not None or self._entered is asyncio.get_running_loop()
+        own = self._own.get(asyncio.get_running_loop())
+        return self._broker_here is not None or (own is not None and own.entered > 0)
 
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:
@@ -186,23 +198,34 @@ class Outbox:
 
     async def open(self) -> None:
         """Connect now, rather than on first use; with a fallback, later if the broker is not
-        reachable.
+        reachable. Each call has its own `close`.
         """
         try:
             await self._current()
         except BrokerUnavailable:
             if self._fallback is None:
                 raise
-        self._entered = asyncio.get_running_loop()
+        self._own_here().entered += 1
 
     async def close(self) -> None:
-        """Close the connection, if this opened it."""
-        is_here = self._loop is asyncio.get_running_loop()
-        if self._broker is not None and is_here:
-            self.release(self._broker)
-        opened, self._opened, self._broker, self._entered = self._opened, None, None, None
-        if opened is not None and is_here:
-            await opened.aclose()
+        """Close the connection of this event loop, if this opened it and no other block uses it."""
+        own = self._own_here()
+        own.entered -= 1
+        if own.entered > 0:
+            return
+        del self._own[asyncio.get_running_loop()]
+        if own.broker is not None:
+            self.release(own.broker)
+        if own.opened is not None:
+            await own.opened.aclose()
+
+    def _own_here(self) -> OwnConnection:
+        if (own := self._own.get(loop := asyncio.get_running_loop())) is None:
+            # A program may end an event loop, and begin another, any number of times.
+            for ended in [each for each in tuple(self._own) if each.is_closed()]:
+                self._own.pop(ended, None)
+            own = self._own[loop] = OwnConnection()
+        return own
 
     @property
     def _lent_here(self) -> BorrowedConnection | None:
@@ -216,21 +239,18 @@ class Outbox:
     def _broker_here(self) -> Broker | None:
         if (lent := self._lent_here) is not None:
             return lent.broker
-        is_ours = self._opened is not None and self._loop is asyncio.get_running_loop()
-        return self._broker if is_ours else None
+        own = self._own.get(asyncio.get_running_loop())
+        return None if own is None or own.opened is None else own.broker
 
     async def _current(self) -> Broker:
         if (broker := self._broker_here) is None:
-            loop = asyncio.get_running_loop()
-            if self._loop is not loop or self._opening is None:
-                self._loop, self._opening = loop, asyncio.Lock()
-                self._broker = self._opened = None
-            async with self._opening:
-                if self._opened is None:
+            own = self._own_here()
+            async with own.opening:
+                if own.opened is None:
                     opened = AsyncExitStack()
-                    self._broker = await opened.enter_async_context(self._connect())
-                    self._opened = opened
-            assert (broker := self._broker) is not None
+                    own.broker = await opened.enter_async_context(self._connect())
+                    own.opened = opened
+            assert (broker := own.broker) is not None
         self._resend_over(broker)
         return broker
 

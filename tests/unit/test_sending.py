@@ -83,6 +83,8 @@ async def test_a_connection_is_open_within_the_app_alone(stage: Stage) -> None:
     assert await ship.send(ORDER)
     assert not app.outbox.is_open
     async with app:
+        async with app:
+            assert app.outbox.is_open
         assert app.outbox.is_open
     assert not app.outbox.is_open
     await stage.seed(app)

@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -129,6 +130,28 @@ def test_a_connection_is_not_taken_from_one_event_loop_to_another() -> None:
     run_virtually(send())
     run_virtually(send())
     assert len(office.opened) == 2
+
+
+def test_each_event_loop_opens_and_closes_its_own_connection() -> None:
+    office = Office(LoopClock(START))
+
+    async def send(then: Callable[[], object]) -> None:
+        await office.seed()
+        await office.outbox.open()
+        await office.outbox.open()  # a block inside the other one
+        then()
+        await office.outbox.close()
+        await office.outbox.send("sms", {}, Posting())
+        await office.outbox.close()
+        assert not office.outbox.is_open
+
+    def beside() -> None:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(run_virtually, send(lambda: None)).result()
+
+    run_virtually(send(beside))
+    assert (len(office.opened), office.closed) == (2, 2)
+    assert [len(tries(broker)) for broker in office.opened] == [1, 1]
 
 
 async def test_a_connection_that_is_lent_is_used_and_not_closed(office: Office) -> None:
