@@ -34,6 +34,8 @@ NEAR, FAR = 2, 30  # periods
 FARTHEST = timedelta(days=3650)  # 30 of the longest periods are more than calendars have
 MARGIN = timedelta(minutes=2)
 BREATHE_EVERY = 20  # messages, of 0.1 ms each: runs start in between
+MOST_SEEN = 20_000
+"""Entries that are recognised when they appear again: a put is exchanged within seconds."""
 WITHIN = timedelta(seconds=20)
 LONGEST_READING = timedelta(minutes=2)
 
@@ -192,16 +194,20 @@ class Journal:
         Raises:
             QueueNotFound: there is no journal.
         """
-        seen = set[JournalEntry]()
+        seen = dict[JournalEntry, None]()
         async with aclosing(self._broker.read(self._names.journal, since=since)) as messages:
             async for message in messages:
                 for entry in entries_of(message, self._names.namespace):
                     if not _is_meant(entry, since, loop):
                         continue
-                    # Exchanged or republished puts appear twice.
+                    # Exchanged or republished puts appear twice, near each other.
                     bare = replace(entry, due_at=None, note="")
-                    if entry.what == PARKED or bare not in seen:
-                        seen.add(bare)
+                    if entry.what == PARKED:
+                        yield entry
+                    elif bare not in seen:
+                        seen[bare] = None
+                        if len(seen) > MOST_SEEN:
+                            del seen[next(iter(seen))]
                         yield entry
 
     async def heard_of(

@@ -13,6 +13,7 @@ from scheduler import Cron, Every, Reject, Retry, StopLoop
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, Token, encode
+from scheduler.queues import journal
 from scheduler.queues.journal import (
     BREATHE_EVERY,
     MARGIN,
@@ -123,6 +124,16 @@ async def test_the_journal_can_be_read_from_a_moment_on_and_of_one_loop(stage: S
     assert [each.loop for each in await told(stage, since=since)] == ["task", "other", "task"]
     assert [each.what for each in await told(stage, "other")] == ["seeded", *["succeeded"] * 2]
     assert await told(stage, "tas") == []
+
+
+async def test_a_reader_of_the_journal_remembers_a_few_entries(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "MOST_SEEN", 2)
+    await stage.seed()
+    for seq in 1, 1, 2, 1, 3, 4, 1:
+        await write(stage, replace(token(seq=seq), act=TRIGGERED))
+    assert [each.seq for each in await told(stage, "task")] == [1, 2, 3, 4, 1]
 
 
 def token(epoch: int = 5, seq: int = 0, attempt: int = 0, *, first: bool = False) -> Token:
