@@ -84,12 +84,23 @@ def loops_in(path: FilePath, tasks: Mapping[str, TaskSpec]) -> Wanted:
 def _read(file: Path) -> Mapping[str, Any]:
     try:
         text = file.read_text(encoding="utf-8")
-        read = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        is_json = file.suffix == ".json"
+        read = json.loads(text, object_pairs_hook=_object) if is_json else tomllib.loads(text)
     except OSError as error:
         raise _wrong(file, f"it cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:  # invalid TOML, JSON, or UTF-8; or too deep
         raise _wrong(file, f"it cannot be read: {error}.") from None
     return _table(file, read)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, or raise a ValueError if a key is in it twice."""
+    found = dict[str, Any]()
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {json.dumps(key)} occurs twice in an object")
+        found[key] = value
+    return found
 
 
 def _table(file: Path, value: object, *place: str) -> dict[str, Any]:

@@ -128,9 +128,14 @@ GOOD = '[report.north]\nevery = "5m"\n'
         ("toml", b"\xff", ": it cannot be read: 'utf-8' codec"),
         ("toml", None, ": it cannot be read: No such file or directory."),
         ("json", "[1]", ": expected an object of tasks, got: [1]."),
+        (
+            "json",
+            '{"report": {"a": {"every": "1h"}, "b": {"every": "1h"}, "a": {"every": "2h"}}}',
+            ': it cannot be read: the key "a" occurs twice in an object.',
+        ),
         ("json", "[" * 100_000, ": it cannot be read: maximum recursion depth exceeded"),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 async def test_a_wrong_file_is_refused(
     stage: Stage, tmp_path: Path, format: str, content: str | bytes | None, told: str
