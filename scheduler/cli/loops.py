@@ -350,7 +350,8 @@ def _as_options(text: str) -> str:
 
 
 def _option(name: str) -> str:
-    return "--" + {"period": "every"}.get(name, name).replace("_", "-")
+    own = {"period": "every", "expression": "cron", "mode": "fixed_rate"}
+    return "--" + own.get(name, name).replace("_", "-")
 
 
 def _done_to(app: Scheduler, name: str, operation: Operation) -> Report:

@@ -41,7 +41,11 @@ AT_SHOP = [
     # Schedules
     ("schedule set report", f"{SCHEDULE}: --every 5m, or --cron "),
     ("schedule set report --every 5m --cron @daily", SCHEDULE),
-    ("schedule set report --every 5m --tz UTC", "Every takes no --tz; it takes --every, --mode"),
+    ("schedule set report --every 5m --tz UTC", "no --tz; it takes --every, --fixed-rate, --off"),
+    (
+        "schedule set report --cron @daily --fixed-rate",
+        "Cron takes no --fixed-rate; it takes --cron, --tz",
+    ),
     ("schedule set report --cron '0 9 * * MOX'", "the day of week field takes 0-7 or SUN-SAT"),
 ]
 AT_DESK = [
