@@ -31,7 +31,13 @@ from scheduler.cli.printing import AS_JSON, Output, local, print_error, print_li
 from scheduler.cli.tables import CellForms, Table, Work, shortened
 from scheduler.control.reports import Effect
 from scheduler.control.rows import Row, row_of_parked, whole_row_of_parked
-from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
+from scheduler.errors import (
+    InvalidArguments,
+    NotAllSeen,
+    QueueNotFound,
+    UnknownLoop,
+    UsageError,
+)
 from scheduler.program import Program
 from scheduler.protocol.tokens import LOOP_KEY
 from scheduler.queues.failed import EVERYTHING, FailedQueues, ParkedMessage, Selection
@@ -237,7 +243,7 @@ def failed_list(
     which = Selection(reason=reason, task=task)
 
     async def listed(program: Program) -> tuple[list[Row], int, NotAllSeen | None, Zones]:
-        tasks = None if trash else await _tasks(app, program, task)
+        tasks = await _tasks(app, program, task, in_trash=trash)
         rows, more, interrupted = await _listed(program.failed, tasks, which, limit)
         has_ticks = not AS_JSON.get() and any(map(_is_tick, rows))
         zones: Zones = await zones_of_loops(app, program) if has_ticks else {}
@@ -445,7 +451,7 @@ def _do(
             print_line(f"{done} {parked.id}")
 
     async def through(program: Program) -> None:
-        failed, tasks = program.failed, None if in_trash else await _tasks(app, program, which.task)
+        failed, tasks = program.failed, await _tasks(app, program, which.task, in_trash=in_trash)
         whole = await _whole(failed, tasks, which)
         if whole.ids is not None:
             work.expect(len(whole.ids))
@@ -466,14 +472,24 @@ def _do(
     return Output(row, lines, is_fine=error is None and not not_found)
 
 
-async def _tasks(app: Scheduler, program: Program, task: str | None) -> list[str]:
-    """Return the tasks to check: this one or all, including those that left the code."""
-    left = [each.task for each in await program.installation.leftovers() if each.parked is not None]
-    if task in left:
-        return [task]
-    if task is not None:
-        return [spec.name for spec in app.select([task])]
-    return [*app.tasks, *left]
+async def _tasks(
+    app: Scheduler, program: Program, task: str | None, *, in_trash: bool = False
+) -> list[str] | None:
+    """Return the tasks to check: this one or all, including those that left the code.
+
+    In the trash (None), messages of all tasks are together.
+    """
+    if task is not None and task in app.tasks:
+        return None if in_trash else [task]
+    known = await program.installation.tasks_with_failed_queues()
+    if task is None or task in known:
+        return None if in_trash else known if task is None else [task]
+    # Without a failed queue, its messages are where those without a task are, or in the trash.
+    tasks = None if in_trash else list[str]()
+    async with aclosing(program.failed.look(tasks, Selection(task=task))) as found:
+        if await anext(found, None) is None:
+            raise UnknownLoop(no_such("task", task, known))
+    return tasks
 
 
 def _is_tick(row: Row) -> bool:

@@ -442,6 +442,11 @@ class Installation:
         others = await self._seeded_of_others(imprint := await self.imprint())
         return [await self._leftover(task, self._numbers(imprint, task)) for task in sorted(others)]
 
+    async def tasks_with_failed_queues(self) -> list[str]:
+        """Return the tasks of the code, and those that left it but kept their failed queue."""
+        left = [each.task for each in await self.leftovers() if each.parked is not None]
+        return [*self._app.tasks, *left]
+
     async def _leftover(self, task: str, numbers: Numbers) -> Leftover:
         queues = self._names.processor_queues(task, max(numbers, default=1))
         known = [depth for each in queues if (depth := await self._broker.depth(each)) is not None]

@@ -176,9 +176,10 @@ def test_parked_messages_are_listed_in_a_table(desk: Desk):
     assert "no queue of a task is bound for its routing key" in done.out
     assert desk("list", "--limit", "2").out.endswith("3 more: raise --limit to see them\n")
     assert "3 more: raise --limit" in desk("list", "--limit", "2", "--json").err
-    done = desk("list", "--task", "smss")
-    assert done.code == MISUSE
-    assert "There is no task 'smss'; did you mean 'sms'?" in refused(done)
+    for verb in (["list"], ["list", "--trash"], ["replay"], ["purge", "--yes"], ["restore"]):
+        done = desk(*verb, "--task", "smss")
+        assert (verb, done.code) == (verb, MISUSE)
+        assert "There is no task 'smss'; did you mean 'sms'?" in refused(done)
 
 
 def test_a_terminal_shows_as_much_of_an_id_as_a_verb_needs(desk: Desk):
@@ -213,7 +214,14 @@ def test_purging_asks_first_and_can_be_undone(desk: Desk):
     assert sorted(desk.left) == ["m2", "m3", "m4", "m5"]
     done = desk("restore", ids[1])
     assert (done.code, done.out.splitlines()) == (1, [f"not found: {ids[1]}", "0 restored"])
-    assert desk("replay", "--all").out.splitlines()[-1] == "4 replayed"
+    gone = ("--task", "gone")  # it is neither in the code nor in the broker
+    (lost,) = desk("list", *gone, "--json").json
+    assert desk("purge", *gone, "--yes").out.splitlines() == [f"purged {lost['id']}", "1 purged"]
+    assert len(desk("list", "--trash", *gone, "--json").json) == 1
+    assert desk("restore", *gone).out.splitlines()[-1] == "1 restored"
+    assert desk("restore", "--task", "sms").out.splitlines()[-1] == "1 restored"
+    assert desk("restore", "--task", "sms").out.splitlines() == ["0 restored"]
+    assert desk("replay", "--all").out.splitlines()[-1] == "5 replayed"
     assert desk.left == []
 
 
