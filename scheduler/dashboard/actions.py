@@ -459,7 +459,6 @@ def _on_parked(
     none: str = "It is not parked any more: another visitor was faster.",
 ) -> Work:
     count = form.text("count")
-    tasks = [which.task] if which.task in site.app.tasks else [*site.app.tasks]
 
     async def work(operation: Operation) -> None:
         def on_each(parked: ParkedMessage) -> None:
@@ -469,6 +468,7 @@ def _on_parked(
         if count.isdecimal():
             operation.total = int(count)
         try:
+            tasks = await _tasks_of(site, which)
             async with site.watch.taking():
                 await verb(site.program.failed, tasks, which, on_each=on_each)
         finally:
@@ -484,6 +484,13 @@ def _on_parked(
             operation.lines.insert(0, f"{counted(newer, 'message')} parked since: left alone.")
 
     return work
+
+
+async def _tasks_of(site: Site, which: ShownMessages) -> list[str]:
+    """Return the tasks whose failed queues may have these messages."""
+    if which.task is not None and which.task in site.app.tasks:
+        return [which.task]
+    return await site.program.installation.tasks_with_failed_queues()
 
 
 def _newer(site: Site, which: ShownMessages) -> int:

@@ -187,7 +187,8 @@ def description_of(which: Selection) -> str:
 
 def words_of(which: Selection) -> list[str]:
     """Describe the selection of messages."""
-    filters = {"task": which.task, "reason": which.reason, "error": which.kind}
+    task = "unknown" if which.task == "" else which.task
+    filters = {"task": task, "reason": which.reason, "error": which.kind}
     return [f"{name}: {value}" for name, value in filters.items() if value is not None]
 
 
@@ -269,7 +270,7 @@ class Form:
         which = ShownMessages(
             ids=frozenset(ids) if ids else None,
             reason=self.text("reason") or None,
-            task=self.text("task") or None,
+            task=self.text("task") if "task" in self.fields else None,
             kind=self.text("kind") if "kind" in self.fields else None,
             until=self.moment("until"),
         )

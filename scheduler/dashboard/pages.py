@@ -27,7 +27,7 @@ from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standings import Standing, Workload
 from scheduler.dashboard.ticks import Agenda, past_ticks
-from scheduler.dashboard.watch import FAILED, AnswerGroup, Rollout
+from scheduler.dashboard.watch import FAILED, AnswerGroup, Rollout, tasks_in
 from scheduler.errors import NotAllSeen
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.hatchery import timers
@@ -377,7 +377,8 @@ def tasks(site: Site, query: Query) -> Context:
 
 def failed(site: Site, query: Query) -> Context:
     names, depths = site.app.names, site.picture.depths
-    task = query["task"] if query["task"] in site.app.tasks else ""
+    tasks = tasks_in(site.app, site.picture)
+    task = query["task"] if query["task"] in tasks else ""
     site.view(f"{FAILED}?{task}")
     look = site.watch.looks.get(task)
     return {
@@ -385,7 +386,7 @@ def failed(site: Site, query: Query) -> Context:
         "look": look,
         "tasks": [
             (name, depth.ready if (depth := depths.get(names.failed_queue(name))) else 0)
-            for name in site.app.tasks
+            for name in tasks
         ],
         "unknown": depth.ready if (depth := depths.get(names.failed)) else 0,
         "parked": site.parked,
@@ -412,7 +413,7 @@ async def message(site: Site, query: Query) -> Context | None:
     shown = None if args is None else site.redact(found.task, args)
     page: Context = {
         "parked": found,
-        "task": found.task if found.task in site.app.tasks else "",
+        "task": found.task,
         "can_edit": args is not None and shown == args,
         "show": query.sees_arguments and bool(query["show"] or query["args"]),
     }
@@ -431,9 +432,11 @@ async def _parked(site: Site, id: str, task: str) -> ParkedMessage | None:
     What another reader holds is not counted as ready, so it looks as if it were gone.
     """
     which = Selection(ids=frozenset([id]))
-    tasks = [task] if task in site.app.tasks else [*site.app.tasks]
+    program = site.program
+    is_known = task in site.app.tasks
+    tasks = [task] if is_known else await program.installation.tasks_with_failed_queues()
     for pause in (*PAUSES_S, None):
-        async with aclosing(site.program.failed.look(tasks, which)) as found:
+        async with aclosing(program.failed.look(tasks, which)) as found:
             try:
                 if (parked := await anext(found, None)) is not None:
                     return parked

@@ -24,7 +24,7 @@ from scheduler.dashboard.standings import (
 )
 from scheduler.dashboard.ticks import Agenda, planned
 from scheduler.dashboard.verdict import Judgement
-from scheduler.dashboard.watch import Watch, parked_in
+from scheduler.dashboard.watch import Watch, failed_queues_in, parked_in
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
@@ -169,7 +169,7 @@ class Site:
             return []
         names, tasks = self.app.names, self.app.tasks
         of_tasks = [queue for task in tasks for queue in queues_of(self.app, task)]
-        parked = [*map(names.failed_queue, tasks), names.failed]
+        parked = failed_queues_in(self.app, self.picture)
         is_called = any(task.called for task in tasks.values())
         of_calls = timers() if is_called and self.is_viewed(TASKS) else []
         return [*of_tasks, *parked, names.presence, *map(names.later_timer, of_calls)]

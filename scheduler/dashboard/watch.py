@@ -325,7 +325,7 @@ class Watch:
             self._taking -= 1
 
     async def _look_in_turn(self) -> timedelta:
-        for task in ("", *self._program.app.tasks):
+        for task in ("", *tasks_in(self._program.app, self._picture)):
             if self._is_viewed(f"{FAILED}?{task}"):
                 known, changed = self.looks.get(task), self._parked.get(task) != self._counts()
                 is_old = known and self._clock.now() - known.at >= LOOK_SELDOM
@@ -340,7 +340,8 @@ class Watch:
             if self._taking:
                 return
             counts, app = self._counts(), self._program.app
-            which, tasks = Selection(task=task or None), [task] if task else [*app.tasks]
+            which = Selection(task=task or None)
+            tasks = [task] if task else tasks_in(app, self._picture)
             look = await look_at(self._program.failed, tasks, which, self._clock.now())
             self.looks[task], self._parked[task] = look, counts
         self._picture.version += 1
@@ -351,9 +352,20 @@ class Watch:
         return known, sum(group.count for group in self._picture.parked.values())
 
 
+def tasks_in(app: App, picture: Picture) -> list[str]:
+    """Return the tasks with a failed queue: those of the code, and some that left it."""
+    left = [each.task for each in picture.leftovers if each.parked is not None]
+    return [*app.tasks, *left]
+
+
+def failed_queues_in(app: App, picture: Picture) -> list[str]:
+    """Return all queues of parked messages."""
+    return [*map(app.names.failed_queue, tasks_in(app, picture)), app.names.failed]
+
+
 def parked_in_each(app: App, picture: Picture) -> list[int]:
     """Count the parked messages in each failed queue of an app, as far as they are known."""
-    queues = [*map(app.names.failed_queue, app.tasks), app.names.failed]
+    queues = failed_queues_in(app, picture)
     return [depth.ready for queue in queues if (depth := picture.depths.get(queue)) is not None]
 
 

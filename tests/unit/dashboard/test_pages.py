@@ -646,6 +646,33 @@ async def test_parked_messages_are_shown_in_groups_and_replayed(shop: Stage) -> 
         assert "1 × send_sms" in page  # the page shows what is left
 
 
+async def test_parked_messages_of_tasks_that_left_the_code_are_shown(shop: Stage) -> None:
+    await parked(shop, "+491")
+    await shop.seed(an_app(shop.app.namespace, ["render"]))
+    rerouted = shop.app.names.rerouted
+    for key in ("task.gone", "foreign"):
+        await shop.broker.publish(Message(message_id=key), exchange=rerouted, routing_key=key)
+    async with browsing(shop) as browser:
+        await browser.await_on("/failed", "1 × send_sms")
+        page = await browser.await_on("/failed", ">3</b> messages are parked")
+        assert {"1 × send_sms", "1 × gone", "1 × unknown"} <= {*re.findall(r"1 × \w+", page)}
+        assert "1 × send_sms" in await browser.await_on("/failed?task=send_sms", "1 × ")
+        links = re.findall(r'href="(/failed/message\?id=[^"]+)"', page)
+        assert len(links) == 3
+        for link in links:
+            assert "Delete…" in await browser.see(link)
+        shown = {"task": "", "reason": "unknown-task", "count": "1", "sure": "yes"}
+        question = await browser.press("purge", **{**shown, "sure": ""})
+        assert "task: unknown" in question
+        page = await browser.press("purge", **shown)
+        assert "deleted foreign" in page
+        assert page.count("deleted ") == 1
+        (sms,) = [each for each in await shop.failed.browse(["send_sms"]) if each.task != "gone"]
+        assert f"deleted {sms.id}" in await browser.press(
+            "purge", id=sms.id, task="send_sms", sure="yes"
+        )
+
+
 async def test_a_failure_is_acknowledged_in_all_processes_until_the_next_success(
     shop: Stage,
 ) -> None:
