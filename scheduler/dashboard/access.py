@@ -165,6 +165,13 @@ def _host_of(url: str) -> str:
         return ""
 
 
+def _site_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
 def is_local(host: str) -> bool:
     """Return whether only this machine reaches this address."""
     return host == "localhost" or _is_loopback(host)
@@ -187,7 +194,7 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
     if site == "same-origin" or (site is None and origin is None):
         return None
     if site is None and origin is not None:
-        sent_from = urlsplit(origin).netloc
+        sent_from = _site_of(origin)
         if sent_from and sent_from in (headers.get("host"), headers.get("x-forwarded-host")):
             return None
     return (

@@ -1,6 +1,7 @@
 """Parse visitors' input: filters in a URL, and forms of actions."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -57,7 +58,22 @@ TASK_SORTS: Mapping[str, tuple[str, Callable[[Workload], Any]]] = {
 }
 """The orders of loops and of tasks: in words, and the keys to sort by."""
 GROUPED_FROM = 500  # loops
-OPTIONS = ("every", "cron", "tz", "offset", "jitter", "catch_up", "grace")
+LABELS = {
+    "every": "“Every”",
+    "cron": "“Cron”",
+    "tz": "“by the clock of”",
+    "offset": "“Offset of the multiples”",
+    "jitter": "“Jitter”",
+    "catch_up": "“Missed times”",
+    "grace": "“Skip when later than”",
+}
+"""The labels of the options of a schedule, in the form."""
+CHOICES = {
+    "mode=fixed_rate": "“at multiples of the period”",
+    "catch_up=latest": "“run once for all of them”",
+    "catch_up=skip": "“skip them”",
+    "catch_up=all": "“run each”",
+}
 TYPED = ("args", "reason")
 
 
@@ -229,7 +245,9 @@ class Form:
 
     def back(self, done: str = "", *, to: str = "") -> str:
         """Return the page to go back to, or another one, with the operation to report."""
-        parts = urlsplit(to or self.text("back") or "/")
+        parts = urlsplit("/")
+        with suppress(ValueError):  # the field is no URL
+            parts = urlsplit(to or self.text("back"))
         path = f"/{parts.path.lstrip('/')}"
         query = [(k, v) for k, v in parse_qsl(parts.query) if k != "done"]
         if done:
@@ -314,7 +332,7 @@ class Form:
 
     def schedule(self) -> Recurring:
         """Return the typed schedule; errors name the fields."""
-        options: dict[str, Any] = {name: self.text(name) or None for name in OPTIONS}
+        options: dict[str, Any] = {name: self.text(name) or None for name in LABELS}
         if (options["every"] is None) == (options["cron"] is None):
             raise ScheduleError("A schedule is a period or a cron expression: write one of them.")
         if options["every"] is not None:  # the zone may be prefilled
@@ -353,6 +371,10 @@ def _value(text: str, kind: Any) -> Any:
 
 
 def _in_words_of_form(text: str) -> str:
-    """Rename arguments in Python to the fields of this form."""
-    text = text.replace('mode="fixed_rate"', "“at its multiples”")
-    return text.replace('catch_up="all"', "“run each”").replace('catch_up="latest"', "“run once”")
+    """Rename arguments in Python to the labels of the form."""
+    text = text.replace("expression=", "cron=")
+    for choice, label in CHOICES.items():
+        name, _, value = choice.partition("=")
+        text = text.replace(f'{name}="{value}"', label).replace(f"{name}='{value}'", label)
+    text = re.sub(r"\b(\w+)=", lambda found: LABELS.get(found[1], found[0]), text)
+    return re.sub(r"^(\w+)(?=:)", lambda found: LABELS.get(found[1], found[0]), text)

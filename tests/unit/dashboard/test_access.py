@@ -88,6 +88,7 @@ AWAY = {"origin": "http://ops.example"}
         (HERE, True),  # no browser
         ({**HERE, "origin": "null"}, False),
         ({"origin": "null"}, False),
+        ({**HERE, "origin": "http://["}, False),
         ({**HERE, "origin": "http://ops.example:9999"}, False),
         ({**HERE, "origin": "http://ops.example:8088", "sec-fetch-site": "cross-site"}, False),
         ({**HERE, "sec-fetch-site": "same-site"}, False),

@@ -37,13 +37,38 @@ def test_a_zone_of_a_period_is_ignored() -> None:
     [
         ({}, "write one of them"),
         ({"every": "5m", "cron": "* * * * *"}, "write one of them"),
-        ({"every": "1h", "offset": "5m"}, "offset= needs “at its multiples”"),
-        ({"cron": "0 9 * * *", "tz": "Europe/Berlim"}, "Europe/Berlin"),
+        (
+            {"every": "1h", "offset": "5m"},
+            "“Offset of the multiples” needs “at multiples of the period”",
+        ),
+        (
+            {"every": "1h", "catch_up": "all"},
+            "“run each” needs .*: use “at multiples of the period”, or “run once for all of them”",
+        ),
+        (
+            {"every": "1h", "grace": "5m"},
+            "“Skip when later than” needs “skip them”, got: “run once for all of them”",
+        ),
+        ({"every": "1h", "jitter": "soon"}, "^“Jitter”: expected a number and a unit"),
+        ({"cron": "0 9 * * *", "offset": "5m"}, "^Cron takes no “Offset of the multiples”"),
+        ({"cron": "0 9 * * *", "tz": "Europe/Berlim"}, "^“by the clock of”: .*Europe/Berlin"),
     ],
 )
 def test_an_invalid_schedule_is_reported_by_field(fields: dict[str, str], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=told) as error:
         form(**fields).schedule()
+    assert "=" not in str(error.value)
+
+
+def test_the_page_to_go_back_to_is_one_of_the_dashboard() -> None:
+    for back, page in (
+        ("/failed?task=sms&done=7", "/failed?task=sms&done=8"),
+        ("https://example.com/loops", "/loops?done=8"),
+        ("//example.com", "/?done=8"),
+        ("http://[", "/?done=8"),
+        ("", "/?done=8"),
+    ):
+        assert form(back=back).back("8") == page
 
 
 def app() -> Scheduler:
