@@ -32,8 +32,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter
 
 from scheduler.errors import MessageError, ScheduleError, Undecodable
-from scheduler.protocol.epochs import Entry, LoopState, Position
+from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import (
+    MOST_COUNTED,
     WIRE,
     Flattened,
     Message,
@@ -55,7 +56,6 @@ MOST_BYTES = 100_000  # the broker may accept no more
 LONG = timedelta(minutes=1)
 """The wait from which a loop has a checkpoint, so that the journal need not be read for it."""
 MOST_NOTED = 100_000  # bytes of a body: the largest carry, and the other members
-NOWHERE = Position(0, -1).progress, 0
 DONE = "done"
 """The reason of a finished one-off."""
 
@@ -112,18 +112,21 @@ def checkpoint_of(token: Token, namespace: str, until: datetime) -> Checkpoint |
     return Checkpoint(dict(message.headers), message.body.decode(), until)
 
 
-def rank_of(body: Any) -> tuple[tuple[int, int, bool], int]:
-    """Return how far ahead a token is, by what its body claims; the least, if it is unreadable."""
+def rank_of(body: Any) -> str:
+    """Return how far ahead a token is, by what its body claims, as a text to compare.
+
+    Empty, which is the least: it is unreadable.
+    """
     try:
         claims = parsed_json(body)
-        epoch, seq, attempt = claims["epoch"], claims["seq"], claims["attempt"]
-        is_first = bool(claims.get("first"))
+        counts = claims["seq"], claims["attempt"], claims["epoch"]
+        is_joined = not claims.get("first")
     except (Undecodable, KeyError, TypeError, AttributeError):
-        return NOWHERE
-    if not (type(epoch) is type(seq) is type(attempt) is int):
-        return NOWHERE
-    position = Position(epoch, seq, attempt, joined=not is_first)
-    return position.progress, epoch
+        return ""
+    if not all(type(each) is int and 0 <= each <= MOST_COUNTED for each in counts):
+        return ""
+    seq, attempt, epoch = counts
+    return f"{seq:019}{attempt:019}{is_joined:d}{epoch:019}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,22 +38,31 @@ _CHECKPOINT = TypeAdapter(Checkpoint)
 
 
 def _row_of(members: Mapping[str, Any]) -> Row:
-    state, at_ms, schedule = members["state"], members["at_ms"], members["schedule"]
+    entry, state, at_ms = dict(members), members["state"], members["at_ms"]
+    checkpoint, schedule = entry.pop("checkpoint", None), members["schedule"]
     forget_ms = due_ms = None
     if state == LoopState.GONE:
         kept_ms = schedule.get("once_ms", 0) + schedule.get("kept_ms", 0)
         forget_ms = max(at_ms, kept_ms) if members.get("reason") == DONE else at_ms
     elif state == LoopState.ACTIVE and members["key"] != WHOLE:
-        first_ms = members.get("tick_ms", at_ms)
-        due_ms = max(first_ms, members.get("checkpoint", {}).get("until_ms", 0))
+        until_ms = 0 if checkpoint is None else checkpoint.get("until_ms", 0)
+        due_ms = max(members.get("tick_ms", at_ms), until_ms)
     return Row(
         LoopId(members["task"], members["key"]),
-        compact_json(members).decode(),
+        compact_json(entry).decode(),
         members["epoch"],
         state,
         forget_ms=forget_ms,
         due_ms=due_ms,
+        identity=_identity_of(members),
+        rank="" if checkpoint is None else rank_of(checkpoint.get("body")),
+        note="" if checkpoint is None else compact_json(checkpoint).decode(),
     )
+
+
+def _identity_of(members: Mapping[str, Any]) -> str:
+    """Return what the notes on an entry share with it, besides the loop."""
+    return compact_json([members.get(name) for name in ("epoch", "life", "by")]).decode()
 
 
 def _is_storable(row: Row, life: object, at_ms: object) -> bool:
@@ -65,12 +74,6 @@ def _is_storable(row: Row, life: object, at_ms: object) -> bool:
         and type(at_ms) is int
         and 0 <= at_ms <= LATEST_MS
     )
-
-
-def _is_ahead(body: str, members: Mapping[str, Any]) -> bool:
-    """Return whether a token is ahead of the checkpoint of an entry, if that has one."""
-    before = members.get("checkpoint")
-    return before is None or rank_of(body) > rank_of(before.get("body"))
 
 
 class Recent(dict[LoopId, V]):
@@ -247,19 +250,15 @@ class Listing(Mapping[LoopId, RosterEntry]):
             loop, checkpoint = LoopId(part["task"], part["key"]), part["checkpoint"]
             if "renames" in part or not all(type(name) is str for name in loop):
                 return False
-            if (entry := self.table.current_entry(loop)) is None:
-                return False
-            latest = parsed_json(entry)
-            if any(part.get(name) != latest.get(name) for name in ("epoch", "life", "by")):
-                return False
             body = validated(_CHECKPOINT, checkpoint, "checkpoint").body
+            identity, note = _identity_of(part), compact_json(checkpoint).decode()
+            until_ms = checkpoint["until_ms"]
+            is_ahead = self.table.note(loop, identity, note, rank_of(body), until_ms)
         except (KeyError, TypeError, ValueError, AttributeError, Undecodable):
             return False
-        if _is_ahead(body, latest):
-            latest["checkpoint"] = checkpoint
-            self.table.write([_row_of(latest)])
+        if is_ahead:
             self._decoded.pop(loop, None)
-        return True
+        return is_ahead or self.table.identity(loop) == identity
 
     def note_of(self, message: Message, token: Token) -> dict[str, Any] | None:
         """Return a note on a loop's latest entry: how far the loop has come. See `Roster.note`.
@@ -270,15 +269,15 @@ class Listing(Mapping[LoopId, RosterEntry]):
         Returns:
             None: a note is of no use, or would be too big.
         """
-        entry = None if token.first else self.table.entry(token.loop)
-        if entry is None or len(message.body) > MOST_NOTED:
+        found = None if token.first else self.table.ranked_entry(token.loop)
+        if found is None or len(message.body) > MOST_NOTED:
             return None
         body = message.body.decode()  # UTF-8: it was decoded
+        entry, rank = found
         try:
             latest = parsed_json(entry)
             state, task = latest["state"], latest.get("renamed")
             is_early, is_latest = token.epoch < latest["life"], token.epoch == latest["epoch"]
-            is_ahead = _is_ahead(body, latest)
         except (KeyError, TypeError, AttributeError, Undecodable):
             return None  # a snapshot had an unreadable entry
         if task is not None:
@@ -286,6 +285,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
             loop = LoopId(task, token.loop.key)
             return self.note_of(replace(message, body=renamed), replace(token, loop=loop))
         is_paused = state == LoopState.PAUSED
+        is_ahead = rank is None or rank < rank_of(body)
         if state == LoopState.GONE or is_early or not is_ahead:
             return None
         if not (is_latest or is_paused):

@@ -10,6 +10,9 @@ column                      holds
 ``hash``, ``task``, ``key``  which loop it is; rows are in the order of the hash of the key, so that
                             a range of hashes is a share of the loops
 ``entry``, ``state``        its entry in the roster, encoded, and the state that it tells
+``identity``                what a note on this entry shares with it
+``note``, ``rank``          the checkpoint of the entry, encoded, and how far ahead that is; NULL:
+                            it has none
 ``known``                   the greatest epoch of all its entries
 ``inherited``               whether only an earlier stream had it
 ``forget_ms``               when it may be forgotten; NULL: it is not gone
@@ -40,7 +43,8 @@ _STATES = ", ".join(f"'{state}'" for state in LoopState)
 _CREATE = f"""
 CREATE TABLE loops (
     hash INTEGER, task TEXT, key TEXT, entry TEXT, known INTEGER, state TEXT, inherited INTEGER,
-    forget_ms INTEGER, due_ms INTEGER, put TEXT, PRIMARY KEY (hash, task, key),
+    forget_ms INTEGER, due_ms INTEGER, identity TEXT, rank TEXT, note TEXT, put TEXT,
+    PRIMARY KEY (hash, task, key),
     CHECK (state IN ({_STATES}) AND typeof(known) = 'integer')
 ) WITHOUT ROWID;
 """
@@ -69,16 +73,31 @@ _COPY_DUE = """
 INSERT OR IGNORE INTO due
 SELECT due_ms, hash, task, key FROM loops WHERE due_ms IS NOT NULL AND hash >= ? AND hash < ?
 """
-_COLUMNS = "hash", "task", "key", "entry", "known", "state", "inherited", "forget_ms", "due_ms"
+_COLUMNS = (
+    *("hash", "task", "key", "entry", "known", "state", "inherited", "forget_ms", "due_ms"),
+    *("identity", "rank", "note"),
+)
 _LINE = " || char(9) || ".join(f"ifnull({column}, '')" for column in _COLUMNS)
 _WRITE = f"""
 INSERT INTO loops ({", ".join(_COLUMNS)})
-VALUES (?, ?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, ''))
+VALUES (?, ?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, ?, nullif(?, ''))
 ON CONFLICT DO UPDATE SET
     entry = excluded.entry, state = excluded.state, known = max(known, excluded.known),
-    inherited = excluded.inherited, forget_ms = excluded.forget_ms, due_ms = excluded.due_ms
+    inherited = excluded.inherited, forget_ms = excluded.forget_ms, due_ms = excluded.due_ms,
+    identity = excluded.identity, rank = excluded.rank, note = excluded.note
 """
 _THIS = "WHERE hash = ? AND task = ? AND key = ?"
+_ENTRY = f"""
+SELECT CASE
+    WHEN note IS NULL THEN entry
+    ELSE substr(entry, 1, length(entry) - 1) || ',"checkpoint":' || note || '}}'
+END FROM loops {_THIS}
+"""
+_NOTE = f"""
+UPDATE loops SET note = ?, rank = ?,
+    due_ms = CASE WHEN state = '{LoopState.ACTIVE}' AND key != '{WHOLE}' THEN ? END
+{_THIS} AND identity = ? AND inherited = 0 AND (note IS NULL OR rank < ?)
+"""
 _KEEP = f"""
 UPDATE loops SET put = ?, due_ms = CASE WHEN known <= ? THEN ? ELSE due_ms END {_THIS}
 """
@@ -88,9 +107,12 @@ class Row(NamedTuple):
     """Hold a row: a loop, as its entry in the roster says.
 
     Attributes:
-        entry: the entry, encoded.
+        entry: the entry, encoded, without its checkpoint.
         forget_ms: when it may be forgotten; None: it is not gone.
         due_ms: its token is not overdue before; None: it has none.
+        identity: what a note on this entry shares with it.
+        rank: how far ahead the checkpoint is.
+        note: the checkpoint, encoded; empty: it has none.
     """
 
     loop: LoopId
@@ -99,6 +121,9 @@ class Row(NamedTuple):
     state: str
     forget_ms: int | None = None
     due_ms: int | None = None
+    identity: str = ""
+    rank: str = ""
+    note: str = ""
 
 
 class LoopTable:
@@ -133,13 +158,37 @@ class LoopTable:
         except (sqlite3.Error, ValueError) as error:
             raise Undecodable(f"A line of the snapshot is unreadable: {error}.") from None
 
+    def note(self, loop: LoopId, identity: str, note: str, rank: str, due_ms: int) -> bool:
+        """Replace the checkpoint of a loop's entry by one that is ahead, if it is of this entry.
+
+        Args:
+            due_ms: the loop's token is not overdue before, if it has one.
+
+        Returns:
+            Whether it was replaced.
+        """
+        values = note, rank, due_ms, *_key(loop), identity, rank
+        return self._execute(_NOTE, values).rowcount > 0
+
     def entry(self, loop: LoopId) -> str | None:
         """Return the entry of a loop; None: there is none."""
-        return self._value("entry", loop)
+        found = self._execute(_ENTRY, _key(loop)).fetchone()
+        return None if found is None else found[0]
 
-    def current_entry(self, loop: LoopId) -> str | None:
-        """Return the entry of a loop; None: there is none, or only an earlier stream had it."""
-        return self._value("CASE inherited WHEN 0 THEN entry END", loop)
+    def ranked_entry(self, loop: LoopId) -> tuple[str, str | None] | None:
+        """Return the entry of a loop without its checkpoint, and the rank of that, if it has one.
+
+        None: there is no entry.
+        """
+        query = f"SELECT entry, CASE WHEN note IS NOT NULL THEN rank END FROM loops {_THIS}"
+        return self._execute(query, _key(loop)).fetchone()
+
+    def identity(self, loop: LoopId) -> str | None:
+        """Return what a note on a loop's entry shares with it.
+
+        None: there is no entry, or only an earlier stream had it.
+        """
+        return self._value("CASE inherited WHEN 0 THEN identity END", loop)
 
     def known(self, loop: LoopId) -> int | None:
         """Return the greatest epoch in the entries of a loop; None: there is none."""
@@ -350,4 +399,5 @@ def _key(loop: LoopId) -> tuple[int, str, str]:
 
 
 def _values(row: Row) -> tuple[object, ...]:
-    return *_key(row.loop), row.entry, row.epoch, row.state, False, row.forget_ms, row.due_ms
+    of_entry = row.entry, row.epoch, row.state, False, row.forget_ms, row.due_ms
+    return *_key(row.loop), *of_entry, row.identity, row.rank, row.note

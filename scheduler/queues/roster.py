@@ -368,11 +368,11 @@ class Roster:
             self._since_snapshot += 1
             if listing.leaves_out(part) or not (notes or listing.is_later(part)):
                 continue
+            if listing.enter_note(part):
+                continue
             if (first := listing.enter_first(part, message.offset)) is not None:
                 self._note_accepted((first.loop, first.epoch, first.by))
                 self._announce(first.loop, first.epoch, first.at)
-                continue
-            if listing.enter_note(part):
                 continue
             listed = entry_of(part)
             if listed is None or listing.is_covered(listed.loop, message.offset):

@@ -1,6 +1,6 @@
 """A million loops of one task on one broker, and a million named one-offs.
 
-    python tests/benchmarks/million.py [--loops 1000000] [--period 3600] [--seconds 120]
+    python tests/benchmarks/million.py [--loops 1000000] [--period 3600] [--apart]
 
 On a private RabbitMQ, of the root in SCHEDULER_TEST_RABBITMQ_ROOT if that is set. A part that fails
 is told, and the others go on. `steady` has to be named in `--only`.
@@ -29,6 +29,7 @@ from scheduler.cli.processing import fastest_loop
 from scheduler.control.census import last_memory
 from scheduler.protocol.hatchery import timers
 from scheduler.tasks.loops import queues_of
+from scheduler.timing.durations import MILLISECOND
 from tests.benchmarks.broker_cpu import BrokerCpu, Spent, cpu_of, memory_of, spending, until_idle
 from tests.benchmarks.costs import at_quantile, lateness, processes
 from tests.benchmarks.fleets.record import Ran, ran, runs_in
@@ -76,6 +77,7 @@ class Million:
         self._loops: int = options.loops
         self._period = timedelta(seconds=options.period)
         self._seconds: float = options.seconds
+        self._is_apart: bool = options.apart
         self._broker = BrokerCpu(node.url)
         self._empty = self._broker.memory()
 
@@ -258,12 +260,17 @@ class Million:
 
     async def _start(self, begin: int, end: int) -> str:
         """Start the loops with these numbers."""
-        every = Every(self._period, mode="fixed_rate")
-        many = ((f"loop-{n}", (every, {"number": n})) for n in range(begin, end))
+        many = ((f"loop-{n}", (self._every(n), {"number": n})) for n in range(begin, end))
         with spending(self._broker) as spent:
             async with app:
-                await ping.start_many(many, spread=True, progress=_progress)
+                await ping.start_many(many, spread=not self._is_apart, progress=_progress)
         return _told(spent)
+
+    def _every(self, number: int) -> Every:
+        offset = timedelta()
+        if self._is_apart:
+            offset = number * self._period // self._loops // MILLISECOND * MILLISECOND
+        return Every(self._period, mode="fixed_rate", offset=offset)
 
     @contextmanager
     def _processors(self, count: int) -> Generator[Sequence[int]]:
@@ -357,6 +364,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What a million loops take.")
     parser.add_argument("--loops", type=int, default=1_000_000)
     parser.add_argument("--period", type=float, default=3600, help="of each loop, in seconds")
+    parser.add_argument("--apart", action="store_true", help="each run alone, not some together")
     parser.add_argument("--seconds", type=float, default=120, help="to count runs for")
     parser.add_argument("--only", nargs="*", default=(), help="parts, such as loops running")
     options = parser.parse_args()

@@ -566,6 +566,6 @@ def test_rows_that_change_while_the_overdue_are_indexed_are_in_order() -> None:
 
 def test_a_full_disk_is_reported_with_the_directory_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.queues.loop_table.SETTINGS", "PRAGMA max_page_count = 9;")
-    lines = [f"{n}\ttask\t{n}\t{n:0500}\t1\tactive\t0\t\t".encode() for n in range(1000)]
+    lines = [f"{n}\ttask\t{n}\t{n:0500}\t1\tactive\t0\t\t\t\t\t".encode() for n in range(1000)]
     with pytest.raises(NoSpace, match="set TMPDIR to a directory that has the room"):
         Listing().table.load(lines)
