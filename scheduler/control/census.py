@@ -35,7 +35,7 @@ from scheduler.tasks.loops import Loop, queues_of
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 
-LOOK_BACK = timedelta(minutes=2)
+LOOK_BACK = LONG + timedelta(minutes=1)
 """A token that waits longer than `LONG` is in the roster, so no more is read at first."""
 CLOCKS_DIFFER = timedelta(seconds=5)
 LONG_MS = LONG // timedelta(milliseconds=1)

@@ -53,8 +53,11 @@ from scheduler.timing.schedules import jittered
 ENTRY_TYPE = "scheduler.roster"
 MOST_ENTRIES = 100
 MOST_BYTES = 100_000  # the broker may accept no more
-LONG = timedelta(minutes=1)
-"""The wait from which a loop has a checkpoint, so that the journal need not be read for it."""
+LONG = timedelta(minutes=2)
+"""The wait from which a loop has a checkpoint, so that the journal need not be read for it.
+
+A note costs as much as a third of a run, and reading two minutes of a busy journal takes a second.
+"""
 MOST_NOTED = 100_000  # bytes of a body: the largest carry, and the other members
 DONE = "done"
 """The reason of a finished one-off."""

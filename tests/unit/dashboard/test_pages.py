@@ -231,7 +231,7 @@ async def test_a_loop_beyond_the_limit_is_found_by_its_name_or_key_and_shown(
     shop: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(picture, "MOST_LOOPS", 0)
-    await shop.app.senders["send_sms"].start("oslo.7", every="90s", args={"phone": "+1"})
+    await shop.app.senders["send_sms"].start("oslo.7", every="3m", args={"phone": "+1"})
     name = "send_sms.oslo.7"
     async with browsing(shop) as browser:
         assert name not in await browser.see("/loops")
@@ -240,7 +240,7 @@ async def test_a_loop_beyond_the_limit_is_found_by_its_name_or_key_and_shown(
             assert f'name={name}">{name}</a>' in await browser.see(f"/search?q={words}")
         async with shop.processor():
             assert "waiting" in await browser.see(f"/loop?name={name}")
-            await asyncio.sleep(100)
+            await asyncio.sleep(190)
             assert "succeeded" in await browser.see(f"/loop?name={name}")
         await browser.see("/loop?name=send_sms.bergen", 404)
 
