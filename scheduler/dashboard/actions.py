@@ -37,6 +37,7 @@ from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.schedules import Once, Schedule, options_of
 
 IN_BULK = 250
+DIGITS = 15  # of a count; Python refuses to read thousands of them
 TICKS = 3
 BY_DEFAULT = "paused from the dashboard"
 
@@ -465,7 +466,7 @@ def _on_parked(
             operation.add_line(f"{done} {parked.id}")
             operation.check()
 
-        if count.isdecimal():
+        if count.isdecimal() and len(count) < DIGITS:
             operation.total = int(count)
         try:
             tasks = await _tasks_of(site, which)

@@ -122,6 +122,22 @@ class Filter:
             by=by if (by := query.get("by", "")) in ("task", "loop") else "",
         )
 
+    @classmethod
+    def exactly(cls, query: str) -> "Filter":
+        """Parse the query of an action; a part that was ignored would select more loops.
+
+        Raises:
+            UsageError: a part is invalid.
+        """
+        given = parse_qsl(query, keep_blank_values=True)
+        found = cls.of(dict(given))
+        known = {name: str(value) for name, value in asdict(found).items()}
+        for name, value in given:
+            if known.get(name) != value.strip():
+                part = f"{name}={value}"
+                raise UsageError(f"{part!r} is no part of a filter: no loop was selected.")
+        return found
+
     def but(self, **changes: Any) -> str:
         """Return the query of the same filter with these changes, from its first page on."""
         return replace(self, **{"page": 1, **changes}).query
@@ -280,7 +296,7 @@ class Form:
         return [f"{len(more)} more match the filter since, and were left alone: {found}"]
 
     def _chosen(self, standings: Sequence[Standing]) -> list[str]:
-        chosen = Filter.of(dict(parse_qsl(self.text("filter"))))
+        chosen = Filter.exactly(self.text("filter"))
         return [each.name for each in chosen.choose(standings)]
 
     def messages(self) -> ShownMessages:
@@ -365,7 +381,7 @@ def _value(text: str, kind: Any) -> Any:
         with suppress(ValidationError):
             TypeAdapter[Any](kind).validate_json(json.dumps(text))
             return text
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         return json.loads(text)
     return text
 

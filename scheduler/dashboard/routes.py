@@ -9,6 +9,7 @@ from inspect import isawaitable
 
 from markupsafe import escape
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import (
     JSONResponse,
@@ -77,7 +78,11 @@ class Routes:
         nowhere = to_visitors(partial(self._missing, "There is no such page."))
 
         async def lost(request: Request, _: Exception) -> Response:
-            return await nowhere(request)
+            try:
+                return await nowhere(request)
+            except HTTPException as refusal:  # of access=; nothing handles it from here on
+                headers = refusal.headers
+                return PlainTextResponse(refusal.detail, refusal.status_code, headers=headers)
 
         return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={404: lost})
 
@@ -253,7 +258,7 @@ class Routes:
         if page is None or context is None:
             refusal = {"error": error, "form": form}
             return answer(request, form.visitor, "Not done", "refused.html", refusal, code)
-        context["error"] = error
+        context |= {"error": error, "here": form.back()}
         return answer(request, form.visitor, page.title, page.template, context, code)
 
 

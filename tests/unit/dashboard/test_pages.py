@@ -390,6 +390,8 @@ async def test_bulk_actions_ask_first_and_name_failed_loops(
         json_ = {"accept": "application/json"}
         for fields, code, error in (
             ({"filter": ""}, 400, "NotConfirmed"),
+            ({"filter": "state=wating", "sure": "yes"}, 400, "NotDone"),
+            ({"filter": "%", "sure": "yes"}, 400, "NotDone"),
             ({}, 400, "NotDone"),
             ({"loop": "nobody"}, 409, "NotDone"),
         ):
@@ -440,8 +442,10 @@ async def test_a_call_is_sent_from_a_form_of_its_signature(shop: Stage) -> None:
         for each in ("<b>ward</b> <code>str</code>", "list[str]", 'placeholder="default: 2"'):
             assert each in page
         wrong = {"task": "visit", "arg.ward": "7", "arg.beds": "many"}
-        page = await browser.press("send", 400, **wrong)
+        page = await browser.press("send", 400, **wrong, back="/tasks/send?task=visit")
         assert "beds" in page
+        assert 'name="back" value="/tasks/send?task=visit"' in page
+        assert "beds" in await browser.press("send", 400, **wrong | {"arg.beds": "[" * 100_000})
         assert 'name="arg.ward" value="7"' in page
         late = {"task": "visit", "arg.ward": "7", "in": "1h", "at": "2026-01-01T00:00"}
         assert "not both" in await browser.press("send", 400, **late)
@@ -955,7 +959,9 @@ async def test_partial_rights_allow_their_actions(shop: Stage) -> None:
 
 async def test_visitors_without_access_see_nothing(shop: Stage) -> None:
     async with browsing(shop, access=basic_access(["alice:wonder"])) as browser:
-        assert (await browser.get("/loops")).status_code == 401
+        for path in ("/loops", "/nowhere"):
+            answer = await browser.get(path)
+            assert (answer.status_code, "www-authenticate" in answer.headers) == (401, True)
     async with browsing(shop, access=lambda _: None) as browser:
         for path in (*PATHS, "/live/x/loops", "/nowhere"):
             assert "report" not in await browser.see(path, 403)
