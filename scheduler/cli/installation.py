@@ -89,7 +89,7 @@ def seed(
     async def seeded(program: Program) -> tuple[list[Report], list[Leftover]]:
         require_fit(program.broker)
         if dry_run:
-            reports = await program.seeding.plan(prune=prune, paused=paused)
+            reports = await program.seeding.plan(prune=prune, take_over=take_over, paused=paused)
         else:
             reports = await program.seeding.seed(
                 prune=prune, migrate=migrate, take_over=take_over, paused=paused
@@ -241,6 +241,8 @@ def doctor(
     """
     if live:
         return _liveness(reference, health_port)
+    if health_port is not None:
+        raise UsageError("--health-port is for --live: give both, or none.")
     app = ready_app(reference)
 
     findings = ask(app, lambda program: program.doctor.examine())

@@ -109,16 +109,19 @@ class Seeding:
             await self.installation.remove_tasks(each.task for each in left)
         return reports
 
-    async def plan(self, *, prune: bool = False, paused: bool = False) -> list[Report]:
+    async def plan(
+        self, *, prune: bool = False, take_over: bool = False, paused: bool = False
+    ) -> list[Report]:
         """Return what `seed` would do, without doing it.
 
         Args:
-            prune, paused: as for `seed`.
+            prune, take_over, paused: as for `seed`.
 
         Raises:
             UsageError: the namespace is that of another app.
         """
-        await self.installation.require()
+        if not take_over:
+            await self.installation.require()
         listing = await self.survey.listing()
         loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
         loops += [loop for loop in renamed_loops_of(self._app, listing) if loop.id not in listing]

@@ -74,6 +74,8 @@ def test_the_namespace_of_another_app_is_refused_until_it_is_taken_over(shop: Co
     assert ill.code == WRONG
     assert "PROBLEM  app: " in ill.out
     assert "Do not run --prune" in " ".join(ill.out.split())
+    assert shop("seed", "moved.py", "--take-over", "--dry-run").code == FINE
+    refused(shop("run", "moved.py"), told[0])
     assert shop("seed", "moved.py", "--take-over").code == FINE
     assert shop("seed", "moved.py").code == FINE
     refused(shop("seed", "market.py"), "seeded from the module 'moved'")

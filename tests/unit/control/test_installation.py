@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Scheduler, Settings
+from scheduler.control.reports import Effect
 from scheduler.errors import AccessRefused, BrokerError, QueueNotFound, Unconfirmed, UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Topology
@@ -48,6 +49,8 @@ async def test_the_namespace_of_another_app_is_not_used(stage: Stage) -> None:
     assert "'shop'" in finding.detail
     assert "loop sell" not in {finding.about for finding in findings}  # to be pruned
     assert await stage.broker.depth(other.names.processor_queue("bill")) is None
+    (planned,) = await program.seeding.plan(take_over=True)
+    assert (str(planned.loop), planned.did) == ("bill", Effect.CREATED)
     await program.seeding.seed(take_over=True)
     await program.seeding.seed()
     with pytest.raises(UsageError, match="seeded from the module 'billing'"):
