@@ -2,8 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from datetime import tzinfo
 from functools import partial
@@ -35,10 +35,12 @@ from scheduler.errors import (
     InvalidArguments,
     NotAllSeen,
     QueueNotFound,
+    SchedulerError,
     UnknownLoop,
     UsageError,
 )
 from scheduler.program import Program
+from scheduler.protocol.messages import summary_of
 from scheduler.protocol.tokens import LOOP_KEY
 from scheduler.queues.failed import EVERYTHING, FailedQueues, ParkedMessage, Selection
 from scheduler.queues.outbox import Posting
@@ -140,7 +142,8 @@ def unsent_list(app: Scheduler) -> Output:
 
     Example: scheduler unsent list shop:app
     """
-    stored = _store(app).read()
+    with _opened_store(app) as store:
+        stored = store.read()
     lines = OF_UNSENT.shown(stored) if stored else ["No message is stored."]
     return Output([_row(each) for each in stored], lines)
 
@@ -154,9 +157,11 @@ def unsent_send(app: Scheduler) -> Output:
 
     Example: scheduler unsent send shop:app
     """
-    store = _store(app)
+    with _opened_store(app) as store:
+        store.read()
     count = ask(app, lambda it: app.outbox.send_stored(it.broker), is_long=True)
-    left = len(store.read())
+    with _opened_store(app) as store:
+        left = len(store.read())
     row = {"sent": count, "left": left}
     return Output(row, [f"{count} sent, {left} left"], is_fine=not left)
 
@@ -167,20 +172,27 @@ def unsent_purge(app: Scheduler, yes: Yes = False) -> Output:
 
     Example: scheduler unsent purge shop:app
     """
-    store = _store(app)
-    require_confirmation("Delete stored messages for good?", yes=yes)
-    ids = [each.id for each in store.read()]
-    store.remove(ids)
+    with _opened_store(app) as store:
+        require_confirmation("Delete stored messages for good?", yes=yes)
+        ids = [each.id for each in store.read()]
+        store.remove(ids)
     return Output({"purged": ids}, [f"{len(ids)} purged"])
 
 
-def _store(app: Scheduler) -> UnsentStore:
+@contextmanager
+def _opened_store(app: Scheduler) -> Generator[UnsentStore]:
+    """Use the store of an app inside the block; report its errors in a line."""
     if app.fallback is None:
         raise UsageError(
             f"The app of namespace {app.namespace!r} stores no messages: give it "
             'Scheduler(..., fallback="sqlite:///unsent.db").'
         )
-    return app.fallback
+    try:
+        yield app.fallback
+    except (SchedulerError, typer.Abort):
+        raise
+    except Exception as error:  # the store may be the user's
+        raise SchedulerError(f"The fallback store cannot be used: {summary_of(error)}.") from error
 
 
 def _row(stored: Unsent) -> Row:

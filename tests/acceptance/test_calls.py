@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,6 +179,12 @@ def test_stored_messages_are_listed_sent_or_purged(shop: CommandLine) -> None:
     assert (row["id"], row["task"], row["exchange"]) == ("m", None, "nowhere")
     assert shop("unsent", "purge", SAFE, answer="n\n").code == 1
     assert shop("unsent", "purge", SAFE, "--yes", "--json").json == {"purged": ["m"]}
+    Path(f"{fallback}-wal").unlink(missing_ok=True)
+    Path(fallback).write_bytes(b"no database" * 100)
+    for command in ["list"], ["send"], ["purge", "--yes"]:
+        broken = shop("unsent", *command, SAFE)
+        assert (broken.code, broken.out, broken.err.count("\n")) == (1, "", 1)
+        assert "The fallback store cannot be used: DatabaseError: " in broken.err
     plain = shop("unsent", "send")
     assert plain.code == 2
     assert 'give it Scheduler(..., fallback="sqlite:///unsent.db")' in plain.err
