@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -407,9 +407,7 @@ def show(
         app,
         access=_access(access, basic_auth_file, user_header, trust or (), host, read_only),
         read_only=read_only,
-        redact=None
-        if redact is None
-        else cast("dashboard.Redact", object_named(redact, "--redact")),
+        redact=None if redact is None else _function(redact, "--redact", "a task and a value"),
     )
     _spare_the_collector()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
@@ -436,10 +434,7 @@ def _access(
             why = getattr(error, "strerror", None) or error
             raise UsageError(f"--basic-auth-file: {users} cannot be read: {why}.") from None
     if reference is not None:
-        found: Any = object_named(reference, "--access")
-        if not callable(found) or inspect.isclass(found):
-            raise UsageError(f"--access names a function of the request, got {reference!r}.")
-        return cast("dashboard.Access", found)
+        return _function(reference, "--access", "the request")
     if is_local(host):
         return None
     if not read_only:
@@ -448,6 +443,14 @@ def _access(
             "give --access, --basic-auth-file, --user-header or --read-only, or omit --host."
         )
     return lambda _: Visitor("anybody", "read-only")
+
+
+def _function(reference: str, option: str, of: str) -> Any:
+    """Import the function that an option names."""
+    found = object_named(reference, option)
+    if not callable(found) or inspect.isclass(found):
+        raise UsageError(f"{option} names a function of {of}, got {reference!r}.")
+    return found
 
 
 async def _serve(app: Scheduler, pages: Any, host: str, port: int, root_path: str) -> None:

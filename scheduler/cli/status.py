@@ -45,6 +45,7 @@ FEW = 3
 GONE = (Where.LOST, Where.UNSEEDED)
 TICKS = 3
 LEAST = timedelta(seconds=1)
+INTERVAL = "2s"
 COUNT_EVERY = timedelta(seconds=30)
 
 cli = new_group()
@@ -64,7 +65,7 @@ def status(
     ] = False,
     interval: Annotated[
         str, typer.Option(help="The interval of --watch, such as 5s; at least 1s.")
-    ] = "2s",
+    ] = INTERVAL,
     task: Annotated[str, typer.Option(help="Show only the loops of this task.")] = "",
     key: Annotated[
         str, typer.Option(help="Show only loops whose key matches, such as 'customer-*'.")
@@ -88,8 +89,10 @@ def status(
     scheduler status shop:app report
     """
     choice = Choice(task, key, state, limit)
-    if loop is not None and choice != Choice(limit=limit):
-        raise UsageError("LOOP cannot be combined with --task, --key or --state.")
+    if loop is not None and choice != Choice():
+        raise UsageError("LOOP cannot be combined with --task, --key, --state or --limit.")
+    if interval != INTERVAL and not watch:
+        raise UsageError("--interval is for --watch: give both, or none.")
     if task:
         app.select([task])
     if watch:

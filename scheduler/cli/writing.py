@@ -180,6 +180,8 @@ def _texts(files: list[str]) -> Iterator[tuple[str, str]]:
 
 def _show(found: Found, out: str | None, force: bool, namespace: str | None) -> None:
     """Write the code of the jobs to a file, or to stdout; report the findings on stderr."""
+    if force and out is None:
+        raise UsageError("--force is for --out: give both, or none.")
     found = replace(found, namespace=_namespace(found, namespace))
     if not found.jobs:
         _report(found, "")

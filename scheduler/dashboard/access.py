@@ -139,6 +139,8 @@ def basic_access(lines: Iterable[str]) -> Access:
                 f"Line {number} of the file of users: expected NAME:PASSWORD, or "
                 "NAME:PASSWORD:MAY. Passwords are plain text, not hashed."
             )
+        if name in users:
+            raise UsageError(f"Line {number} of the file of users: {name!r} is there already.")
         rights = may or "all"
         whole = {"all": Visitor(name, "all"), "read-only": Visitor(name, "read-only")}
         visitor = whole.get(rights) or Visitor(name, rights.split(","))

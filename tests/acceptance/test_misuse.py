@@ -37,7 +37,12 @@ AT_SHOP = [
     # Watching
     ("status --watch", "--watch shows all loops in a terminal"),
     ("status --watch --task raport", "There is no task 'raport'; did you mean 'report'?"),
+    ("status --interval 5s", "--interval is for --watch"),
+    ("status report --limit 5", "LOOP cannot be combined with --task, --key, --state or --limit."),
     ("doctor --live", "SCHEDULER_HEALTH_PORT"),
+    ("doctor --health-port 8000", "--health-port is for --live"),
+    ("dashboard --redact sys:path", "--redact names a function of a task and a value"),
+    ("dashboard --access sys:path", "--access names a function of the request"),
     # Schedules
     ("schedule set report", f"{SCHEDULE}: --every 5m, or --cron "),
     ("schedule set report --every 5m --cron @daily", SCHEDULE),

@@ -138,7 +138,9 @@ def test_users_have_passwords_and_rights() -> None:
         assert "Basic" in (refused.value.headers or {})["WWW-Authenticate"]
 
 
-@pytest.mark.parametrize("line", ["alice", ":wonder", "alice:", "alice:$2y$05$c4", "bob:b:fly"])
+@pytest.mark.parametrize(
+    "line", ["alice", ":wonder", "alice:", "bob:$2y$05$c4", "bob:b:fly", "alice:w:read-only"]
+)
 def test_a_password_line_without_a_user_is_refused(line: str) -> None:
     with pytest.raises(UsageError, match=r"Line 2|fly"):
         basic_access(["alice:wonder", line])
