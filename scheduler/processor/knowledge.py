@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import cancelled
-from scheduler.errors import BrokerError, QueueNotFound, Undecodable
+from scheduler.errors import BrokerError, NoSpace, QueueNotFound, Undecodable
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -175,6 +175,10 @@ class Knowledge:
                 raise
             except BrokerError:
                 pass  # its loss is reported
+            except NoSpace as error:
+                if fatal:
+                    raise
+                logging.getLogger(__name__).error("The roster could not be read: %s", error)
             except Exception:
                 if fatal:  # it has not begun yet
                     raise
@@ -188,7 +192,7 @@ class Knowledge:
             await self._roster.read()
             if self._following is None or not self._following.is_on:
                 await self._stop_following()
-                self._following = await self._roster.follow(self._report)
+                self._following = await self._roster.follow(self._report, on_no_space=self._restart)
         self._report_pauses()
         self.current.set()
 

@@ -27,7 +27,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from scheduler.brokers.contract import Broker, Consumer
-from scheduler.errors import QueueNotFound, TooLarge, Undecodable
+from scheduler.errors import NoSpace, QueueNotFound, TooLarge, Undecodable
 from scheduler.protocol.epochs import learned
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
@@ -231,18 +231,20 @@ class Roster:
         hear: Callable[[LoopId, int, timedelta], None] = lambda loop, epoch, lag: None,
         *,
         notes: bool = True,
+        on_no_space: Callable[[], None] | None = None,
     ) -> "Following":
-        """Enter new entries, until cancelled.
+        """Enter new entries, until cancelled, or until one cannot be entered.
 
         Args:
             hear: called for each accepted entry, with its loop, its epoch, and the time since it
                 was appended. The listing has it.
             notes: whether to enter notes too: those who follow the journal know what they say.
+            on_no_space: called if an entry could not be entered, rather than raising `NoSpace`.
         """
         assert self.listing.scope is None, "It was read for some loops only."
         self.inherits = True
         enter = partial(self._enter, notes=notes)
-        following = Following(enter, hear, start=self.listing.reached)
+        following = Following(enter, hear, on_no_space, start=self.listing.reached)
         since = "first" if following.start is None else following.start.offset
         following.consumer = await self._broker.follow(
             self._names.roster, following.hear, since=since
@@ -407,6 +409,7 @@ class Following:
     Args:
         enter: enters a message.
         announce: called for each accepted entry.
+        on_no_space: called if a message could not be entered, rather than raising `NoSpace`.
         start: the first message; None: the first of the stream.
     """
 
@@ -416,11 +419,12 @@ class Following:
         self,
         enter: Callable[[Message], None],
         announce: Callable[[LoopId, int, timedelta], None],
+        on_no_space: Callable[[], None] | None,
         *,
         start: Bookmark | None,
     ) -> None:
         self.start, self.announce = start, announce
-        self._enter = enter
+        self._enter, self._on_no_space = enter, on_no_space
         self._heard = -1
         self.is_on = True
 
@@ -436,7 +440,13 @@ class Following:
         self._heard = message.offset
         self.is_on = self.is_on and goes_on
         if self.is_on:
-            self._enter(message)
+            try:
+                self._enter(message)
+            except NoSpace:
+                self.is_on = False  # without this entry, later ones may be judged wrongly
+                if self._on_no_space is None:
+                    raise
+                self._on_no_space()
 
     async def cancel(self) -> None:
         """Stop following."""

@@ -162,6 +162,30 @@ async def test_after_a_cut_the_roster_is_read_again_after_any_error(stage: Stage
         assert await its.is_current()
 
 
+async def test_it_is_not_current_without_an_entry_for_which_there_was_no_space(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await due_at_ten(stage)
+    paused = RosterEntry(LoopId("b"), Every("1h"), {}, Entry(9, LoopState.PAUSED, 9))
+
+    def fail(rows: object) -> None:
+        raise NoSpace("The disk is full.")
+
+    async with knowing(stage) as its:
+        with monkeypatch.context() as full:
+            full.setattr(its.listing.table, "write", fail)
+            await roster_of(NAMES, stage.broker, stage.clock).append([paused])
+            await asyncio.sleep(1)
+            assert not await its.is_current()
+            assert "The roster could not be read: The disk is full." in caplog.text
+        await asyncio.wait_for(its.knowledge.current.wait(), 5)
+        assert its.listing[paused.loop].entry == paused.entry
+        later = replace(paused, loop=LoopId("c"))
+        await roster_of(NAMES, stage.broker, stage.clock).append([later])
+        await asyncio.sleep(1)
+        assert later.loop in its.listing
+
+
 @pytest.mark.parametrize("paused", [True, False])
 async def test_after_a_cut_a_call_waits_a_while_for_the_roster_which_may_pause_its_task(
     stage: Stage, paused: bool
