@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import PurePath
 from typing import Any, cast
 
-from scheduler.errors import UsageError
+from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.celery_beat import (
     QUEUE,
     Beat,
@@ -56,11 +56,12 @@ from scheduler.importing.writing import (
     noting,
 )
 from scheduler.tasks.retries import ErrorTypes, Retry
+from scheduler.timing.durations import shown
 from scheduler.timing.pacing import parse_rate
 
 RETRIES = 3  # Celery's defaults
 RETRY_DELAY = timedelta(minutes=3)
-BACKOFF_MAXIMUM = 600
+BACKOFF_MAXIMUM = timedelta(seconds=600)
 FOR_EVER = 1_000_000
 # Carried over, or irrelevant here. All other options are noted.
 TAKEN = {
@@ -223,7 +224,11 @@ class _Decorated:
         if not by_itself:
             said = "tries again what it called retry() for: here, any error is tried again"
             self._note(self._function, f"{self._function.name} {said}")
-        kwargs: Mapping[str, Any] = self._options.value("retry_kwargs", {}) or {}
+        given: Any = self._options.value("retry_kwargs", {}) or {}
+        if not isinstance(given, Mapping):
+            self._note(self._given["retry_kwargs"], f"retry_kwargs: not a table: {shown(given)}")
+            given = {}
+        kwargs = cast("Mapping[str, Any]", given)
         most = kwargs.get("max_retries", self._options.value("max_retries", RETRIES))
         if most is None:
             self._note(self._function, f"retries without end: here, {FOR_EVER:,} times")
@@ -243,10 +248,13 @@ class _Decorated:
             return Retry(retries, delays=[first or RETRY_DELAY], jitter=0, **types)
         # Celery's jitter is any wait from none to the whole: half of it, plus or minus all.
         part = 0.5 if self._options.value("retry_jitter", True) else 1
-        last = timedelta(seconds=self._options.value("retry_backoff_max", BACKOFF_MAXIMUM)) * part
+        last = (self._options.span("retry_backoff_max") or BACKOFF_MAXIMUM) * part
+        first = timedelta(seconds=1) if backoff is True else span_of(backoff)
+        if first is None:
+            raise ScheduleError(f"retry_backoff: not a number of seconds: {shown(backoff)}")
         return Retry(
             retries,
-            initial=min(timedelta(seconds=float(backoff)) * part, last),
+            initial=min(first * part, last),
             multiplier=2,
             maximum=last,
             jitter=1 if part < 1 else 0,
@@ -296,7 +304,8 @@ def rate_of(value: Any) -> str | None:
         return None
     text = f"{value}" if "/" in f"{value}" else f"{value}/s"
     number, _, unit = text.partition("/")
-    if "." in number:  # a number per hour is more often a whole number
+    if re.fullmatch(r"\d*\.\d*", number) and number != ".":
+        # A number per hour is more often a whole number.
         per_hour = float(number) * {"s": 3600, "m": 60, "h": 1}.get(unit, 1)
         number, unit = f"{per_hour:g}", "h"
     return str(parse_rate(f"{number}/{unit}"))

@@ -56,7 +56,7 @@ class Beat:
         """
         match value:
             case int() | float() | timedelta() if not isinstance(value, bool):
-                period = value if isinstance(value, timedelta) else timedelta(seconds=value)
+                period = value if isinstance(value, timedelta) else _seconds(value)
                 return Every(period, mode="fixed_rate", **_lateness(expires))
             case Made("schedule", args, kwargs):
                 return self.schedule(_period(args, kwargs), expires)
@@ -83,8 +83,16 @@ class Beat:
 
 def span_of(value: Any) -> timedelta | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-        return timedelta(seconds=value)
+        with suppress(ScheduleError):
+            return _seconds(value)
     return value if isinstance(value, timedelta) else None
+
+
+def _seconds(value: float) -> timedelta:
+    try:
+        return timedelta(seconds=value)
+    except (OverflowError, ValueError):  # ValueError: it is not a number
+        raise ScheduleError(f"not a number of seconds: {shown(value)}") from None
 
 
 def _lateness(late: timedelta | None) -> dict[str, Any]:
@@ -184,8 +192,8 @@ class Options:
         kwargs: dict[str, Any] = {}
         try:
             for positional, named in given:
-                args += plain(positional, self._place, notes) or ()
-                kwargs |= plain(named, self._place, notes) or {}
+                args += _checked(plain(positional, self._place, notes) or (), list | tuple)
+                kwargs |= _checked(plain(named, self._place, notes) or {}, Mapping)
         except Unreadable as error:
             unread = error.unread.text
             self.note(self._place, f"the arguments of {self.of}: {unread}")
@@ -208,6 +216,13 @@ class Options:
         read = {name: span for name, span in spans.items() if span is not None}
         self.report(options, read, WHY)
         return read
+
+
+def _checked(value: Any, kind: Any) -> Any:
+    """Return arguments as they are called with, or raise Unreadable."""
+    if isinstance(value, kind):
+        return value
+    raise Unreadable(Unread(SourceLine("", 0), f"`{shown_value(value)}` is no arguments"))
 
 
 ENTRY = ("task", "schedule", "args", "kwargs", "options", "relative", "enabled")

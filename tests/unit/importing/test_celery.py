@@ -44,6 +44,7 @@ def task(
         ("True", "not a schedule: True"),
         ("'hourly'", "not a schedule: 'hourly'"),
         ("2 ** 99", "cannot be known"),
+        ("1e300", "not a number of seconds: 1e+300"),
     ],
 )
 def test_a_schedule_without_an_equivalent_is_reported_with_its_line(
@@ -91,6 +92,13 @@ def test_arguments_and_options_go_with_a_loop() -> None:
     added = job_of(found, "poll every 10 seconds")
     assert added.action == CeleryCall("parish.tasks.poll", (3,), {"side": "east"})
     assert added.schedule == Every("10s", mode="fixed_rate", catch_up="skip", grace="5s")
+
+
+@pytest.mark.parametrize("given", ["'args': 5", "'args': 'ab'", "'kwargs': 'x'", "'kwargs': [1]"])
+def test_arguments_of_a_wrong_kind_are_reported(given: str) -> None:
+    found = read(f"beat_schedule = {{'x': {{'task': 'a', 'schedule': 60, {given}}}}}")
+    assert isinstance(job_of(found, "x").action, Unknown)
+    assert any("is no arguments" in note for note in notes_of(found))
 
 
 def test_limits_of_an_entry_are_those_of_its_loop() -> None:
@@ -163,6 +171,12 @@ def test_limits_are_those_of_the_decorator(option: str, attribute: str, value: o
         ("**OPTIONS", "options of work: what `OPTIONS` is cannot be known"),
         ("rate_limit=settings.RATE", "rate_limit of work: what `settings.RATE` is cannot be known"),
         ("rate_limit='often'", "rate_limit: A rate must be a number per s, m or h"),
+        ("rate_limit='1.5.2/m'", "rate_limit: A rate must be a number per s, m or h"),
+        ("autoretry_for=(Exception,), retry_kwargs=5", "retry_kwargs: not a table: 5"),
+        (
+            "autoretry_for=(Exception,), retry_backoff='2s'",
+            "retries of work: retry_backoff: not a number of seconds: '2s'",
+        ),
         ("soft_time_limit=60, time_limit=90", "time_limit, next to soft_time_limit"),
     ],
 )
