@@ -8,7 +8,7 @@ import sys
 from collections.abc import Generator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
@@ -164,6 +164,8 @@ def standard_streams() -> Generator[None]:
     """
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
+    if (sys.stdout.encoding or "utf-8").lower() != "utf-8":  # such as cp1252 of a pipe
+        cast("Any", sys.stdout).reconfigure(errors="backslashreplace")
     try:
         try:
             yield

@@ -41,14 +41,22 @@ def print_json(value: Any) -> None:
 
 
 def json_of(value: Any) -> str:
-    """Format a value as JSON that does not control a terminal."""
+    """Format a value as JSON that stdout can encode, and that does not control a terminal."""
     text = json.dumps(value, default=plain, indent=2, ensure_ascii=False)
-    if text.replace("\n", "").isprintable():
+    if _is_plain(text.replace("\n", "")):
         return text
     # JSON escapes text that is not UTF-8, or may control a terminal.
     return "".join(
-        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
+        char if char == "\n" or _is_plain(char) else json.dumps(char)[1:-1] for char in text
     )
+
+
+def _is_plain(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return text.isprintable()
 
 
 def plain(value: Any) -> Any:

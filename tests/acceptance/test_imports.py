@@ -67,6 +67,9 @@ def test_a_file_is_overwritten_only_with_force(offline: CommandLine, tmp_path: P
     assert (refused.code, refused.out) == (MISUSE, "")
     assert "jobs.py is there already: nothing was written. --force" in refused.err
     assert path.read_text() == "mine = 1\n"
+    useless = offline("import", "crontab", "-", "--force", answer=LINE)
+    assert (useless.code, useless.out) == (MISUSE, "")
+    assert "--force is for --out" in useless.err
     assert offline("import", "crontab", "-", "--out", "jobs.py", "--force", answer=LINE).code == 0
     assert "backup" in path.read_text()
 

@@ -64,6 +64,16 @@ def test_a_watch_shows_what_changes_until_it_is_interrupted(seeded: CommandLine)
     assert "\x1b" not in seeded("status").out
 
 
+def test_text_that_a_pipe_cannot_encode_is_escaped(offline: CommandLine):
+    scheduler, narrow = offline.installed, {"PYTHONIOENCODING": "ascii"}
+    shown = scheduler("topology", "show", SHOP, **narrow)
+    assert (shown.code, "\\u2192 " in shown.out) == (FINE, True), shown.err
+    crontab = "* * * * * echo Äpfel →\n"
+    imported = scheduler("import", "crontab", "-", "--json", answer=crontab, **narrow)
+    assert imported.out.isascii()
+    assert "echo Äpfel →" in imported.json["code"]
+
+
 def test_a_watch_has_a_shortest_interval(offline: CommandLine):
     done = offline.in_terminal("status", SHOP, "--watch", "--interval", "100ms")
     assert (done.code, "--interval must be at least 1s" in done.out) == (2, True)
