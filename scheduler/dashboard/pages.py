@@ -16,6 +16,7 @@ from scheduler.control.loops import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
 from scheduler.dashboard.forms import (
+    LABELS,
     SORTS,
     TASK_SORTS,
     Filter,
@@ -284,7 +285,8 @@ def schedule(site: Site, query: Query) -> Context | None:
     found = site.standing(query["loop"])
     if found is None or isinstance(found.schedule, Once):
         return None
-    values = query if len(query) > 1 else defaultdict(str, options_of(found.schedule))
+    is_typed = not query.keys().isdisjoint(LABELS)
+    values = query if is_typed else defaultdict(str, options_of(found.schedule))
     of_code = site.app.loops.get(found.loop.id)
     return {
         "standing": found,

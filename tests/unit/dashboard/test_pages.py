@@ -402,7 +402,8 @@ async def test_bulk_actions_ask_first_and_name_failed_loops(
 async def test_a_schedule_is_set_cleared_and_restored(shop: Stage) -> None:
     wanted: dict[str, Any] = {"loop": "report", "cron": "0 9 * * MON-FRI", "tz": "Europe/Oslo"}
     async with browsing(shop) as browser:
-        assert 'value="10s"' in await browser.see("/loop/schedule?loop=report")
+        for shown in ("", "&theme=dark"):
+            assert 'value="10s"' in await browser.see(f"/loop/schedule?loop=report{shown}")
         page = await browser.press("schedule-set", 400, loop="report", cron="0 9 * *")
         assert "expected five fields" in page
         assert 'value="0 9 * *"' in page
