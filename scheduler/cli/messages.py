@@ -414,6 +414,8 @@ def _selection(
         raise UsageError(
             "The command needs the IDs of messages, --task, --reason or --all: see --help."
         )
+    if "" in ids:  # a prefix of all IDs
+        raise UsageError("An ID is empty: name a message as `scheduler failed list` does.")
     return reference, Selection(ids=frozenset(ids))
 
 

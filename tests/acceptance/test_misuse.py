@@ -67,6 +67,8 @@ AT_DESK = [
     # Parked messages
     ("failed list --reason exausted", "There is no reason to park 'exausted'; did you mean"),
     ("failed replay", "the IDs of messages, --task, --reason or --all"),
+    ("failed purge --yes ''", "An ID is empty"),
+    (f"failed replay {DESK} m1 ''", "An ID is empty"),
     ("failed replay --all --rate fast", 'such as "50/s" or "100/m", got \'fast\''),
     ("failed replay --all --rate ''", 'such as "50/s" or "100/m", got \'\''),
     ("failed replay --all --args ''", "--args: expected a JSON object such as"),
