@@ -39,7 +39,7 @@ from scheduler.program import Program
 from scheduler.protocol.messages import flat, printable
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import SystemClock, exact
-from scheduler.timing.schedules import describe, ticks_after, zone_of
+from scheduler.timing.schedules import Every, describe, ticks_after, zone_of
 
 FEW = 3
 GONE = (Where.LOST, Where.UNSEEDED)
@@ -265,8 +265,8 @@ def _fields(status: Status, now: datetime) -> Iterator[tuple[str, str]]:
     schedule = status.loop.schedule
     zone = zone_of(schedule)
     yield "loop", str(status.loop)
-    end = "" if schedule.has_grid else ", from the end of a run"
-    yield "schedule", describe(schedule) + end
+    from_the_end = isinstance(schedule, Every) and not schedule.has_grid
+    yield "schedule", describe(schedule) + (", from the end of a run" if from_the_end else "")
     if origin := origin_of(status.loop):
         yield "", origin
     yield "state", f"{status.where.value}: {status.where.meaning}"

@@ -134,6 +134,7 @@ def test_a_named_one_off_is_listed_moved_and_cancelled(shop: CommandLine) -> Non
     moved = shop("scheduled", "move", "bill.o-7", "--at", "2040-06-01T09:00")
     assert (moved.code, moved.out) == (0, "bill.o-7: rescheduled\n")
     assert scheduled(shop)["bill.o-7"] == "2040-06-01T00:00:00Z"  # nine o'clock here
+    assert "schedule     once at 2040-06-01 00:00:00+00:00\n" in shop("status", "bill.o-7").out
     assert shop("scheduled", "move", "bill.o-7", "--after", "2h").code == 0
     assert scheduled(shop)["bill.o-7"] < "2040"
 
