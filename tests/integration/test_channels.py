@@ -3,10 +3,10 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import aiormq
 import pytest
@@ -16,7 +16,7 @@ from yarl import URL
 from scheduler.brokers.amqp import driver, session, streams
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.connection import Endpoint
-from scheduler.brokers.amqp.driver import DriverChannel, closing_of
+from scheduler.brokers.amqp.driver import DriverChannel, closed, closing_of
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import BrokerUnavailable, DeliveryLost, IncompatibleBroker, Unconfirmed
 from scheduler.events import (
@@ -158,6 +158,64 @@ async def test_channels_to_many_exchanges_are_not_all_kept(
             await wire.broker.publish(Message(b"x"), exchange=exchange, routing_key="")
         await has_depth(wire.broker, queue, ready=10)
         await closed_down_to(before + 1)
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut", "closed"])
+async def test_a_channel_that_both_ends_close_is_closed_once(
+    broker_url: str, monkeypatch: pytest.MonkeyPatch, is_cut: bool
+) -> None:
+    """The caller goes some turns of the event loop before the broker's refusal is answered."""
+    answer = DriverChannel._on_close_frame  # pyright: ignore[reportPrivateUsage]
+    turns = iter(range(16))
+
+    async def late(channel: DriverChannel, frame: Any) -> None:
+        if is_cut:
+            asking.cancel()
+        else:
+            leaving.append(asyncio.ensure_future(closed(channel)))
+        for _ in range(next(turns)):
+            await asyncio.sleep(0)
+        await answer(channel, frame)
+
+    monkeypatch.setattr(DriverChannel, "_on_close_frame", late)
+    async with session_to(URL(broker_url)) as opened:
+        for _ in range(16):
+            channel, leaving = await opened.open_channel(), list[asyncio.Future[None]]()
+            asked = channel.consume("none", print, prefetch=1) if is_cut else channel.depth("none")
+            asking = asyncio.ensure_future(cast("Coroutine[Any, Any, Any]", asked))
+            await asyncio.wait([asking])
+            await closed(channel)
+            await asyncio.gather(*leaving)
+            for _ in range(3):  # until the last answer about that channel is read
+                await closed(await opened.open_channel())
+            again = DriverChannel(opened.connection, channel.number)
+            await closed(await opened.connection.open(again))
+
+
+async def test_a_consumer_that_is_given_up_while_it_begins_holds_nothing(
+    broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consume = DriverChannel.consume
+
+    async def cut(*args: Any, **kwargs: Any) -> str:
+        tag = await consume(*args, **kwargs)
+        this = asyncio.current_task()
+        assert this is not None
+        this.cancel()
+        await asyncio.sleep(0)
+        return tag
+
+    async with RabbitWire(queue_type, broker_url) as wire:
+        queue = await wire.declare_queue()
+        await send(wire.broker, queue, b"a")
+        await has_depth(wire.broker, queue, ready=1)
+        before = channels()
+        monkeypatch.setattr(DriverChannel, "consume", cut)
+        beginning = asyncio.ensure_future(wire.broker.consume(queue, print, prefetch=1))
+        await asyncio.wait([beginning])
+        assert beginning.cancelled()
+        await closed_down_to(before)
+        await has_depth(wire.broker, queue, ready=1)
 
 
 async def test_a_connection_without_a_free_channel_says_so(

@@ -128,7 +128,7 @@ class Browsing:
 
         def lay_out(raw: RawMessage) -> None:
             self._arrived.append(raw)
-            if len(self._arrived) == wanted:
+            if len(self._arrived) == wanted and not full.done():  # its reader may have gone
                 full.set_result(None)
 
         tag = await keeper.channel.consume(self._queue, lay_out, prefetch=wanted)

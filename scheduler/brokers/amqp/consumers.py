@@ -156,7 +156,13 @@ class AmqpConsumer:
 
     async def start(self, consumers: "set[AmqpConsumer]") -> Self:
         """Consume from now on, as one of these consumers, until cancelled."""
-        await self._begin_patiently()
+        try:
+            await self._begin_patiently()
+        except BaseException:
+            # The broker may know the consumer already: it would keep its messages unacked.
+            if (deliveries := self._let_go("given up")) is not None:
+                self._connection.close_soon(deliveries.channel)
+            raise
         self._consumers = consumers
         consumers.add(self)
         self._keeper = asyncio.create_task(self._keep_consuming(), name=f"consume {self._queue}")

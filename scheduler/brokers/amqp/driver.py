@@ -319,6 +319,7 @@ class DriverChannel(aiormq.Channel):
         super().__init__(*args, **kwargs)
         self._write: Callable[[bytes], None] = self.connection.write
         self._ends = False
+        self._is_closed_by_broker = self._is_broken_off = False
         self._largest_frame = self.connection.connection_tune.frame_max
         self._arriving: PartialMessage | None = None
         self._consumer_tags = (f"consumer {number}" for number in itertools.count(1))
@@ -336,18 +337,26 @@ class DriverChannel(aiormq.Channel):
         """Return whether its closing has begun: it cannot be used any more."""
         return self._ends or self._gone.done()
 
+    async def rpc(self, frame: Frame, timeout: float | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # Limited by aiormq, the frame would be written a turn of the event loop later: the broker
+        # may close the channel in between (Python 3.11).
+        async with asyncio.timeout(timeout):
+            return await super().rpc(frame)
+
     async def close(self, *args: Any, **kwargs: Any) -> None:
         self._ends = True
         await super().close(*args, **kwargs)
 
     async def _on_close_frame(self, frame: spec.Channel.Close) -> None:
-        self._ends = True
+        self._ends = self._is_closed_by_broker = True
         await super()._on_close_frame(frame)
 
     async def _Channel__close_after_failure(self, frame: Frame | None) -> None:
         # Where it closes a channel after an interrupted call.
         self._ends = True
-        if not isinstance(frame, spec.Channel.Close):  # already on its way
+        is_on_its_way = isinstance(frame, spec.Channel.Close)
+        if not (is_on_its_way or self._is_closed_by_broker):
+            self._is_broken_off = True
             close: Any = super()._Channel__close_after_failure  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue, reportUnknownVariableType]
             await close(frame)
 
@@ -361,6 +370,9 @@ class DriverChannel(aiormq.Channel):
         self._ends = True
         takes = min(FIRST_NOTED_WITHIN + self._settled_together * EACH_NOTED_WITHIN, NOTED_WITHIN)
         await asyncio.sleep(max(self._settled_at + takes - self.loop.time(), 0))
+        if self._is_broken_off:  # aiormq would not await, nor give, the answers that are due
+            heartbeat = self.connection.connection_tune.heartbeat or None
+            await asyncio.wait([self._gone], timeout=heartbeat)
         await self.close()
 
     def publish(
