@@ -75,6 +75,7 @@ class Knowledge:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
+        self._is_open = False  # a reconnect while it closes begins nothing
         if self._catching_up is not None:
             await cancelled(self._catching_up)
         # A broker that an alarm blocks confirms no end; closing the connection has the same effect.
@@ -164,7 +165,7 @@ class Knowledge:
     def _restart(self) -> None:
         self._interrupt()
         if not self._is_open:
-            return  # it has not begun yet
+            return
         self._catching_up = asyncio.create_task(self._catch_up_patiently(), name="roster")
 
     async def _catch_up_patiently(self, *, fatal: type[BrokerError] | tuple[()] = ()) -> None:

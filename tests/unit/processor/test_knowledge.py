@@ -153,6 +153,16 @@ async def test_no_token_runs_before_the_roster_was_read_at_the_start_and_after_a
     assert stage.starts() == [16.0, 36.0]
 
 
+async def test_a_reconnect_after_its_end_begins_nothing(stage: Stage) -> None:
+    await stage.seed()
+    async with knowing(stage) as it:
+        pass
+    before = asyncio.all_tasks()
+    for event in LOST:
+        it.knowledge.hear(event)
+    assert asyncio.all_tasks() == before
+
+
 async def test_after_a_cut_the_roster_is_read_again_after_any_error(stage: Stage) -> None:
     await due_at_ten(stage)
     async with knowing(stage) as its:
