@@ -20,7 +20,7 @@ from scheduler.events import LoopRepaired
 from scheduler.protocol.epochs import CALLING, LoopState, Verb, awaited, begun, unaware
 from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.concurrency import side_by_side
-from scheduler.queues.entries import Checkpoint, RosterEntry
+from scheduler.queues.entries import Checkpoint, RosterEntry, rank_of
 from scheduler.queues.journal import MARGIN, LoopRecord, born_at, look_backs
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
@@ -63,7 +63,7 @@ class Intent:
         brand_new: no older token of this loop exists, so no processor needs to be asked.
         paused: start the loop paused.
         recorded: record it in the journal, and have all processors confirm a pause or an end.
-        checkpoint: the loop's progress, if known; None: as noted before.
+        checkpoint: the loop's progress, if known; None, or behind what is noted: as noted.
         did: the reported effect; None: that of the verb.
     """
 
@@ -210,15 +210,16 @@ class Beginnings:
         )
 
     def _checkpoint(self, wanted: Intent, now: datetime) -> Checkpoint | None:
-        before = wanted.before
-        if wanted.checkpoint is not None:
-            return wanted.checkpoint
+        before, known = wanted.before, wanted.checkpoint
         if before is None or wanted.verb in WITHOUT_NOTE:
-            return None
+            return known
         noted = before.noted(namespace := self._app.namespace)
         if noted is not None and wanted.verb is Verb.RENAME:
             noted = noted.of(wanted.loop.id, namespace)
-        return None if noted is None else noted.ended(now)
+        # The journal may have forgotten what has been noted since the creator read of it.
+        if noted is None or (known is not None and rank_of(known.body) >= rank_of(noted.body)):
+            return known
+        return noted.ended(now)
 
     async def _exchanged(
         self, tokens: Mapping[LoopId, Token], entries: Mapping[LoopId, RosterEntry]

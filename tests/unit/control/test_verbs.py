@@ -53,6 +53,23 @@ async def test_a_program_that_pauses_several_loops_takes_none_back(stage: Stage)
     assert [run.seq for run in runs] == [0, 1, 2]
 
 
+async def test_a_pause_keeps_progress_that_the_journal_has_forgotten(stage: Stage) -> None:
+    await stage.seed(looping())
+    async with stage.supervised():
+        await asyncio.sleep(HOUR + 60)
+        await stage.verbs.pause(the_loop(stage))  # this program has heard of one run
+        await stage.verbs.resume(the_loop(stage))
+        await asyncio.sleep(2.5 * HOUR)
+        await stage.broker.delete(stage.app.names.journal)
+        await stage.program.installation.declare_all()
+        await stage.verbs.pause(the_loop(stage))
+        await stage.verbs.resume(the_loop(stage), at_once=True)
+        await asyncio.sleep(60)
+    runs = [run.seq for run in of(RunStarted, stage.events) if run.loop == TASK]
+    assert runs == list(range(len(runs)))
+    assert len(runs) > 3
+
+
 async def test_a_pause_keeps_the_loop_from_running_until_it_is_resumed(stage: Stage) -> None:
     app = looping(every="1m")
     await stage.seed(app)
