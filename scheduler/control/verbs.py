@@ -70,7 +70,7 @@ class Verbs:
         the report lists as unconfirmed.
 
         Raises:
-            QueueNotFound: a loop is not seeded.
+            QueueNotFound: the loop is not seeded. Of many, such a loop is reported as not there.
             Overtaken: other creators were faster again and again.
         """
 
@@ -256,10 +256,16 @@ class Verbs:
         return (await self._act([*loops, *others], decide))[: len(loops)]
 
     async def _act(self, loops: Sequence[Loop], decide: _Decide) -> list[Report]:
+        def decide_if_there(loop: Loop, listing: Listing) -> Report | Intent:
+            try:
+                return decide(loop, self._listed(loop, listing))
+            except (QueueNotFound, UnknownLoop):
+                if len(loops) == 1:
+                    raise
+                return Report(loop, Effect.NOT_THERE)  # of many, some may have ended since
+
         try:
-            return await self.beginnings.act(
-                loops, lambda loop, listing: decide(loop, self._listed(loop, listing))
-            )
+            return await self.beginnings.act(loops, decide_if_there)
         except QueueNotFound:
             raise self._not_seeded(loops[0]) from None
 

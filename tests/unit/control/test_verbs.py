@@ -188,6 +188,17 @@ async def test_a_verb_on_a_loop_that_was_never_seeded_is_refused(stage: Stage, v
         await getattr(program.verbs, verb)(newer.loop("new"))
 
 
+async def test_verbs_on_many_loops_report_those_that_are_not_there(stage: Stage) -> None:
+    await stage.seed(looping())
+    newer = looping("new", "task")
+    verbs, both = program_of(newer, stage.broker, stage.clock).verbs, [*newer.loops.values()]
+    for reports, did in (
+        (await verbs.pause_all(both), Effect.PAUSED),
+        (await verbs.resume_all(both), Effect.RESUMED),
+    ):
+        assert [report.did for report in reports] == [Effect.NOT_THERE, did]
+
+
 # Seed
 
 
