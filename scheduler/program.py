@@ -67,7 +67,7 @@ class Program(Namespace):
         self.beginnings = Beginnings(self)
         self.survey = Survey(self)
         self.endings = Endings(app.namespace, self.beginnings)
-        self.removal = Removal(app, self.installation, self.beginnings)
+        self.removal = Removal(app, self.roster, self.installation, self.beginnings)
         self.seeding = Seeding(self, self.beginnings, self.survey, self.removal, self.installation)
         self.timer_watch = TimerWatch(self)
         self.verbs = Verbs(self, self.beginnings, self.survey)

@@ -32,6 +32,7 @@ from scheduler.protocol.tokens import Ending, LoopId, Replay, State, Token
 from scheduler.queues.entries import DONE, RosterEntry, checkpoint_of
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
+from scheduler.queues.roster import Roster
 from scheduler.queues.running import GONE, Demand, Inquiry, Running, RunningRun
 from scheduler.tasks.loops import App, Loop, Override, absent, served
 from scheduler.timing.moments import LATEST_MS, moment_of
@@ -297,6 +298,7 @@ class Removal:
     """Remove loops from the broker."""
 
     app: App
+    roster: Roster
     installation: Installation
     beginnings: Beginnings
 
@@ -318,7 +320,11 @@ class Removal:
         """End loops, in bulk."""
         reports = await self.beginnings.act(loops, _decide_removal)
         gone = {each.loop.id.task for each in reports if each.did is Effect.REMOVED}
-        await self.installation.remove_tasks(gone - set(served(self.app)))
+        if gone := gone - set(served(self.app)):
+            listing = await self.roster.read()  # their queues serve all of their loops
+            await self.installation.remove_tasks(
+                task for task in gone if not listing.count_of(task)
+            )
         return reports
 
 

@@ -303,6 +303,22 @@ async def test_removing_a_loop_of_old_code_parks_the_messages_in_its_queue(stage
         await program.loops.find("gone")
 
 
+async def test_removing_a_loop_of_old_code_keeps_the_queue_of_the_other_ones(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task
+    async def gone() -> None: ...
+
+    await stage.seed(app)
+    program, queue = program_of(looping(), stage.broker, stage.clock), "test.v1.processor.gone"
+    for key in "a", "b":
+        await gone.start(key, every="1h")
+    for key, is_kept in ("a", True), ("b", False):
+        orphan = await program.loops.find(f"gone.{key}")
+        assert (await program.removal.remove(orphan)).did is Effect.REMOVED
+        assert (await stage.broker.depth(queue) is not None) is is_kept
+
+
 # At once
 
 
