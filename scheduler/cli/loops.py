@@ -187,7 +187,7 @@ def _lines(synced: Mapping[str, Synced]) -> Iterator[str]:
 def scheduled_list(app: Scheduler, task: OneTask = None) -> Output:
     """List named one-offs, soonest first.
 
-    The list includes running ones, and finished ones while their name is kept.
+    The list includes running ones, but none that have finished.
 
     Example: scheduler scheduled list jobs:app
     """

@@ -293,7 +293,7 @@ def is_taken(loop: Loop, listed: RosterEntry | None, now: datetime) -> bool:
     if not isinstance(listed.schedule, Once):
         return False
     is_kept = listed.is_done and listed.schedule.kept_until > now
-    return is_kept or (not listed.is_gone and listed.schedule != loop.schedule)
+    return is_kept or (not listed.is_gone and not is_same(loop, listed))
 
 
 class Loops:

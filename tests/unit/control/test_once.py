@@ -258,9 +258,13 @@ async def test_a_unique_one_off_does_not_replace_one_of_its_name(stage: Stage, s
             await asyncio.sleep(pause)
             args = {"order": order}
             assert await shop.remind.once("order-7", unique="30s", after="1s", args=args) is did
+        at = stage.clock.now() + MINUTE
+        for order, did in (6, Effect.CREATED), (7, Effect.UNCHANGED):
+            args = {"order": order}
+            assert await shop.remind.once("order-8", unique="30s", at=at, args=args) is did
         await asyncio.sleep(100)
         assert await is_over(stage)
-    assert [run[1] for run in shop.runs] == [1, 5]
+    assert [run[1] for run in shop.runs] == [1, 5, 6]
 
 
 async def test_a_unique_call_is_not_repeated(stage: Stage, shop: Shop) -> None:
