@@ -144,7 +144,8 @@ class Seeding:
         Raises:
             AccessRefused: this user may not declare.
         """
-        new = await self._restore()
+        new = await self._declare_roster()
+        await self.restore()
         new |= await self.installation.declare_missing()
         if self._app.names.imprint in new:
             await self.installation.leave_imprint()
@@ -313,18 +314,22 @@ class Seeding:
             for report in reports
         ]
 
-    async def _restore(self) -> set[str]:
-        """Declare the roster if it is gone, and append the entries that were read of it."""
+    async def restore(self) -> None:
+        """Append the entries that only an earlier roster had: a seed may have declared this one."""
+        listing = await self._roster.read()
+        loops = listing.table.inherited() if self._roster.lacks_some else []
+        for begin in range(0, len(loops), BEGUN_AT_ONCE):
+            some = map(listing.get, loops[begin : begin + BEGUN_AT_ONCE])
+            await self._roster.append(list(filter(None, some)))
+        self._roster.lacks_some = False
+
+    async def _declare_roster(self) -> set[str]:
+        """Declare the roster if it is gone, and keep what was read of it."""
         try:
             await self._roster.read()
         except QueueNotFound:
-            new = await self.installation.declare_missing(self._app.names.roster)
             self._roster.inherits = True
-            loops, listing = list(self._roster.listing), self._roster.listing
-            for begin in range(0, len(loops), BEGUN_AT_ONCE):
-                some = map(listing.get, loops[begin : begin + BEGUN_AT_ONCE])
-                await self._roster.append(list(filter(None, some)))
-            return new
+            return await self.installation.declare_missing(self._app.names.roster)
         return set()
 
 

@@ -263,6 +263,8 @@ class Supervisor:
                 await self.seeding.adopt()
             except AccessRefused:
                 were_declared = False
+        if self._roster.lacks_some:  # another program has declared the roster, such as a seed
+            await self.seeding.restore()
         if self._unreported:  # also by a round that failed after it had declared some
             self._app.events.emit(QueuesMissing(tuple(sorted(self._unreported)), were_declared))
             self._unreported.clear()

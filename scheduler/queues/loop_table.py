@@ -198,6 +198,10 @@ class LoopTable:
         """Return whether only an earlier stream had a loop."""
         return bool(self._value("inherited", loop))
 
+    def inherited(self) -> list[LoopId]:
+        """Return the loops that only an earlier stream had."""
+        return self._loops("inherited")
+
     def inherit_all(self) -> None:
         """Mark all loops as inherited."""
         self._execute("UPDATE loops SET inherited = 1")

@@ -76,6 +76,7 @@ class Roster:
         listing: the entries so far.
         inherits: whether the listing keeps entries of a stream that was recreated: for those who
             follow the roster, or restore it.
+        lacks_some: whether the stream may lack entries that were read of an earlier one.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Roster:
         self._is_given = listing is not None
         self._followed: list[Following] = []
         self.inherits = False
+        self.lacks_some = False
         self._since_snapshot = 0
         self._looked_up = set[LoopId]()
         self._times_read = 0
@@ -271,6 +273,7 @@ class Roster:
         for following in self._followed:  # without it, the place of new entries is unknown
             following.is_on = False
         if self.inherits:
+            self.lacks_some = self.lacks_some or len(listing) > 0
             listing.inherit_all()
         else:
             listing.clear()

@@ -18,6 +18,8 @@ from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected, TooLarg
 from scheduler.events import (
     CensusTaken,
     Connected,
+    ConsumerInterrupted,
+    ConsumerResumed,
     LoopReported,
     MessageParked,
     PlaceLost,
@@ -36,7 +38,7 @@ from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording
 from scheduler.timing.durations import MILLISECOND, SECOND, ZERO
 from tests.faulty import Call, FaultyBroker, not_allowed
-from tests.stage import Stage, looping, new_app, of
+from tests.stage import Stage, looping, new_app, of, program_of
 from tests.unit.control.conftest import TASK
 
 BONN = LoopId("report", "bonn")
@@ -366,6 +368,26 @@ async def test_a_deleted_queue_is_declared_and_reported_and_its_loop_continues(
     assert carried == [(0, None), (1, 1)]
     assert of(QueuesMissing, stage.events) == [QueuesMissing(tuple(sorted(queues)), True)]
     assert reported(stage.events) == []
+
+
+async def test_a_roster_that_a_seed_has_declared_gets_back_what_processors_know(
+    stage: Stage,
+) -> None:
+    @stage.app.task()
+    async def report() -> None: ...
+
+    await stage.seed()
+    await report.start("bonn", every="1h")
+    async with stage.supervised():
+        await asyncio.sleep(1)
+        before = (await stage.listing())[BONN]
+        await stage.broker.delete(roster := stage.app.names.roster)
+        await stage.seeding.seed()
+        for event in ConsumerInterrupted(roster, "deleted"), ConsumerResumed(roster):
+            stage.app.events.emit(event)
+        await asyncio.sleep(2 * ROUND)
+    reader = program_of(stage.app, stage.broker, stage.clock)
+    assert (await reader.roster.read())[BONN].entry == before.entry
 
 
 async def another_expired(call: Call) -> None:
