@@ -6,7 +6,7 @@ epoch and creator is a note: only its later checkpoint counts.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -384,15 +384,19 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self.scope = None
         self.inherit_all()
 
-    def forget(self, before: datetime, *, most: int = -1) -> None:
+    def forget(self, before: datetime, *, most: int = -1, kept: Collection[LoopId] = ()) -> None:
         """Forget the loops that were gone before a moment. Their tokens stay void.
 
         A start begins a later epoch than all that are forgotten (`Roster.next_epoch_ms`).
 
         Args:
             most: the maximum number; -1: all.
+            kept: loops that are never forgotten.
         """
         for loop in self.table.gone_before(milliseconds_since_epoch(before), most):
+            if loop in kept:
+                self.table.keep_gone(loop)
+                continue
             self.forgotten = learned(self.forgotten, self.table.known(loop) or 0)
             self.table.delete(loop)
             self._count -= 1

@@ -15,7 +15,7 @@ column                      holds
                             it has none
 ``known``                   the greatest epoch of all its entries
 ``inherited``               whether only an earlier stream had it
-``forget_ms``               when it may be forgotten; NULL: it is not gone
+``forget_ms``               when it may be forgotten; NULL: it is not gone, or is kept
 ``due_ms``                  its token is not overdue before; NULL: it has none
 ``put``                     its last put, as supervision heard it
 ==========================  ====================================================================
@@ -217,6 +217,10 @@ class LoopTable:
     def gone_before(self, moment_ms: int, most: int = -1) -> list[LoopId]:
         """Return up to `most` loops that may be forgotten at a moment; -1: all."""
         return self._loops("forget_ms < ? LIMIT ?", moment_ms, most)
+
+    def keep_gone(self, loop: LoopId) -> None:
+        """Leave a loop out of those that may be forgotten."""
+        self._execute(f"UPDATE loops SET forget_ms = NULL {_THIS}", _key(loop))
 
     def loops(self) -> list[LoopId]:
         return self._loops("1")

@@ -71,6 +71,8 @@ class Roster:
 
     Args:
         listing: receives the entries of all loops; None: a new one, perhaps for some loops only.
+        kept: the loops of the code. They end while an older program follows the roster, which
+            would start them again if it forgot that.
 
     Attributes:
         listing: the entries so far.
@@ -80,8 +82,14 @@ class Roster:
     """
 
     def __init__(
-        self, broker: Broker, names: Names, clock: Clock, listing: Listing | None = None
+        self,
+        broker: Broker,
+        names: Names,
+        clock: Clock,
+        listing: Listing | None = None,
+        kept: Collection[LoopId] = (),
     ) -> None:
+        self._kept = kept
         self._broker = broker
         self._names = names
         self._clock = clock
@@ -215,7 +223,7 @@ class Roster:
             raise QueueNotFound(
                 f"The queue {self._names.roster!r} does not exist: run `scheduler seed` first."
             ) from error
-        self.listing.forget(self._clock.now() - REMEMBERED)
+        self._forget()
         return self.listing
 
     async def compact(self) -> None:
@@ -403,7 +411,11 @@ class Roster:
         # A processor may follow for months without reading. Between old entries, it must forget
         # nothing: an entry that other readers reject would be accepted.
         if self._followed and lag < REMEMBERED / 2:
-            self.listing.forget(self._clock.now() - REMEMBERED, most=FORGOTTEN_AT_ONCE)
+            self._forget(FORGOTTEN_AT_ONCE)
+
+    def _forget(self, most: int = -1) -> None:
+        kept = self._kept if self._followed else ()
+        self.listing.forget(self._clock.now() - REMEMBERED, most=most, kept=kept)
 
 
 class Following:

@@ -33,6 +33,7 @@ from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import Timer, timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
+from scheduler.queues.roster import REMEMBERED
 from scheduler.tasks.loops import SUPERVISION_TIMEOUT, loop_of
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording
@@ -368,6 +369,19 @@ async def test_a_deleted_queue_is_declared_and_reported_and_its_loop_continues(
     assert carried == [(0, None), (1, 1)]
     assert of(QueuesMissing, stage.events) == [QueuesMissing(tuple(sorted(queues)), True)]
     assert reported(stage.events) == []
+
+
+async def test_older_code_does_not_restore_a_removed_loop_after_days(stage: Stage) -> None:
+    await stage.seed(looping("task", "other", supervision_interval="1h"))
+    new = looping("task", supervision_interval="1h")
+    newer = program_of(new, stage.broker, stage.clock)
+    async with stage.supervised():
+        await newer.seeding.seed(prune=True)
+        await asyncio.sleep(REMEMBERED.total_seconds() + 1)
+        await stage.verbs.pause(stage.app.loop("task"))  # an entry: old ones are forgotten
+        await asyncio.sleep(2 * 3600)
+    assert await stage.history("other") == ["seeded", "removed"]
+    assert LoopId("other") not in await newer.roster.read()
 
 
 async def test_a_roster_that_a_seed_has_declared_gets_back_what_processors_know(
