@@ -276,14 +276,15 @@ class Listing(Mapping[LoopId, RosterEntry]):
         entry, rank = found
         try:
             latest = parsed_json(entry)
-            state, task = latest["state"], latest.get("renamed")
+            state, is_renamed = latest["state"], latest.get("renamed") is not None
             is_early, is_latest = token.epoch < latest["life"], token.epoch == latest["epoch"]
         except (KeyError, TypeError, AttributeError, Undecodable):
             return None  # a snapshot had an unreadable entry
-        if task is not None:
-            renamed = compact_json({**parsed_json(body), "task": task})
-            loop = LoopId(task, token.loop.key)
-            return self.note_of(replace(message, body=renamed), replace(token, loop=loop))
+        if is_renamed:
+            if (current := self.under_its_name(token)) is token:
+                return None
+            renamed = compact_json({**parsed_json(body), "task": current.loop.task})
+            return self.note_of(replace(message, body=renamed), current)
         is_paused = state == LoopState.PAUSED
         is_ahead = rank is None or rank < rank_of(body)
         if state == LoopState.GONE or is_early or not is_ahead:
@@ -323,8 +324,11 @@ class Listing(Mapping[LoopId, RosterEntry]):
 
     def under_its_name(self, token: Token) -> Token:
         """Return a token as one of the loop that replaced its own, if one did."""
-        loop = token.loop
+        loop, former = token.loop, set[LoopId]()
         while (listed := self.get(loop)) is not None and listed.renamed is not None:
+            if loop in former:  # they replace each other: another program's entries are wrong
+                return token
+            former.add(loop)
             loop = LoopId(listed.renamed, loop.key)
         return token if loop == token.loop else replace(token, loop=loop)
 

@@ -203,6 +203,14 @@ def test_a_note_has_the_progress_of_a_loop_if_it_is_newer(
         assert entry_of(note) == replace(latest, checkpoint=checkpoint_of(noted, "test", until))
 
 
+def test_loops_that_replace_each_other_have_no_notes() -> None:
+    listing, token = Listing(), token_at(2)
+    for loop, renamed in ("a", "z"), ("z", "a"):
+        listing.enter(replace(A_GONE, loop=LoopId(loop), renamed=renamed))
+    assert listing.note_of(encode(token, "test"), token) is None
+    assert listing.under_its_name(token) == token
+
+
 @pytest.mark.parametrize("entry", ["{", "[]", '{"state": "active", "epoch": 7, "life": "7"}'])
 def test_an_unreadable_entry_of_a_snapshot_has_no_notes(entry: str) -> None:
     listing, token = Listing(), token_at(2)
