@@ -6,15 +6,16 @@ look at the dashboard.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.control.status import RECENT
 from scheduler.dashboard.operations import is_operation
 from scheduler.dashboard.picture import MOST_LOOPS, Picture
-from scheduler.errors import BrokerError, QueueNotFound
+from scheduler.errors import BrokerError, NoSpace, QueueNotFound
 from scheduler.protocol.messages import Message
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.namespace import Namespace
@@ -89,7 +90,9 @@ class Feed:
     async def _follow_roster(self) -> None:
         hear = self._picture.hear_of_entry
         self._following = await self._roster.follow(
-            lambda loop, epoch, lag: hear(loop), notes=False
+            lambda loop, epoch, lag: hear(loop),
+            notes=False,
+            on_no_space=lambda: None,  # the next beat reads it again
         )
 
     async def _follow_calls(self) -> None:
@@ -175,13 +178,17 @@ class Feed:
             await asyncio.sleep(BEAT.total_seconds())
 
     async def _follow_on(self) -> None:
-        """Read the roster again if it was recreated."""
+        """Read the roster again if it was recreated, or an entry found no space."""
         if self._following is None or self._following.is_on or not self._broker.connected:
             return
-        with suppress(BrokerError):  # the next beat tries again
+        try:
             await self._following.cancel()
             await self._read_roster()
             await self._follow_roster()
+        except BrokerError:
+            pass  # the next beat tries again
+        except NoSpace as error:
+            logging.getLogger(__name__).error("The roster could not be read: %s", error)
 
     async def _measure(self, queues: Sequence[str]) -> None:
         """Ask for the depths of queues, a limited number each time, in turn."""

@@ -13,6 +13,8 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.dashboard import feed
 from scheduler.dashboard.feed import Feed
 from scheduler.dashboard.picture import Picture
+from scheduler.errors import NoSpace
+from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from tests.stage import START, Stage, looping, program_of
@@ -104,6 +106,25 @@ async def test_the_feed_writes_nothing(stage: Stage, monkeypatch: pytest.MonkeyP
             assert picture.loops[BEAT].due_at is not None
             assert picture.depths[names.presence] is not None
     assert [stream.end for stream in streams] == before
+
+
+async def test_the_feed_continues_after_an_entry_found_no_space(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(rows: object) -> None:
+        raise NoSpace("The disk is full.")
+
+    await stage.seed(beating())
+    async with followed(stage) as picture:
+        with monkeypatch.context() as full:
+            full.setattr(picture.listing.table, "write", fail)
+            await stage.verbs.pause(stage.app.loop("beat"))
+            await asyncio.sleep(5)
+        await asyncio.sleep(5)
+        assert picture.listing[BEAT].entry.state is LoopState.PAUSED
+        await stage.verbs.resume(stage.app.loop("beat"))
+        await asyncio.sleep(5)
+        assert picture.listing[BEAT].is_active
 
 
 async def test_the_feed_continues_after_a_lost_connection(stage: Stage) -> None:
