@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
-from scheduler.errors import BrokerError, DeliveryLost, InvalidArguments, Undecodable
+from scheduler.errors import BrokerError, DeliveryLost, InvalidArguments, NoSpace, Undecodable
 from scheduler.events import (
     HatchedEarly,
     RunEvent,
@@ -222,7 +222,7 @@ class Pipeline:
         try:
             try:
                 return await self._process(delivery, task, held)
-            except BrokerError:
+            except (BrokerError, NoSpace):  # the message is not at fault
                 raise
             except Exception as error:
                 await self.escalation.refuse(delivery, task, error)

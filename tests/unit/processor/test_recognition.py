@@ -12,7 +12,7 @@ from scheduler import Context, Retry, Scheduler, StopLoop
 from scheduler.brokers.contract import Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control.loops import Where
-from scheduler.errors import BrokerUnavailable, Unconfirmed
+from scheduler.errors import BrokerUnavailable, NoSpace, Unconfirmed
 from scheduler.events import (
     ProcessorStopped,
     RunLost,
@@ -165,6 +165,22 @@ async def test_a_token_voided_while_it_waits_does_not_run(stage: Stage) -> None:
         await asyncio.sleep(20)
     assert superseded(stage) == ["void"]
     assert runs(stage) == []
+
+
+async def test_a_token_is_requeued_while_the_table_of_loops_has_no_space(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(loop: LoopId) -> int:
+        raise NoSpace("The disk is full.")
+
+    await stage.seed(app_with())
+    async with stage.processor() as worker:
+        with monkeypatch.context() as full:
+            full.setattr(worker.pipeline.recognition.turns, "known", fail)
+            await asyncio.sleep(12)
+        await asyncio.sleep(8)
+    assert await stage.parked() == []
+    assert [seq for _, seq in runs(stage)] == [0]
 
 
 async def test_the_successor_of_a_void_run_goes_to_the_journal_only(stage: Stage) -> None:
