@@ -52,6 +52,7 @@ class Knowledge:
         self._roster = roster
         self._roll_call = roll_call
         self._listing = roster.listing
+        self._listing.table.on_failure = self._begin_again
         self._emit = emit
         self._following: Following | None = None
         self._turn = asyncio.Lock()
@@ -167,6 +168,10 @@ class Knowledge:
         if not self._is_open:
             return
         self._catching_up = asyncio.create_task(self._catch_up_patiently(), name="roster")
+
+    def _begin_again(self) -> None:
+        if self.current.is_set():  # else it is reading, and tries again
+            self._restart()
 
     async def _catch_up_patiently(self, *, fatal: type[BrokerError] | tuple[()] = ()) -> None:
         for pause in backoff(FIRST_PAUSE, LAST_PAUSE):

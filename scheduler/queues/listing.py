@@ -382,6 +382,11 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self.reached, self._shares = None, ()
         self._recount(self.table.counts())
 
+    def begin_again(self) -> None:
+        """Begin again after the table has failed; keep the epochs that were learned."""
+        self.table.begin_again()
+        self.inherit_all()
+
     def clear(self) -> None:
         """Remove all entries; keep the epochs that were learned."""
         self.table.clear()

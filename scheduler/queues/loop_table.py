@@ -22,7 +22,7 @@ column                      holds
 """
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -127,9 +127,27 @@ class Row(NamedTuple):
 
 
 class LoopTable:
-    """Store loops in a table."""
+    """Store loops in a table.
+
+    A write that finds no space damages earlier ones: the table has failed, and raises `NoSpace`
+    until it begins again.
+
+    Attributes:
+        has_failed: whether it has.
+        on_failure: called when it fails.
+    """
 
     _has_due = False
+
+    def __init__(self) -> None:
+        self.has_failed = False
+        self.on_failure: Callable[[], None] = lambda: None
+
+    def begin_again(self) -> None:
+        """Begin again, without rows."""
+        self._database.close()
+        del self._database
+        self._has_due = self.has_failed = False
 
     @cached_property
     def _database(self) -> sqlite3.Connection:
@@ -140,10 +158,7 @@ class LoopTable:
 
     def write(self, rows: Iterable[Row]) -> None:
         """Write rows, replacing older ones of the same loops."""
-        try:
-            self._database.executemany(_WRITE, map(_values, rows))
-        except sqlite3.OperationalError as error:
-            raise _no_space(error) from None
+        self._write(map(_values, rows))
 
     def load(self, lines: Iterable[bytes]) -> None:
         """Write rows from lines of `share`, in order; SQLite makes numbers of them.
@@ -152,9 +167,7 @@ class LoopTable:
             Undecodable: a line is unreadable; rows before it may have been written.
         """
         try:
-            self._database.executemany(_WRITE, (line.decode().split("\t") for line in lines))
-        except sqlite3.OperationalError as error:
-            raise _no_space(error) from None
+            self._write(line.decode().split("\t") for line in lines)
         except (sqlite3.Error, ValueError) as error:
             raise Undecodable(f"A line of the snapshot is unreadable: {error}.") from None
 
@@ -322,11 +335,28 @@ class LoopTable:
         """Delete the last put of a loop."""
         self._execute(f"UPDATE loops SET put = NULL {_THIS}", _key(loop))
 
+    def _write(self, values: Iterable[Sequence[object]]) -> None:
+        self._expect_space()
+        try:
+            self._database.executemany(_WRITE, values)
+        except sqlite3.OperationalError as error:
+            raise self._failure(error) from None
+
     def _execute(self, query: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        self._expect_space()
         try:
             return self._database.execute(query, values)
         except sqlite3.OperationalError as error:
-            raise _no_space(error) from None
+            raise self._failure(error) from None
+
+    def _expect_space(self) -> None:
+        if self.has_failed:
+            raise NoSpace("The temporary file of the loops had no space, and was not read again.")
+
+    def _failure(self, error: sqlite3.OperationalError) -> NoSpace:
+        self.has_failed = True
+        self.on_failure()
+        return _no_space(error)
 
     def _value(self, column: str, loop: LoopId) -> Any:
         query = f"SELECT {column} FROM loops {_THIS}"

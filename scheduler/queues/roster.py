@@ -273,6 +273,8 @@ class Roster:
         self, read_from: ReadFrom, only: Collection[LoopId] | None
     ) -> None:
         """Read on from the last position, or the last snapshot; or all of it."""
+        if self.listing.table.has_failed:
+            self.listing.begin_again()
         if self.listing.scope is not None and not self.was_read_for(only):
             self.listing = Listing()  # others may be looking at the one before
         listing, start = self.listing, self.listing.reached

@@ -24,6 +24,7 @@ from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.entries import Checkpoint, RosterEntry, checkpoint_of, members_of
 from scheduler.queues.listing import Listing
+from scheduler.queues.loop_table import SETTINGS
 from scheduler.queues.roll_call import RollCall
 from scheduler.timing.moments import LoopClock
 from scheduler.timing.schedules import Every
@@ -194,6 +195,25 @@ async def test_it_is_not_current_without_an_entry_for_which_there_was_no_space(
         await roster_of(NAMES, stage.broker, stage.clock).append([later])
         await asyncio.sleep(1)
         assert later.loop in its.listing
+
+
+async def test_it_reads_the_whole_roster_again_after_its_table_found_no_space(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await due_at_ten(stage)
+    settings = "scheduler.queues.loop_table.SETTINGS"
+    entry, args = Entry(9, LoopState.PAUSED, 9), {"x": "x" * 1000}
+    many = [RosterEntry(LoopId("b", str(n)), Every("1h"), args, entry) for n in range(100)]
+    with monkeypatch.context() as full:
+        full.setattr(settings, "PRAGMA journal_mode = OFF; PRAGMA max_page_count = 12;")
+        async with knowing(stage) as its:
+            before = set(its.listing)
+            await roster_of(NAMES, stage.broker, stage.clock).note(map(members_of, many))
+            await asyncio.sleep(1)
+            assert not await its.is_current()
+            full.setattr(settings, SETTINGS)
+            await asyncio.wait_for(its.knowledge.current.wait(), 5)
+            assert set(its.listing) == before | {listed.loop for listed in many}
 
 
 @pytest.mark.parametrize("paused", [True, False])
