@@ -63,12 +63,13 @@ def utc_of(moment: datetime) -> datetime:
             "give it a time zone, such as tzinfo=datetime.UTC"
         )
     # Keeps every tick, in every zone, within the calendar.
-    if not UNIX_EPOCH.year <= moment.year <= LAST_YEAR:
+    is_of_calendar = UNIX_EPOCH.year <= moment.year <= LAST_YEAR
+    if not is_of_calendar or (utc := moment.astimezone(UTC)) < UNIX_EPOCH:
         raise ScheduleError(
             f"expected a moment of the years {UNIX_EPOCH.year} to {LAST_YEAR}, "
             f"got: {moment.isoformat()}"
         )
-    return moment.astimezone(UTC)
+    return utc
 
 
 def parse_moment(text: str, name: str, zone: tzinfo | None = None) -> datetime:

@@ -358,7 +358,11 @@ def test_a_one_off_is_rounded_up_so_that_it_is_never_early():
 
 
 @pytest.mark.parametrize(
-    "moment", [NOON.replace(tzinfo=None), NOON.replace(year=1969), NOON.replace(year=9001)]
+    "moment",
+    [
+        *(NOON.replace(tzinfo=None), NOON.replace(year=1969), NOON.replace(year=9001)),
+        datetime(1970, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo")),
+    ],
 )
 def test_a_one_off_needs_an_aware_moment_of_the_calendar(moment: datetime):
     with pytest.raises(ScheduleError):
