@@ -124,6 +124,7 @@ class Supervisor:
         self._roll_call.on(ROUND, lambda _: self._round_heard.set())
         self._watching: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
+        self._compacting: asyncio.Task[None] | None = None
 
     @property
     def task(self) -> TaskSpec:
@@ -152,7 +153,7 @@ class Supervisor:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        for task in (self._watching, self._hurrying):
+        for task in (self._watching, self._hurrying, self._compacting):
             if task is not None:
                 await cancelled(task)
 
@@ -216,7 +217,7 @@ class Supervisor:
         there = sum(map(self._listing.count_of, self._listing.counts))
         count = there - len(orphans) - (SUPERVISION in self._listing)
         self._app.events.emit(CensusTaken(count, took))
-        await self._roster.compact()
+        self._compact()
         return Memory(
             tally=tally if len(tally.loops) <= MOST_TASKS else None,
             counted_at_ms=milliseconds_since_epoch(known_at),
@@ -224,6 +225,16 @@ class Supervisor:
             stuck=stuck,
             policies=await self._report_policies(memory.policies),
         )
+
+    def _compact(self) -> None:
+        """Write a snapshot of the roster, if it needs one.
+
+        The round does not wait for that: it takes long for a million loops, and a round is limited.
+        """
+        is_busy = self._compacting is not None and not self._compacting.done()
+        if self._roster.needs_snapshot and not is_busy:
+            writing = self._patiently(self._roster.compact())
+            self._compacting = asyncio.create_task(writing, name="snapshot of the roster")
 
     def _removed(self) -> Iterator[LoopId]:
         """Return the loops of this code that a newer release has removed."""

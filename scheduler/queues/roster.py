@@ -226,15 +226,20 @@ class Roster:
         self._forget()
         return self.listing
 
-    async def compact(self) -> None:
-        """Write a snapshot of the entries, if reading them was expensive."""
-        # An entry takes a reader five times as long as a row of a snapshot.
-        many = max(FEW, len(self.listing) // 5)
+    @property
+    def needs_snapshot(self) -> bool:
+        """Return whether reading the entries since the last snapshot is expensive."""
         listing, count = self.listing, self._since_snapshot
-        if listing.reached is None or listing.scope is not None or count <= many:
-            return
-        self._since_snapshot = 0
-        await self._snapshots.append(Shares(self.listing))
+        # An entry takes a reader five times as long as a row of a snapshot.
+        is_expensive = count > max(FEW, len(listing) // 5)
+        return is_expensive and listing.reached is not None and listing.scope is None
+
+    async def compact(self) -> None:
+        """Write a snapshot of the entries, if it needs one."""
+        if self.needs_snapshot:
+            count = self._since_snapshot
+            await self._snapshots.append(Shares(self.listing))
+            self._since_snapshot = max(self._since_snapshot - count, 0)
 
     async def follow(
         self,

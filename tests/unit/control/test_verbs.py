@@ -11,7 +11,7 @@ from scheduler import Context, Cron, Every
 from scheduler.control.loops import Where
 from scheduler.control.reports import Effect, operator_here, user_here
 from scheduler.errors import InvalidArguments, Overtaken, QueueNotFound, UnknownLoop, UsageError
-from scheduler.events import LoopSeeded, RunStarted
+from scheduler.events import CensusTaken, LoopSeeded, RunStarted
 from scheduler.protocol.epochs import LoopState
 from scheduler.queues.entries import ENTRY_TYPE
 from scheduler.queues.roll_call import QUESTION
@@ -380,18 +380,26 @@ async def test_many_loops_are_paused_and_resumed_in_bulk(stage: Stage) -> None:
     assert {str(run.loop) for run in of(RunStarted, stage.events)} >= set(names)
 
 
-async def test_a_roster_that_grows_is_snapshot(
+async def test_a_roster_that_grows_is_snapshot_while_supervision_goes_on(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = 10
+    few, broker, snapshots = 10, FaultyBroker(stage.server), stage.app.names.snapshots
+
+    async def linger(_: Call) -> None:
+        await asyncio.sleep(50)
+
     monkeypatch.setattr("scheduler.queues.roster.FEW", few)
     await stage.seed(looping())
     for _ in range(few):
         await stage.verbs.pause(the_loop(stage))
         await stage.verbs.resume(the_loop(stage))
-    async with stage.supervised():
+    slow = broker.on("publish", key=snapshots).first(linger)
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(50)
+        assert len(of(CensusTaken, stage.events)) >= 3
+        assert await stage.ready(snapshots) == 0
         await asyncio.sleep(40)
-    assert 0 < await stage.ready(stage.app.names.snapshots) <= 2
+    assert 0 < await stage.ready(snapshots) == len(slow.met) <= 2
 
 
 # Programs that run without a seed
