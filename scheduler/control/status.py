@@ -27,7 +27,7 @@ from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LastRun, LoopId, Token
 from scheduler.queues.concurrency import side_by_side
-from scheduler.queues.entries import RosterEntry
+from scheduler.queues.entries import LONG, RosterEntry
 from scheduler.queues.history import BEHIND, CallTotals, Summary, totals_of
 from scheduler.queues.journal import with_progress_of
 from scheduler.queues.listing import Listing
@@ -41,6 +41,7 @@ JOURNAL_TIMEOUT = timedelta(seconds=10)
 LOOK_BACKS = (
     timedelta(seconds=10),
     timedelta(minutes=1),
+    LONG + timedelta(minutes=1),
     timedelta(minutes=10),
     timedelta(hours=2),
     timedelta(days=1),
