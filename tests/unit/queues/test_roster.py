@@ -572,6 +572,21 @@ def test_rows_that_change_while_the_overdue_are_indexed_are_in_order() -> None:
     assert [loop.key for loop in table.overdue(100, 3)] == expected[:3]
 
 
+def test_the_greatest_epoch_of_a_loop_is_known_until_it_is_deleted() -> None:
+    table, row = LoopTable(), Row(A.loop, "{}", 7, ACTIVE)
+    for epoch, known in (7, 7), (9, 9), (8, 9):
+        table.write([row._replace(epoch=epoch)])
+        assert table.known(A.loop) == known
+    table.delete(A.loop)
+    assert table.known(A.loop) is None
+    table.write([row])
+    lines = table.share(0, 1)
+    table.clear()
+    assert table.known(A.loop) is None
+    table.load(lines)
+    assert table.known(A.loop) == 7
+
+
 def test_a_full_disk_is_reported_with_the_directory_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.queues.loop_table.SETTINGS", "PRAGMA max_page_count = 9;")
     lines = [f"{n}\ttask\t{n}\t{n:0500}\t1\tactive\t0\t\t\t\t\t".encode() for n in range(1000)]
