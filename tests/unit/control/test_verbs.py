@@ -380,7 +380,7 @@ async def test_many_loops_are_paused_and_resumed_in_bulk(stage: Stage) -> None:
     assert {str(run.loop) for run in of(RunStarted, stage.events)} >= set(names)
 
 
-async def test_a_roster_that_grows_is_snapshot_while_supervision_goes_on(
+async def test_a_snapshot_of_the_roster_delays_no_round(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few, broker, snapshots = 10, FaultyBroker(stage.server), stage.app.names.snapshots
