@@ -198,7 +198,7 @@ class Knowledge:
             await self._roster.read()
             if self._following is None or not self._following.is_on:
                 await self._stop_following()
-                self._following = await self._roster.follow(self._report, on_no_space=self._restart)
+                self._following = await self._roster.follow(self._report)
         self._report_pauses()
         self.current.set()
 

@@ -246,7 +246,6 @@ class Roster:
         hear: Callable[[LoopId, int, timedelta], None] = lambda loop, epoch, lag: None,
         *,
         notes: bool = True,
-        on_no_space: Callable[[], None] | None = None,
     ) -> "Following":
         """Enter new entries, until cancelled, or until one cannot be entered.
 
@@ -254,12 +253,11 @@ class Roster:
             hear: called for each accepted entry, with its loop, its epoch, and the time since it
                 was appended. The listing has it.
             notes: whether to enter notes too: those who follow the journal know what they say.
-            on_no_space: called if an entry could not be entered, rather than raising `NoSpace`.
         """
         assert self.listing.scope is None, "It was read for some loops only."
         self.inherits = True
         enter = partial(self._enter, notes=notes)
-        following = Following(enter, hear, on_no_space, start=self.listing.reached)
+        following = Following(enter, hear, start=self.listing.reached)
         since = "first" if following.start is None else following.start.offset
         following.consumer = await self._broker.follow(
             self._names.roster, following.hear, since=since
@@ -431,7 +429,6 @@ class Following:
     Args:
         enter: enters a message.
         announce: called for each accepted entry.
-        on_no_space: called if a message could not be entered, rather than raising `NoSpace`.
         start: the first message; None: the first of the stream.
     """
 
@@ -441,12 +438,11 @@ class Following:
         self,
         enter: Callable[[Message], None],
         announce: Callable[[LoopId, int, timedelta], None],
-        on_no_space: Callable[[], None] | None,
         *,
         start: Bookmark | None,
     ) -> None:
         self.start, self.announce = start, announce
-        self._enter, self._on_no_space = enter, on_no_space
+        self._enter = enter
         self._heard = -1
         self.is_on = True
 
@@ -464,11 +460,9 @@ class Following:
         if self.is_on:
             try:
                 self._enter(message)
-            except NoSpace:
+            except NoSpace as error:
                 self.is_on = False  # without this entry, later ones may be judged wrongly
-                if self._on_no_space is None:
-                    raise
-                self._on_no_space()
+                logging.getLogger(__name__).error("The roster cannot be followed: %s", error)
 
     async def cancel(self) -> None:
         """Stop following."""

@@ -173,37 +173,14 @@ async def test_after_a_cut_the_roster_is_read_again_after_any_error(stage: Stage
         assert await its.is_current()
 
 
-async def test_it_is_not_current_without_an_entry_for_which_there_was_no_space(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    await due_at_ten(stage)
-    paused = RosterEntry(LoopId("b"), Every("1h"), {}, Entry(9, LoopState.PAUSED, 9))
-
-    def fail(rows: object) -> None:
-        raise NoSpace("The disk is full.")
-
-    async with knowing(stage) as its:
-        with monkeypatch.context() as full:
-            full.setattr(its.listing.table, "write", fail)
-            await roster_of(NAMES, stage.broker, stage.clock).append([paused])
-            await asyncio.sleep(1)
-            assert not await its.is_current()
-            assert "The roster could not be read: The disk is full." in caplog.text
-        await asyncio.wait_for(its.knowledge.current.wait(), 5)
-        assert its.listing[paused.loop].entry == paused.entry
-        later = replace(paused, loop=LoopId("c"))
-        await roster_of(NAMES, stage.broker, stage.clock).append([later])
-        await asyncio.sleep(1)
-        assert later.loop in its.listing
-
-
 async def test_it_reads_the_whole_roster_again_after_its_table_found_no_space(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await due_at_ten(stage)
     settings = "scheduler.queues.loop_table.SETTINGS"
     entry, args = Entry(9, LoopState.PAUSED, 9), {"x": "x" * 1000}
-    many = [RosterEntry(LoopId("b", str(n)), Every("1h"), args, entry) for n in range(100)]
+    later = RosterEntry(LoopId("c"), Every("1h"), {}, entry)
+    many = [replace(later, loop=LoopId("b", str(n)), args=args) for n in range(100)]
     with monkeypatch.context() as full:
         full.setattr(settings, "PRAGMA journal_mode = OFF; PRAGMA max_page_count = 12;")
         async with knowing(stage) as its:
@@ -214,6 +191,11 @@ async def test_it_reads_the_whole_roster_again_after_its_table_found_no_space(
             full.setattr(settings, SETTINGS)
             await asyncio.wait_for(its.knowledge.current.wait(), 5)
             assert set(its.listing) == before | {listed.loop for listed in many}
+            await roster_of(NAMES, stage.broker, stage.clock).append([later])
+            await asyncio.sleep(1)
+            assert its.listing[later.loop].entry == entry
+    for said in "could not be read", "cannot be followed":
+        assert f"The roster {said}: The temporary file" in caplog.text
 
 
 @pytest.mark.parametrize("paused", [True, False])
