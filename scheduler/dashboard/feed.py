@@ -90,9 +90,7 @@ class Feed:
     async def _follow_roster(self) -> None:
         hear = self._picture.hear_of_entry
         self._following = await self._roster.follow(
-            lambda loop, epoch, lag: hear(loop),
-            notes=False,
-            on_no_space=lambda: None,  # the next beat reads it again
+            lambda loop, epoch, lag: hear(loop), notes=False
         )
 
     async def _follow_calls(self) -> None:
