@@ -25,7 +25,7 @@ from scheduler.protocol.tokens import (
     encode,
     loop_named_by,
 )
-from scheduler.queues.failed import Reason
+from scheduler.queues.failed import Reason, parked
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.context import current_run
 from scheduler.tasks.tasks import TaskSpec
@@ -106,12 +106,14 @@ class Escalation:
         # The failed exchange knows the keys of tasks, not those of foreign exchanges.
         brought = delivery.exchange in self._names.token_exchanges
         key = delivery.routing_key if brought else task_key(task.name)
-        await self.recognition.publisher.insist(
-            delivery,
-            lambda: self.space.failed.park(
-                message, key, reason, error, timeout=AS_LONG_AS_IT_TAKES
-            ),
-        )
+        insist, failed = self.recognition.publisher.insist, self.space.failed
+
+        def copy() -> Message:
+            return parked(message, key, reason, error, self._clock.now())
+
+        # Apart: while the journal takes no record, no further copy is parked.
+        await insist(delivery, lambda: failed.put(copy(), key, AS_LONG_AS_IT_TAKES))
+        await insist(delivery, lambda: failed.record(copy(), AS_LONG_AS_IT_TAKES))
         self._emit(MessageParked(key, message.message_id, reason.value, summary_of(error)))
 
     async def _announce(self, event: Escalated) -> None:

@@ -314,9 +314,17 @@ class FailedQueues:
     ) -> None:
         """Park a message by its routing key, with the reason, and record it in the journal."""
         message = parked(message, routing_key, reason, error, self.clock.now())
-        await self._publish(message, self.names.failed, routing_key, timeout)
+        await self.put(message, routing_key, timeout)
+        await self.record(message, timeout)
+
+    async def put(self, parked: Message, routing_key: str, timeout: timedelta | None) -> None:
+        """Publish a parked message to its failed queue, confirmed."""
+        await self._publish(parked, self.names.failed, routing_key, timeout)
+
+    async def record(self, parked: Message, timeout: timedelta | None) -> None:
+        """Record a parked message in the journal, confirmed."""
         await self.broker.publish(
-            record_of(message),
+            record_of(parked),
             exchange=self.names.scheduler,
             routing_key=RECORD_KEY,
             timeout=timeout,

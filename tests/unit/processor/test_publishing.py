@@ -6,17 +6,20 @@ from datetime import timedelta
 
 import pytest
 
+from scheduler import Retry
 from scheduler.brokers.contract import Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import BrokerUnavailable, DeliveryLost
+from scheduler.errors import BrokerUnavailable, DeliveryLost, Rejected
 from scheduler.events import Event, SettlementDelayed
 from scheduler.processor.recognition import REPORT_AFTER, SILENCE, PatientPublisher
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, topology
+from scheduler.queues.failed import RECORD_KEY
 from scheduler.timing.moments import LoopClock
-from tests.stage import of
+from tests.faulty import FaultyBroker
+from tests.stage import Stage, of
 
 Publish = Callable[[], Awaitable[None]]
 
@@ -128,3 +131,20 @@ async def test_nothing_is_published_for_a_lost_delivery(desk: Desk) -> None:
     with pytest.raises(DeliveryLost):
         await desk.insist(go_with_the_delivery)
     assert desk.tries == [0]
+
+
+async def test_a_message_is_parked_once_though_the_journal_refuses_its_record(
+    stage: Stage,
+) -> None:
+    @stage.app.task(retry=Retry(0))
+    async def work() -> None:
+        raise ValueError("boom")
+
+    await stage.seed()
+    await work.send()
+    broker = FaultyBroker(stage.server)
+    refused = broker.on("publish", key=RECORD_KEY, times=3).fails(Rejected())
+    async with stage.processor(over=broker):
+        await asyncio.sleep(10)
+    assert len(refused.met) == 3
+    assert len(await stage.parked()) == 1
