@@ -5,7 +5,8 @@ import os
 import socket
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Self
@@ -17,7 +18,15 @@ from scheduler.protocol.calls import Call
 from scheduler.protocol.messages import flat, one_line, summary_of
 from scheduler.protocol.tokens import LOOP_KEY, Ending
 from scheduler.queues.failed import Reason
-from scheduler.queues.history import FEW_ERRORS, ON_TIME, Attempt, ErrorCount, History, Summary
+from scheduler.queues.history import (
+    FEW_ERRORS,
+    MOST_TOLD,
+    ON_TIME,
+    Attempt,
+    ErrorCount,
+    History,
+    Summary,
+)
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.moments import Clock
 
@@ -182,20 +191,25 @@ class CallReporter:
         self._tallies.clear()
 
     async def _flush(self) -> None:
-        summaries, attempts = tuple(self._summaries), tuple(self._attempts)
-        if not (summaries or attempts):
-            return
+        """Append what waits, a message at a time: what was confirmed is not repeated."""
+        waiting = [*self._summaries, *self._attempts]
         self._summaries.clear()
         self._attempts.clear()
         try:
-            await self._history.append(self._by, summaries, attempts)
-        except BaseException as error:
-            self._summaries.extendleft(reversed(summaries))
-            self._attempts.extendleft(reversed(attempts))
-            if not isinstance(
-                error, BrokerError
-            ):  # messages that the broker parked are reported elsewhere
-                raise
+            with suppress(BrokerError):  # they are appended later
+                while waiting:
+                    await self._history.append(self._by, waiting[:MOST_TOLD])
+                    del waiting[:MOST_TOLD]
+        finally:
+            if waiting:
+                self._wait_again(waiting)
+
+    def _wait_again(self, unconfirmed: Sequence[Summary | Attempt]) -> None:
+        """Put unconfirmed records before newer ones."""
+        summaries = [each for each in unconfirmed if isinstance(each, Summary)]
+        attempts = [each for each in unconfirmed if isinstance(each, Attempt)]
+        self._summaries = deque((*summaries, *self._summaries), MOST_SUMMARIES)
+        self._attempts = deque((*attempts, *self._attempts), MOST_ATTEMPTS)
 
 
 def _attempt(event: RunFinished, call: Call) -> Attempt:

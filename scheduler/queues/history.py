@@ -150,20 +150,15 @@ class History:
         self._names = names
         self._aliases = aliases
 
-    async def append(
-        self, by: str, summaries: Sequence[Summary], attempts: Sequence[Attempt]
-    ) -> None:
-        """Append the outcomes of calls, in messages of bounded size, each confirmed.
+    async def append(self, by: str, records: Sequence[Summary | Attempt]) -> None:
+        """Append the outcomes of calls in one message; in more, if the broker does not accept it.
+
+        Args:
+            records: at most `MOST_TOLD`.
 
         Raises:
             BrokerError: the broker did not confirm them.
         """
-        records = (*summaries, *attempts)
-        for start in range(0, len(records), MOST_TOLD):
-            await self._publish(by, records[start : start + MOST_TOLD])
-
-    async def _publish(self, by: str, records: Sequence[Summary | Attempt]) -> None:
-        """Publish records in one message, or in more if the broker does not accept it."""
         summaries = tuple(each for each in records if isinstance(each, Summary))
         attempts = tuple(each for each in records if isinstance(each, Attempt))
         batch = Batch(by, summaries, attempts)
@@ -180,8 +175,8 @@ class History:
                 task = records[0].task
                 logging.getLogger(__name__).warning("An outcome of %s is left out: %s", task, error)
                 return
-            await self._publish(by, records[:half])
-            await self._publish(by, records[half:])
+            await self.append(by, records[:half])
+            await self.append(by, records[half:])
 
     async def read(
         self, *, since: datetime | None = None, containing: str = ""

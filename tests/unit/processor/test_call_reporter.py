@@ -10,10 +10,11 @@ from scheduler import Context, Retry, Scheduler
 from scheduler.control.doctor import Finding
 from scheduler.dashboard.picture import Picture
 from scheduler.dashboard.verdict import delays_in_words
-from scheduler.errors import TooLarge
+from scheduler.errors import TooLarge, Unconfirmed
+from scheduler.processor import call_reporter
 from scheduler.protocol.messages import Message
 from scheduler.queues.history import MOST_TOLD, Attempt, CallTotals, Summary, totals_of
-from tests.faulty import FaultyBroker
+from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, new_app, program_of
 
 DOWN = "ConnectionError: the mail server is down"
@@ -105,6 +106,47 @@ async def test_reports_wait_for_the_broker(stage: Stage) -> None:
     assert (await totals(stage))["mail"].failed == MOST_TOLD + 1
     attempts = [each for each in await told(stage) if isinstance(each, Attempt)]
     assert len(attempts) == 2 * (MOST_TOLD + 1)
+
+
+async def test_a_report_that_was_confirmed_is_not_repeated(stage: Stage) -> None:
+    app = shop()
+    await stage.seed(app)
+    broker = FaultyBroker(stage.server)
+    reports = broker.on("publish", key=app.names.history)
+
+    async def refuse(call: Call) -> None:
+        if call.at < 15 or len(reports.met) % 2:  # then every second one
+            raise Unconfirmed("It went.")
+
+    reports.first(refuse)
+    async with stage.processor(over=broker):
+        for _ in range(3 * MOST_TOLD):
+            await app.senders["mail"].send("nobody")
+        await asyncio.sleep(14)
+        await app.senders["mail"].send("ada")
+        await asyncio.sleep(12)
+    assert (await totals(stage))["mail"].failed == 3 * MOST_TOLD
+    attempts = [each for each in await told(stage) if isinstance(each, Attempt)]
+    assert len(attempts) == 2 * 3 * MOST_TOLD
+
+
+async def test_the_oldest_of_too_many_reports_are_dropped(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, ids = shop(), list[str]()
+    await stage.seed(app)
+    monkeypatch.setattr(call_reporter, "MOST_ATTEMPTS", 3)
+    broker = FaultyBroker(stage.server)
+    failing = broker.on("publish", key=app.names.history).hangs(0.9)
+    async with stage.processor(over=broker):
+        for order in range(10):
+            ids.append(await app.senders["bill"].send(order))
+            await asyncio.sleep(0.7)
+        await failing.cease()
+        await asyncio.sleep(5)
+    assert failing.met
+    attempts = [each for each in await told(stage) if isinstance(each, Attempt)]
+    assert [each.id for each in attempts] == ids[-3:]
 
 
 async def test_reports_are_split_for_a_broker_that_accepts_little(stage: Stage) -> None:
