@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures.thread
 import functools
+import logging
 import math
 import threading
 import uuid
@@ -42,6 +43,7 @@ from scheduler.timing.moments import Clock
 from scheduler.user_code import UserCode
 
 NO_TIME = timedelta(0)
+ENDS_WITHIN_S = 5.0  # a cancelled coroutine; the cleanup of most is shorter
 OURS = (
     __file__,
     processor_threads.__file__,
@@ -186,6 +188,7 @@ class Execution:
         """Cancel its task, once, as its time is over."""
         self.overdue_at = math.inf
         self.task.cancel()
+        self._report_unless_ended()
 
     def cancel(self, demand: Demand) -> bool:
         """Cancel it on request; return whether it was running."""
@@ -193,7 +196,22 @@ class Execution:
         going_on = self.task.cancel(_cancelled(demand).reason)
         if going_on:
             self.demand = demand
+            self._report_unless_ended()
         return going_on
+
+    def _report_unless_ended(self) -> None:
+        """Report later that it still runs, if it does; threads report that at once."""
+        if not self.run.task.blocks:
+            self._runs.loop.call_later(ENDS_WITHIN_S, self._report_going_on)
+
+    def _report_going_on(self) -> None:
+        if not self.task.done():
+            logging.getLogger(__name__).warning(
+                "%s timed out or was cancelled %g s ago, but ignores its cancellation; its message "
+                "will be settled when it ends",
+                self.task.get_name(),
+                ENDS_WITHIN_S,
+            )
 
     def outcome(self, *, interrupted: bool) -> Outcome:
         """Return how it ended; it may have been interrupted as the processor stops."""

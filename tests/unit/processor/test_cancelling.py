@@ -19,6 +19,7 @@ from scheduler.queues.outbox import Posting
 from tests.stage import Stage, new_app, of
 
 ME = operator_here()
+IGNORES = "timed out or was cancelled 5 s ago, but ignores its cancellation"
 
 
 class Doer:
@@ -178,7 +179,29 @@ async def test_a_cancelled_run_may_choose_its_own_outcome(
     assert (report.ending, report.as_asked) == (ending, ending == "cancelled")
 
 
-async def test_cancelling_waits_some_seconds_for_a_run_to_end(stage: Stage) -> None:
+async def test_a_run_that_ignores_its_timeout_is_reported(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    @stage.app.task(timeout="2s")
+    async def work() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(1000)
+        await asyncio.sleep(30)
+
+    await stage.seed()
+    await work.options(message_id="m").send()
+    async with stage.processor():
+        await asyncio.sleep(6)
+        assert IGNORES not in caplog.text
+        await asyncio.sleep(2)
+        assert f"run work #m {IGNORES}" in caplog.text
+        await asyncio.sleep(30)
+    assert endings(stage) == [Ending.SUCCEEDED]
+
+
+async def test_cancelling_waits_some_seconds_for_a_run_to_end(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     app, free = new_app(), asyncio.Event()
 
     @app.periodic(every="1h")
@@ -196,6 +219,7 @@ async def test_cancelling_waits_some_seconds_for_a_run_to_end(stage: Stage) -> N
         assert (stage.clock.now() - before).total_seconds() == pytest.approx(10, abs=0.1)
         (run,) = (await app.running()).runs
         assert run.cancelled_by == ME
+        assert f"run report #0 {IGNORES}" in caplog.text
         free.set()
 
 
