@@ -179,15 +179,18 @@ class InOrder(Intake):
         return self.broker.consume(self.queue, self._come.put_nowait, prefetch=1)
 
     async def _take(self) -> None:
+        await self._stay_away(self._rest(None))  # the last turn may have been before a pause
         while (delivery := await self.closing.unless_begun(self._come.get())) is not None:
             if self.pacer is not None:
                 self.pacer.turn()
-            rest = self._rest(await self.handle(delivery))
-            if rest > 0:
-                await self._leave()
-                await self.closing.sleep(rest)
-                self.consumer = await self.patiently(self._consume)
+            await self._stay_away(self._rest(await self.handle(delivery)))
         await self._leave()
+
+    async def _stay_away(self, seconds: float) -> None:
+        if seconds > 0:
+            await self._leave()
+            await self.closing.sleep(seconds)
+            self.consumer = await self.patiently(self._consume)
 
     def _rest(self, not_before: datetime | None) -> float:
         """Return the seconds until the message at the head may be taken."""

@@ -83,6 +83,23 @@ async def test_an_ordered_task_with_a_rate_keeps_both(stage: Stage) -> None:
     assert stage.starts() == [is_about(seconds) for seconds in (0, 10, 20, 30)]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_pause_does_not_shorten_the_wait_for_a_rate(stage: Stage, ordered: bool) -> None:
+    @stage.app.task(rate="1/m", ordered=ordered)
+    async def book(n: int) -> None: ...
+
+    await stage.seed()
+    for n in range(2):
+        await book.send(n)
+    async with stage.processor():
+        await asyncio.sleep(10)
+        await stage.app.pause("book")
+        await asyncio.sleep(10)
+        await stage.app.resume("book")
+        await asyncio.sleep(60)
+    assert stage.starts() == [is_about(0), is_about(60)]
+
+
 async def test_an_ordered_retry_waits_in_the_broker_with_all_later_messages(
     stage: Stage, queue_type: QueueType
 ) -> None:
