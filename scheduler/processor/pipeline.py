@@ -233,6 +233,7 @@ class Pipeline:
             await asyncio.wait([self.shutdown.unsubscribed])
             return GIVEN_BACK
         except BrokerError:
+            await self.shutdown.pause(delivery, A_MOMENT_S)  # it comes straight back
             return GIVEN_BACK
         except Exception:
             logging.getLogger(__name__).exception("A message of %s is requeued", task.name)

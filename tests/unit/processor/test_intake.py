@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Retry
-from scheduler.errors import Unconfirmed
+from scheduler.errors import AccessRefused, Unconfirmed
 from scheduler.events import RunSettled
 from scheduler.protocol.topology import QueueType
 from scheduler.queues.heads import NOTHING_NOTED
@@ -196,6 +196,26 @@ async def test_an_ordered_message_ends_once_though_its_note_is_not_removed_at_on
         await asyncio.sleep(60)
     assert fault.met
     assert attempts == [1, 2]
+
+
+async def test_a_note_that_cannot_be_read_is_asked_for_at_intervals(stage: Stage) -> None:
+    @stage.app.task(ordered=True)
+    async def book() -> None:
+        await asyncio.sleep(20)
+
+    await stage.seed()
+    await book.send()
+    async with stage.processor(grace=1):
+        await asyncio.sleep(1)
+    broker = FaultyBroker(stage.server)
+    refused = broker.on("get", stage.app.names.head("book"), times=1000)
+    refused.fails(AccessRefused("No right to read."))
+    async with stage.processor(over=broker):
+        await asyncio.sleep(10)
+        assert 50 < len(refused.met) < 120
+        await refused.cease()
+        await asyncio.sleep(30)
+    assert len(of(RunSettled, stage.events)) == 1
 
 
 async def test_a_delivery_lost_on_arrival_is_taken_again(stage: Stage) -> None:
