@@ -274,7 +274,7 @@ class StoredDelayed(Event):
     """Some messages that are stored could not be sent; they are tried again.
 
     Attributes:
-        count: how many; 0: the store itself has failed.
+        count: how many; 0: the store has failed, or the broker could not be reached.
     """
 
     level = WARNING

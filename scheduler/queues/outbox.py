@@ -16,7 +16,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from scheduler.brokers.contract import DEFAULT_TIMEOUT, IN_FLIGHT, Broker
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, IN_FLIGHT, Broker, cancelled
 from scheduler.brokers.properties import encoded, encoded_key
 from scheduler.errors import (
     AccessRefused,
@@ -112,6 +112,8 @@ class OwnConnection:
     Attributes:
         opened: closes the broker; None: it is not connected.
         entered: how many blocks keep it open.
+        closed: whether it is over, for the messages that are being sent, too.
+        connecting: connects when the broker is back, to send the stored messages.
     """
 
     def __init__(self) -> None:
@@ -119,6 +121,8 @@ class OwnConnection:
         self.broker: Broker | None = None
         self.opened: AsyncExitStack | None = None
         self.entered = 0
+        self.closed = False
+        self.connecting: asyncio.Task[None] | None = None
 
 
 class Outbox:
@@ -179,7 +183,7 @@ class Outbox:
     async def connection(self) -> AsyncGenerator[Broker]:
         """Return the open connection; without one, open one during the block."""
         if self.is_open:
-            yield await self._current()
+            yield await self._current(self._own_here())
         else:
             async with self._connect() as broker:
                 yield broker
@@ -200,20 +204,29 @@ class Outbox:
         """Connect now, rather than on first use; with a fallback, later if the broker is not
         reachable. Each call has its own `close`.
         """
+        own = self._own_here()
+        own.entered += 1  # so that another block does not close it in the meantime
         try:
-            await self._current()
-        except BrokerUnavailable:
-            if self._fallback is None:
+            await self._current(own)
+        except BaseException as error:
+            if self._fallback is None or not isinstance(error, BrokerUnavailable):
+                await self.close()
                 raise
-        self._own_here().entered += 1
+            self._connect_later(own)
 
     async def close(self) -> None:
-        """Close the connection of this event loop, if this opened it and no other block uses it."""
+        """Close the connection of this event loop, if this opened it and no other block uses it.
+
+        Messages that are still being sent over it are stored, or fail.
+        """
         own = self._own_here()
         own.entered -= 1
         if own.entered > 0:
             return
         del self._own[asyncio.get_running_loop()]
+        own.closed = True
+        if own.connecting is not None:
+            await cancelled(own.connecting)
         if own.broker is not None:
             self.release(own.broker)
         if own.opened is not None:
@@ -242,17 +255,36 @@ class Outbox:
         own = self._own.get(asyncio.get_running_loop())
         return None if own is None or own.opened is None else own.broker
 
-    async def _current(self) -> Broker:
+    async def _current(self, own: OwnConnection) -> Broker:
         if (broker := self._broker_here) is None:
-            own = self._own_here()
             async with own.opening:
-                if own.opened is None:
+                if own.opened is None and not own.closed:
                     opened = AsyncExitStack()
                     own.broker = await opened.enter_async_context(self._connect())
                     own.opened = opened
+                    if own.closed:
+                        await opened.aclose()
+            if own.closed:
+                raise BrokerUnavailable("The connection was closed before it was used.")
             assert (broker := own.broker) is not None
         self._resend_over(broker)
         return broker
+
+    def _connect_later(self, own: OwnConnection) -> None:
+        """Connect when the broker is back, though the program may send nothing more."""
+        if self._broker_here is not None or own.closed:
+            return
+        if own.connecting is None or own.connecting.done():
+            own.connecting = asyncio.create_task(self._keep_connecting(own), name="reconnect")
+
+    async def _keep_connecting(self, own: OwnConnection) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY.total_seconds())
+            try:
+                await self._current(own)
+                return
+            except SchedulerError as error:
+                self._emit(StoredDelayed(0, str(error)))
 
     async def send(self, task: str, args: Mapping[str, Any], posting: Posting) -> MessageId:
         """Send a call, confirmed; return its message ID.
@@ -409,8 +441,9 @@ class Outbox:
 
     async def _deliver(self, unsent: Unsent, posting: Posting) -> NotSent | None:
         """Send a message, or store it; return why it was stored."""
+        own = self._own_here()
         try:
-            return await self._insist(unsent, posting)
+            return await self._insist(own, unsent, posting)
         except NotSent as error:
             not_sent = error
         again = f"Send it again with the same id ({unsent.id}) if running it twice does no harm."
@@ -424,9 +457,10 @@ class Outbox:
                 f"{not_sent} Storing it failed, too: {summary_of(error)}. {again}"
             ) from error
         self._emit(MessageStored(unsent.id, unsent.target, str(not_sent)))
+        self._connect_later(own)
         return not_sent
 
-    async def _insist(self, unsent: Unsent, posting: Posting) -> None:
+    async def _insist(self, own: OwnConnection, unsent: Unsent, posting: Posting) -> None:
         policy, loop = self._policy(), asyncio.get_running_loop()
         deadline = policy.deadline if posting.deadline is None else posting.deadline
         retry, attempts = posting.retry_sending or policy.retry, itertools.count()
@@ -434,7 +468,7 @@ class Outbox:
         end, reason = loop.time() + deadline.total_seconds(), "It was not tried."
         while loop.time() < end:
             try:
-                broker = await self._connected(end)
+                broker = await self._connected(own, end)
                 left = timedelta(seconds=max(end - loop.time(), 0.001))
                 return await self._publish(
                     broker, unsent, min(left, DEFAULT_TIMEOUT), in_order=posting.in_order
@@ -447,6 +481,11 @@ class Outbox:
             if loop.time() + pause >= end:
                 break
             await asyncio.sleep(pause)
+            if own.closed and self._broker_here is None:  # nobody would close another one
+                raise NotSent(
+                    f"The message for {unsent.target!r} was not confirmed before the connection "
+                    f"was closed: {reason}"
+                )
         raise NotSent(
             f"The message for {unsent.target!r} was not confirmed within "
             f"{deadline.total_seconds():g} s: {reason}"
@@ -484,12 +523,12 @@ class Outbox:
             grant = command(rights, user=info.user or "USER", vhost=info.vhost)
             raise AccessRefused(f"{error} A user that only sends needs: {grant}") from None
 
-    async def _connected(self, end: float) -> Broker:
+    async def _connected(self, own: OwnConnection, end: float) -> Broker:
         if (broker := self._broker_here) is not None:
             return broker
         try:
             async with asyncio.timeout_at(end):
-                return await self._current()
+                return await self._current(own)
         except TimeoutError:
             raise BrokerUnavailable("The broker did not respond while connecting.") from None
 

@@ -311,6 +311,52 @@ async def test_an_unsent_message_is_stored_and_sent_later(
     assert await stocked.received() == 3  # at its time, and once
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+async def test_stored_messages_are_sent_when_the_broker_is_back_though_no_other_is(
+    stocked: Office, store: SqliteStore, reopened: bool
+) -> None:
+    stocked.suffers(connecting=[AWAY] * 20)
+    await stocked.outbox.send("sms", {}, BRIEF)
+    if reopened:
+        await stocked.outbox.close()
+        await stocked.outbox.open()
+    stocked.connecting[:] = [AWAY]
+    await asyncio.sleep(20)
+    assert store.read() == []
+    assert await stocked.received() == 1
+    assert of(StoredDelayed, stocked.events) == [StoredDelayed(0, str(AWAY))]
+
+
+@pytest.mark.parametrize(
+    ("moods", "connecting"),
+    [([], [2.0]), ([], [AWAY] * 9), ([3.0], [])],
+    ids=["connects", "is away", "is silent"],
+)
+async def test_a_message_still_being_sent_when_the_connection_is_closed_is_stored(
+    stocked: Office, moods: list[Exception | float], connecting: list[Exception | float]
+) -> None:
+    stocked.suffers(*moods, connecting=connecting)
+    sending = asyncio.create_task(stocked.outbox.send("sms", {}, Posting()))
+    await asyncio.sleep(1)
+    await stocked.outbox.close()
+    assert (await sending).stored
+    (stored,) = of(MessageStored, stocked.events)
+    assert "was not confirmed before the connection was closed" in stored.reason
+    assert stocked.closed == len(stocked.opened)
+
+
+async def test_a_connection_is_not_closed_while_another_block_opens_it(stocked: Office) -> None:
+    stocked.suffers(connecting=[AWAY, 2.0])
+    await stocked.outbox.open()
+    opening = asyncio.create_task(stocked.outbox.open())
+    await asyncio.sleep(1)
+    await stocked.outbox.close()
+    await opening
+    await stocked.outbox.send("sms", {}, BRIEF)
+    await stocked.outbox.close()
+    assert (len(stocked.opened), stocked.closed) == (1, 1)
+
+
 async def test_the_rest_of_many_is_stored_at_once(stocked: Office, store: SqliteStore) -> None:
     stocked.suffers(connecting=[AWAY] * 9999)
     ids = await stocked.outbox.send_all("sms", [({"n": n}, BRIEF) for n in range(200)])
