@@ -118,11 +118,13 @@ class AmqpBroker(Connection):
         in_order: bool = True,
     ) -> None:
         key = encoded_key(routing_key)
-        session = await self.ready(timeout)
         if timeout is None:
+            session = await self.ready(None)
             return await self._publish(session, message, exchange, routing_key, key, in_order)
+        end = asyncio.get_running_loop().time() + timeout.total_seconds()
+        session = await self.ready(timeout)
         try:
-            async with asyncio.timeout(timeout.total_seconds()):
+            async with asyncio.timeout_at(end):
                 await self._publish(session, message, exchange, routing_key, key, in_order)
         except TimeoutError:
             alarm = ": a memory or disk alarm blocks it" if self.is_blocked else ""
