@@ -16,6 +16,7 @@ of its channel (https://www.rabbitmq.com/docs/consumers#acknowledgement-timeout)
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -32,6 +33,8 @@ from scheduler.timing.moments import Clock
 from scheduler.timing.pacing import Pacer, backoff
 
 R = TypeVar("R")
+
+NOTED_WITHIN = timedelta(seconds=2)  # by a processor that stops: its broker may be blocked
 
 # Handles a delivery; returns the moment before which the message must not be taken again.
 Handle = Callable[[Delivery], "asyncio.Task[datetime | None]"]
@@ -233,6 +236,13 @@ class Order:
         """Note that a run of such a message begins: the next processor knows after a crash."""
         if run.task.ordered:
             await self._note(run, replace(run.head, begun=run.head.begun + 1))
+
+    async def uncount(self, run: Run) -> None:
+        """Note that a run was interrupted, or did not begin after all: it killed no processor."""
+        if run.task.ordered:
+            about = run.task.name, run.delivery.message, run.head
+            with suppress(BrokerError):  # then it counts as begun
+                await self.heads.note(*about, NOTED_WITHIN)
 
     async def wait(self, run: Run, delay: timedelta, failed_at: datetime) -> datetime:
         """Note that an attempt failed; return when the next one may begin."""

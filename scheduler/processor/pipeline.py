@@ -260,6 +260,7 @@ class Pipeline:
         if delivery.redelivered:
             await self.order.begin(run)
             if self._is_held(*task.names):  # a pause may have begun
+                await self.order.uncount(run)
                 return GIVEN_BACK
         # From here to the run, nothing is awaited: a later epoch may have begun until now.
         if token is not None:
@@ -380,6 +381,8 @@ class Pipeline:
             await self.recognition.put(run.delivery, successor, run.subject)
             if self._is_heard(SuccessorConfirmed):
                 self._emit(SuccessorConfirmed(*run.about))
+        if settlement.ending is None and run.outcome is not Broken.LOST:
+            await self.order.uncount(run)
         if (delay := settlement.retry_in) is not None:
             if run.task.ordered:
                 return await self.order.wait(run, delay, self._now())

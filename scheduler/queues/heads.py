@@ -10,7 +10,7 @@ header                          holds
 ==============================  ==============================================================
 scheduler-head-of               a hash of the message
 scheduler-attempt               how many attempts have failed
-scheduler-begun                 how many runs of this attempt have begun
+scheduler-begun                 how many runs of this attempt began, except interrupted ones
 scheduler-due-at-ms             when the next attempt may begin; none: at once
 scheduler-first-failed-at-ms    when the first attempt failed; none: none has
 ==============================  ==============================================================
@@ -49,7 +49,8 @@ class Head:
     """Describe the progress of a message at the head of its queue.
 
     Attributes:
-        begun: how many runs of this attempt have begun; none of them has ended.
+        begun: how many runs of this attempt have begun; none of them has ended, or was interrupted
+            by a processor that stopped.
         due_at: when the next one may begin; None: at once.
     """
 

@@ -69,6 +69,12 @@ REMOVALS = (
         begin=nothing,
     ),
     without(
+        "the note, runs that were interrupted: they count as if their processor had died",
+        row(messages=1, retries=0, stops=2, found={Wrong.FOREIGN}),
+        Order,
+        uncount=nothing,
+    ),
+    without(
         "the note, forgetting: it stays when its message is done with",
         row(outages=1, twins=True, found={Wrong.FOREIGN}),
         Order,

@@ -85,8 +85,8 @@ class Fate(NamedTuple):
     Attributes:
         failed: how many attempts have failed.
         noted: how many of them were noted, confirmed.
-        begun: how many runs have begun since.
-        returned: how often somebody had it and did not ack it.
+        begun: how many runs have begun since, but those whose interruption was noted.
+        returned: how often somebody had it and did not ack it, but interrupted runs.
         waits: whether it was noted, confirmed, that the next attempt may not begin yet.
         done: whether a run of it returned, or it was parked.
     """

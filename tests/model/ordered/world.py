@@ -160,6 +160,7 @@ class World(Breadth[State, Wrong, Move]):
         yield "", back
         request = self.turn(processor).request
         if request is not None and request.note is not None:
+            back = _uncounted(back, processor, request.number)
             yield ", having noted", back._replace(notes=_kept((*back.notes, request.note)))
             if back.budget.late:
                 less = back.budget.less("late")
@@ -302,7 +303,8 @@ def _done(state: State, which: int, request: Request) -> Iterator[tuple[State, A
         case Wish.ACK:
             yield _with(state, which, processor._replace(held=())), Answer()
         case Wish.REQUEUE:
-            yield _given_back(state, which, consumes=True), Answer()
+            died = not _interrupted(processor)
+            yield _given_back(state, which, consumes=True, died=died), Answer()
         case Wish.LEAVE:
             yield _given_back(_aware(state, which), which), Answer()
         case Wish.CANCEL:
@@ -332,7 +334,8 @@ def _done_with_note(state: State, which: int, request: Request) -> Iterator[tupl
             yield state, Answer(len(state.notes))
         case Wish.NOTE:
             assert request.note is not None
-            yield _noted(state, request.number, request.note), Answer()
+            noted = _noted(state, request.number, request.note)
+            yield _uncounted(noted, processor, request.number), Answer()
         case Wish.FORGET:
             yield state._replace(notes=(NOTHING_NOTED,)), Answer()
         case _:
@@ -391,12 +394,24 @@ def _noted(state: State, number: int, note: Note) -> State:
     return _fated(after, number, fate)
 
 
-def _given_back(state: State, which: int, *, consumes: bool = False) -> State:
+def _uncounted(state: State, processor: Processor, number: int) -> State:
+    """After a note of a processor: a run that it interrupted does not count."""
+    if not _interrupted(processor):
+        return state
+    fate = state.fates[number]
+    return _fated(state, number, fate._replace(begun=fate.begun - 1))
+
+
+def _interrupted(processor: Processor) -> bool:
+    return Befell.GRACE_OVER in processor.script
+
+
+def _given_back(state: State, which: int, *, consumes: bool = False, died: bool = True) -> State:
     """After the broker has taken back what a processor held, in front of what came after it."""
     processor = state.processors[which]
     for number in processor.held:
         fate = state.fates[number]
-        state = _fated(state, number, fate._replace(returned=fate.returned + 1))
+        state = _fated(state, number, fate._replace(returned=fate.returned + died))
     ready = sorted([*state.ready, *(Came(number, True) for number in processor.held)])
     consumers = tuple(each for each in state.consumers if consumes or each != which)
     after = state._replace(ready=tuple(ready), consumers=consumers)

@@ -174,6 +174,26 @@ async def test_an_ordered_message_that_kills_its_processors_is_parked(
     assert parked.reason == "delivery-limit"
 
 
+async def test_a_processor_that_stops_counts_as_no_death(
+    stage: Stage, queue_type: QueueType
+) -> None:
+    app, begun = new_app(queue_type, delivery_limit=2), list[int]()
+
+    @app.task(ordered=True)
+    async def book(n: int) -> None:
+        begun.append(n)
+        await asyncio.sleep(3600 if len(begun) < 5 else 0)
+
+    await stage.seed(app)
+    await book.send(0)
+    for _ in range(5):
+        async with stage.processor(grace=1):
+            await asyncio.sleep(30)
+    assert begun == [0] * 5
+    assert await stage.parked() == []
+    assert len(of(RunSettled, stage.events)) == 1
+
+
 async def test_an_ordered_message_ends_once_though_its_note_is_not_removed_at_once(
     stage: Stage,
 ) -> None:
