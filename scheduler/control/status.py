@@ -301,7 +301,11 @@ class Survey:
         """Return the last put of each loop, from the journal or a checkpoint."""
         heard, before = LastTokens(self._clock.now()), self._heard
         if before is not None:
-            known = {loop: before.tokens[loop] for loop in loops if loop in before.tokens}
+            known = {
+                loop: self._latest(before.tokens[loop], listing)
+                for loop in loops
+                if loop in before.tokens
+            }
             heard.tokens |= known
             since = before.at - CLOCKS_DIFFER
             found = await self._put_since(since, known, JOURNAL_TIMEOUT, heard)
@@ -361,6 +365,11 @@ class Survey:
         except (QueueNotFound, BrokerUnavailable):
             heard.is_complete = False
             return {}
+
+    def _latest(self, token: Token, listing: Listing) -> Token:
+        """Return a remembered token, or the one that was noted since."""
+        noted = self._checkpoint(listing.get(token.loop), None)
+        return token if noted is None or noted.position <= token.position else noted
 
     def _checkpoint(self, listed: RosterEntry | None, since: datetime | None) -> Token | None:
         """Return the token that waited when it was noted, if it had no successor until then."""

@@ -62,6 +62,8 @@ async def test_a_pause_keeps_progress_that_the_journal_has_forgotten(stage: Stag
         await asyncio.sleep(2.5 * HOUR)
         await stage.broker.delete(stage.app.names.journal)
         await stage.program.installation.declare_all()
+        (status,) = await stage.program.survey.status(the_loop(stage))
+        assert status.where is Where.WAITING
         await stage.verbs.pause(the_loop(stage))
         await stage.verbs.resume(the_loop(stage), at_once=True)
         await asyncio.sleep(60)
