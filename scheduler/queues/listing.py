@@ -32,6 +32,8 @@ from scheduler.queues.snapshots import Bookmark
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
 
 MOST_DECODED = 10_000
+MOST_EPOCHS = 20_000
+"""A look into the table takes ten times as long as one into a dict; each run takes several."""
 V = TypeVar("V")
 _CHECKPOINT = TypeAdapter(Checkpoint)
 
@@ -129,6 +131,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self.table = LoopTable()
         self._count = 0
         self._decoded = Recent[RosterEntry](MOST_DECODED)
+        self._epochs = Recent[int](MOST_EPOCHS)
         self._learned: dict[LoopId, int] = {}
         self._of_tasks: dict[str, RosterEntry] = {}
         self._shares: Sequence[int] = ()
@@ -181,13 +184,19 @@ class Listing(Mapping[LoopId, RosterEntry]):
 
         An unknown loop may be a forgotten one.
         """
-        entered = self.table.known(loop)
-        return learned(self._learned.get(loop, 0), self.forgotten if entered is None else entered)
+        if (epoch := self._epochs.get(loop)) is not None:
+            return epoch
+        heard, entered = self._learned.get(loop, 0), self.table.known(loop)
+        if entered is None:
+            return learned(heard, self.forgotten)
+        self._epochs[loop] = epoch = learned(heard, entered)
+        return epoch
 
     def learn(self, loop: LoopId, epoch: int) -> None:
         """Note that this epoch of a loop has begun."""
         if epoch > self.known(loop):
             self._learned[loop] = epoch
+            self._epochs.pop(loop, None)
 
     def enter(self, listed: RosterEntry) -> bool:
         """Enter the next entry of the stream, no note, if it is accepted; return whether it is."""
@@ -224,6 +233,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
         if self.is_covered(loop, offset) or self.table.known(loop) is not None:
             return None
         self.table.write([row])
+        self._epochs.pop(loop, None)
         self._count += 1
         self.counts[loop.task][state] += 1
         return FirstEntry(loop, row.epoch, by, moment_of(at_ms))
@@ -340,6 +350,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
 
     def _recount(self, counts: Mapping[tuple[str, LoopState], int]) -> None:
         self._decoded.clear()
+        self._epochs.clear()
         self._count = sum(counts.values())
         self.counts.clear()
         for (task, state), count in counts.items():
@@ -400,7 +411,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
             self.table.delete(loop)
             self._count -= 1
             self.counts[loop.task][LoopState.GONE] -= not loop.is_whole
-            for memory in (self._decoded, self._learned):
+            for memory in (self._decoded, self._epochs, self._learned):
                 memory.pop(loop, None)
             if loop.is_whole:
                 self._of_tasks.pop(loop.task, None)
@@ -444,6 +455,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
 
     def _begin(self, listed: RosterEntry) -> None:
         loop, before = listed.loop, self.get(listed.loop)
+        self._epochs.pop(loop, None)  # also if the entry finds no space
         self.table.write([_row_of(members_of(listed))])
         self._decoded[loop] = listed
         self._count += before is None
