@@ -70,7 +70,7 @@ from scheduler.queues.heads import look_into
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again
 from scheduler.spelling import counted
-from scheduler.tasks.loops import left_by_renames, queues_of, served, shards_of
+from scheduler.tasks.loops import App, left_by_renames, queues_of, served, shards_of
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import ZERO
 from scheduler.timing.pacing import backoff
@@ -135,6 +135,11 @@ class Leftover:
     def __str__(self) -> str:
         counts = f"{self.ready or 0} ready, {self.parked or 0} parked"
         return f"{self.task} ({counts}, {counted(self.processors, 'processor')})"
+
+
+def with_failed_queues(app: App, leftovers: Iterable[Leftover]) -> list[str]:
+    """Return the tasks of the code, and those that left it but kept their failed queue."""
+    return [*app.tasks, *(each.task for each in leftovers if each.parked is not None)]
 
 
 class Installation:
@@ -444,8 +449,7 @@ class Installation:
 
     async def tasks_with_failed_queues(self) -> list[str]:
         """Return the tasks of the code, and those that left it but kept their failed queue."""
-        left = [each.task for each in await self.leftovers() if each.parked is not None]
-        return [*self._app.tasks, *left]
+        return with_failed_queues(self._app, await self.leftovers())
 
     async def _leftover(self, task: str, numbers: Numbers) -> Leftover:
         queues = self._names.processor_queues(task, max(numbers, default=1))

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.control.doctor import Finding
+from scheduler.control.installation import with_failed_queues
 from scheduler.dashboard.picture import Picture
 from scheduler.errors import AccessRefused, NotAllSeen, Rejected, SchedulerError, Unroutable
 from scheduler.program import Program
@@ -354,8 +355,7 @@ class Watch:
 
 def tasks_in(app: App, picture: Picture) -> list[str]:
     """Return the tasks with a failed queue: those of the code, and some that left it."""
-    left = [each.task for each in picture.leftovers if each.parked is not None]
-    return [*app.tasks, *left]
+    return with_failed_queues(app, picture.leftovers)
 
 
 def failed_queues_in(app: App, picture: Picture) -> list[str]:

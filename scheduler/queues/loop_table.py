@@ -12,8 +12,7 @@ column                      holds
                             a range of hashes is a share of the loops
 ``entry``, ``state``        its entry in the roster, encoded, and the state that it tells
 ``identity``                what a note on this entry shares with it
-``note``, ``rank``          the checkpoint of the entry, encoded, and how far ahead that is; NULL:
-                            it has none
+``note``, ``rank``          the checkpoint of the entry, encoded, or NULL; how far ahead that is
 ``known``                   the greatest epoch of all its entries
 ``inherited``               whether only an earlier stream had it
 ``forget_ms``               when it may be forgotten; NULL: it is not gone, or is kept

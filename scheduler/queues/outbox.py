@@ -481,7 +481,7 @@ class Outbox:
             if loop.time() + pause >= end:
                 break
             await asyncio.sleep(pause)
-            if own.closed and self._broker_here is None:  # nobody would close another one
+            if own.closed and self._broker_here is None:  # a new connection would stay open
                 raise NotSent(
                     f"The message for {unsent.target!r} was not confirmed before the connection "
                     f"was closed: {reason}"
