@@ -85,6 +85,10 @@ class Census:
         self.doubled = dict[LoopId, int]()
         self.long = dict[LoopId, Message]()
 
+    def begin_again(self) -> None:
+        """Begin the next reading near: other processors have read on."""
+        self._reached = None
+
     async def read_on(
         self,
         noted_until: datetime | None = None,
@@ -130,11 +134,13 @@ class Census:
         return None if kept is None else Put(*parsed_json(kept))
 
     def put_of_entry(self, listed: RosterEntry) -> Put | None:
-        """Return the last put of a loop; if none was heard, that of its checkpoint."""
+        """Return the last put of a loop: the last that was heard, or a later one that was noted."""
         put = self.put_of(listed.loop)
-        if put is None and (checkpoint := listed.checkpoint) is not None:
+        if (checkpoint := listed.checkpoint) is not None:
             with suppress(MessageError):
-                return put_of(checkpoint.token(self._app.namespace))
+                noted = put_of(checkpoint.token(self._app.namespace))
+                if put is None or put.position < noted.position:
+                    return noted
         return put
 
     def orphans(self) -> list[LoopId]:

@@ -1,9 +1,10 @@
 """Supervise loops: find lost and doubled ones, and repair them.
 
 Supervision is itself a loop, so that one processor at a time does it. Its queue has one consumer at
-a time (single active consumer), which keeps the census of the journal from round to round. Each
-round is announced over the stream of the roll call. A processor that has heard of none for longer
-than a round takes checks whether the loop is still there.
+a time (single active consumer), which keeps the census of the journal, and the notes in the roster,
+from round to round. Each round is announced over the stream of the roll call: the other processors
+skip the notes, and begin a census when it is their turn. A processor that has heard of no round for
+longer than one takes checks whether the loop is still there.
 
 ======================  ========================================================================
 the loop                what supervision does
@@ -24,14 +25,7 @@ triggers the loop.
 
 import asyncio
 import logging
-from collections.abc import (
-    Collection,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -48,12 +42,7 @@ from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey, held_in
 from scheduler.control.timer_watch import IN_TIME, TimerWatch
 from scheduler.control.verbs import Endings
-from scheduler.errors import (
-    AccessRefused,
-    BrokerError,
-    MessageError,
-    QueueNotFound,
-)
+from scheduler.errors import AccessRefused, BrokerError, MessageError, QueueNotFound
 from scheduler.events import (
     CensusTaken,
     Connected,
@@ -121,7 +110,8 @@ class Supervisor:
         self._missing, self._unreported = set[str](), set[str]()
         self._reconnected_at: datetime | None = None
         self._round_heard = asyncio.Event()
-        self._roll_call.on(ROUND, lambda _: self._round_heard.set())
+        self._roll_call.on(ROUND, self._hear_of_round)
+        self._has_turn = False
         self._watching: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
@@ -170,6 +160,7 @@ class Supervisor:
     async def round(self, memory: Memory) -> Memory:
         """Check all loops, and repair lost and doubled ones."""
         began = self._clock.now()
+        await self._take_turn()
         await self._declare_missing()
         known_at = self._clock.now()  # the census may miss later puts
         await self._read_on(memory.counted_at)
@@ -225,6 +216,19 @@ class Supervisor:
             stuck=stuck,
             policies=await self._report_policies(memory.policies),
         )
+
+    async def _take_turn(self) -> None:
+        """Learn what the processor knew that supervised before, if it was another one."""
+        if not self._has_turn:
+            await self._roster.enter_notes()
+            self._census.begin_again()
+            self._has_turn = True
+
+    def _hear_of_round(self, announced: Message) -> None:
+        self._round_heard.set()
+        if announced.app_id != self._roll_call.processor:
+            self._has_turn = False
+            self._roster.skip_notes()
 
     def _compact(self) -> None:
         """Write a snapshot of the roster, if it needs one.

@@ -89,9 +89,8 @@ class Feed:
 
     async def _follow_roster(self) -> None:
         hear = self._picture.hear_of_entry
-        self._following = await self._roster.follow(
-            lambda loop, epoch, lag: hear(loop), notes=False
-        )
+        self._roster.skip_notes()  # the journal says the same
+        self._following = await self._roster.follow(lambda loop, epoch, lag: hear(loop))
 
     async def _follow_calls(self) -> None:
         if not any(task.called for task in self._app.tasks.values()):

@@ -73,6 +73,7 @@ class Knowledge:
         self._opened.push_async_callback(self._stop_following)
         self._is_open = True
         await self._catch_up_patiently(fatal=QueueNotFound)
+        self._roster.skip_notes()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -127,9 +128,10 @@ class Knowledge:
         None: it is not noted; or its entry, which may come after its token, does not come.
         """
         entry, listed = await self.entry_of(first), self._listing.get(first.loop)
-        if entry is None or listed is None or listed.checkpoint is None:
+        if entry is None or listed is None or listed.epoch != first.epoch:
             return None
-        if listed.epoch != first.epoch:
+        listed = await self._roster.with_last_note(listed)
+        if listed.checkpoint is None:
             return None
         try:
             return listed.checkpoint.token(self._namespace), listed.checkpoint.until

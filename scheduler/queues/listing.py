@@ -6,7 +6,7 @@ epoch and creator is a note: only its later checkpoint counts.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -260,6 +260,15 @@ class Listing(Mapping[LoopId, RosterEntry]):
         if is_ahead:
             self._decoded.pop(loop, None)
         return is_ahead or self.table.identity(loop) == identity
+
+    def load_notes(self, lines: Iterable[bytes]) -> None:
+        """Enter the notes of a snapshot's lines that are on the latest entries, and ahead.
+
+        Raises:
+            Undecodable: a line is unreadable; notes before it may have been entered.
+        """
+        self._decoded.clear()
+        self.table.load_notes(lines)
 
     def note_of(self, message: Message, token: Token) -> dict[str, Any] | None:
         """Return a note on a loop's latest entry: how far the loop has come. See `Roster.note`.

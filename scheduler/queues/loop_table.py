@@ -22,7 +22,8 @@ column                      holds
 """
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -112,7 +113,7 @@ END FROM loops {_THIS}
 """
 _NOTE = f"""
 UPDATE loops SET note = ?, rank = ?,
-    due_ms = CASE WHEN state = '{LoopState.ACTIVE}' AND key != '{WHOLE}' THEN ? END
+    due_ms = CASE WHEN state = '{LoopState.ACTIVE}' AND key != '{WHOLE}' THEN nullif(?, '') END
 {_THIS} AND identity = ? AND inherited = 0 AND (note IS NULL OR rank < ?)
 """
 _KEEP = f"""
@@ -175,7 +176,7 @@ class LoopTable:
 
     def write(self, rows: Iterable[Row]) -> None:
         """Write rows, replacing older ones of the same loops."""
-        self._write(map(_values, rows))
+        self._write(_WRITE, map(_values, rows))
 
     def load(self, lines: Iterable[bytes]) -> None:
         """Write rows from lines of `share`, in order; SQLite makes numbers of them.
@@ -183,10 +184,17 @@ class LoopTable:
         Raises:
             Undecodable: a line is unreadable; rows before it may have been written.
         """
-        try:
-            self._write(line.decode().split("\t") for line in lines)
-        except (sqlite3.Error, ValueError) as error:
-            raise Undecodable(f"A line of the snapshot is unreadable: {error}.") from None
+        with _unreadable():
+            self._write(_WRITE, map(_columns_of, lines))
+
+    def load_notes(self, lines: Iterable[bytes]) -> None:
+        """Replace the checkpoints of entries by those in lines of `share` that are ahead.
+
+        Raises:
+            Undecodable: a line is unreadable; checkpoints before it may have been replaced.
+        """
+        with _unreadable():
+            self._write(_NOTE, filter(None, map(_note_of, lines)))
 
     def note(self, loop: LoopId, identity: str, note: str, rank: str, due_ms: int) -> bool:
         """Replace the checkpoint of a loop's entry by one that is ahead, if it is of this entry.
@@ -353,10 +361,10 @@ class LoopTable:
         """Delete the last put of a loop."""
         self._execute(f"UPDATE loops SET put = NULL {_THIS}", _key(loop))
 
-    def _write(self, values: Iterable[Sequence[object]]) -> None:
+    def _write(self, query: str, values: Iterable[Sequence[object]]) -> None:
         self._expect_space()
         try:
-            self._database.executemany(_WRITE, values)
+            self._database.executemany(query, values)
         except sqlite3.OperationalError as error:
             raise self._failure(error) from None
 
@@ -384,6 +392,24 @@ class LoopTable:
     def _loops(self, condition: str, *values: object) -> list[LoopId]:
         query = f"SELECT task, key FROM loops WHERE {condition}"
         return [LoopId(*found) for found in self._execute(query, values)]
+
+
+@contextmanager
+def _unreadable() -> Generator[None]:
+    try:
+        yield
+    except (sqlite3.Error, ValueError) as error:
+        raise Undecodable(f"A line of the snapshot is unreadable: {error}.") from None
+
+
+def _columns_of(line: bytes) -> Sequence[str]:
+    return line.decode().split("\t")
+
+
+def _note_of(line: bytes) -> Sequence[str] | None:
+    """Return the values of `_NOTE` from a line of `LoopTable.share`; None: it has no note."""
+    hashed, task, key, *_, due_ms, identity, rank, note = _columns_of(line)
+    return (note, rank, due_ms, hashed, task, key, identity, rank) if note else None
 
 
 def _no_space(error: sqlite3.OperationalError) -> NoSpace:

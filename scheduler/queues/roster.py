@@ -34,6 +34,7 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.concurrency import Gathering, side_by_side
 from scheduler.queues.entries import (
+    LONG,
     RosterEntry,
     entries_of,
     entry_of,
@@ -44,7 +45,7 @@ from scheduler.queues.entries import (
 from scheduler.queues.listing import Listing, OutOfScope
 from scheduler.queues.loop_table import Scope
 from scheduler.queues.snapshots import Bookmark, Latest, Share, Snapshots
-from scheduler.timing.moments import Clock, milliseconds_since_epoch
+from scheduler.timing.moments import UNIX_EPOCH, Clock, milliseconds_since_epoch
 
 READING_TIMEOUT = timedelta(minutes=2)
 FEW = 1_000  # entries are read without a snapshot
@@ -76,6 +77,7 @@ class Roster:
 
     Attributes:
         listing: the entries so far.
+        enters_notes: whether it enters notes; see `skip_notes`.
         inherits: whether the listing keeps entries of a stream that was recreated: for those who
             follow the roster, or restore it.
         lacks_some: whether the stream may lack entries that were read of an earlier one.
@@ -97,6 +99,9 @@ class Roster:
         self.listing = Listing() if listing is None else listing
         self._is_given = listing is not None
         self._followed: list[Following] = []
+        self.enters_notes = True
+        self._noted: Bookmark | None = None
+        self._noted_at = UNIX_EPOCH
         self.inherits = False
         self.lacks_some = False
         self._since_snapshot = 0
@@ -104,6 +109,7 @@ class Roster:
         self._times_read = 0
         self._reading = Gathering(self._read)
         self._awaited: dict[Identity, bool] = {}
+        self._with_notes: Roster | None = None
         self._last_ms = 0
         self._appending = Gathering(self._append)  # 1,000 starts at once are a few messages
 
@@ -244,26 +250,60 @@ class Roster:
     async def follow(
         self,
         hear: Callable[[LoopId, int, timedelta], None] = lambda loop, epoch, lag: None,
-        *,
-        notes: bool = True,
     ) -> "Following":
         """Enter new entries, until cancelled, or until one cannot be entered.
 
         Args:
             hear: called for each accepted entry, with its loop, its epoch, and the time since it
                 was appended. The listing has it.
-            notes: whether to enter notes too: those who follow the journal know what they say.
         """
         assert self.listing.scope is None, "It was read for some loops only."
         self.inherits = True
-        enter = partial(self._enter, notes=notes)
-        following = Following(enter, hear, start=self.listing.reached)
+        following = Following(self._enter, hear, start=self.listing.reached)
         since = "first" if following.start is None else following.start.offset
         following.consumer = await self._broker.follow(
             self._names.roster, following.hear, since=since
         )
         self._followed.append(following)
         return following
+
+    def skip_notes(self) -> None:
+        """Skip notes from now on.
+
+        Many loops that wait for long have many, and a follower needs them only if it supervises.
+        """
+        if self.enters_notes:
+            self.enters_notes = False
+            self._noted, self._noted_at = self.listing.reached, self._clock.now()
+
+    async def enter_notes(self) -> None:
+        """Enter the notes that were skipped, and from now on all.
+
+        Raises:
+            QueueNotFound: there is no roster: nothing was seeded.
+            BrokerUnavailable: it could not be read to its end.
+        """
+        if self.enters_notes:
+            return
+        self.enters_notes = True  # those that come meanwhile too
+        try:
+            start = await self._load_notes() or self._noted
+            for each in (start, None):
+                if await self._enter_all(self._read_to_end(each), each, self._enter_notes):
+                    return
+        except BaseException:
+            self.enters_notes = False
+            raise
+
+    async def with_last_note(self, listed: RosterEntry) -> RosterEntry:
+        """Return an entry with its latest checkpoint, even if that note was skipped."""
+        since = max(listed.at, self._noted_at)
+        if self.enters_notes or self._clock.now() - since <= LONG:  # the journal has it
+            return listed
+        if self._with_notes is None:
+            self._with_notes = Roster(self._broker, self._names, self._clock)
+        current = (await self._with_notes.read([listed.loop])).get(listed.loop)
+        return current if current is not None and current.identity == listed.identity else listed
 
     def was_read_for(self, only: Collection[LoopId] | None) -> bool:
         """Return whether it was read for these loops; None: for all."""
@@ -291,11 +331,12 @@ class Roster:
         else:
             listing.clear()
         self._since_snapshot = 0
+        self._noted, self._noted_at = None, UNIX_EPOCH
         snapshot = await self._snapshots.latest()
         # Of another roster, it covers more than nothing, and less than the entries read of that.
         if snapshot is not None and (not listing or await self._is_there(snapshot.up_to)):
             await self._load(snapshot, only)
-            start = listing.reached
+            start = self._noted = listing.reached
             if start is not None and await self._enter_all(read_from(start), start):
                 return
             if listing.scope is not None:
@@ -326,23 +367,27 @@ class Roster:
         )
 
     async def _enter_all(
-        self, reading: AsyncGenerator[Message], start: Bookmark | None = None
+        self,
+        reading: AsyncGenerator[Message],
+        start: Bookmark | None = None,
+        enter: Callable[[Message], None] | None = None,
     ) -> bool:
         """Enter all entries from a message on.
 
         Args:
             start: the first message; None: the first of the stream.
+            enter: enters a message; None: its entries and notes.
 
         Returns:
             False: that message is not there, and nothing was entered.
         """
-        is_there = start is None
+        is_there, enter = start is None, enter or self._enter
         async with aclosing(reading) as messages:
             async for message in messages:
                 is_there = is_there or (start is not None and start.is_at(message))
                 if not is_there:
                     return False
-                self._enter(message)
+                enter(message)
                 await asyncio.sleep(0)
         return is_there
 
@@ -366,6 +411,24 @@ class Roster:
         except (Undecodable, QueueNotFound) as error:
             self._snapshots.warn("read", error)
 
+    async def _load_notes(self) -> Bookmark | None:
+        """Load the notes of the latest snapshot; return the last message that it covers.
+
+        None: there is no snapshot, or no note of it was skipped.
+        """
+        try:
+            latest, noted = await self._snapshots.latest(), self._noted
+            if latest is None or (noted is not None and latest.up_to.offset <= noted.offset):
+                return None
+            reading = self._snapshots.shares(latest, 0, latest.shares - 1)
+            async with aclosing(reading) as shares:
+                async for share in shares:
+                    self.listing.load_notes(share.lines)
+        except (Undecodable, QueueNotFound) as error:
+            self._snapshots.warn("read", error)
+            return None
+        return latest.up_to
+
     def _scope(self, only: Collection[LoopId], shares: int) -> Scope | None:
         """Return the shares to load for these loops and all before; None: all.
 
@@ -376,15 +439,19 @@ class Roster:
         self._times_read += 1
         return scope if len(scope.numbers) * FEW_SHARES <= shares else None
 
-    def _enter(self, message: Message, *, notes: bool = True) -> None:
-        """Judge the entries of a message, with or without notes, unless it was judged."""
+    def _enter_notes(self, message: Message) -> None:
+        for part in parts_of(message):
+            self.listing.enter_note(part)
+
+    def _enter(self, message: Message) -> None:
+        """Judge the entries of a message, unless it was judged."""
         assert message.offset is not None
         listing = self.listing
         if listing.reached is not None and message.offset <= listing.reached.offset:
             return
         for part in parts_of(message):
             self._since_snapshot += 1
-            if listing.leaves_out(part) or not (notes or listing.is_later(part)):
+            if listing.leaves_out(part) or not (self.enters_notes or listing.is_later(part)):
                 continue
             if listing.enter_note(part):
                 continue

@@ -91,7 +91,8 @@ class Comparison:
                 self.cut_off_at_times.append(reader)
         reader = self.roster()
         await reader.read()
-        self.without_notes.append((reader, await reader.follow(notes=False)))
+        reader.skip_notes()
+        self.without_notes.append((reader, await reader.follow()))
         self.take(1)
         if listing.reached is not None:
             self.taken.append((shares := list[Share](), coming := iter(Shares(listing, 1))))
@@ -179,17 +180,19 @@ async def judged(stream: list[list[RosterEntry]], merging: set[int], recreated: 
             await comparison.begin()
         with patch("scheduler.queues.roster.FEW_SHARES", 1):  # of three, two are few
             found = await comparison.all()
-    expected = Listing()
-    for listed in [listed for batch in stream[max(recreated, 0) :] for listed in batch]:
-        if not expected.enter_note(members_of(listed)):
-            expected.enter(listed)
-    assert all(expected.get(loop) == told for loop, told in comparison.told)
-    for listing in found:
-        assert state_of(listing) == expected
-        assert +listing.counts[LOOPS[0].task] == states_of(listing)
-    for reader, following in comparison.without_notes:
-        if following.is_on:
-            assert without_notes(state_of(reader.listing)) == without_notes(expected)
+        expected = Listing()
+        for listed in [listed for batch in stream[max(recreated, 0) :] for listed in batch]:
+            if not expected.enter_note(members_of(listed)):
+                expected.enter(listed)
+        assert all(expected.get(loop) == told for loop, told in comparison.told)
+        for listing in found:
+            assert state_of(listing) == expected
+            assert +listing.counts[LOOPS[0].task] == states_of(listing)
+        for reader, following in comparison.without_notes:
+            if following.is_on:
+                assert without_notes(state_of(reader.listing)) == without_notes(expected)
+                await reader.enter_notes()
+                assert state_of(reader.listing) == expected
 
 
 def listed(epoch: int, state: LoopState, base: int) -> RosterEntry:

@@ -12,7 +12,7 @@ from scheduler.control.census import BREATHE_EVERY, LOOK_BACK, MOST_BEHIND, Cens
 from scheduler.control.keyed import loop_of
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
-from scheduler.queues.entries import LONG, RosterEntry
+from scheduler.queues.entries import LONG, RosterEntry, checkpoint_of
 from scheduler.queues.loop_table import STEPS
 from scheduler.timing.durations import SECOND, ZERO
 from scheduler.timing.moments import LoopClock, milliseconds_since_epoch
@@ -68,6 +68,28 @@ async def desk(stage: Stage, clock: LoopClock) -> Desk:
     desk = Desk(stage, clock)
     await stage.broker.declare(desk.app.topology())
     return desk
+
+
+async def test_a_census_that_begins_again_reads_from_near_on(desk: Desk) -> None:
+    await desk.hear(token(1))
+    for seq in 2, 3:
+        await asyncio.sleep((LOOK_BACK + SECOND).total_seconds())
+        await desk.timers.record(token(seq))
+    desk.census.begin_again()
+    desk.broker.calls.clear()
+    await desk.hear()
+    read = [call for call in desk.broker.calls if call.operation == "read" and call.message.type]
+    assert len(read) == 1
+    assert desk.heard == [3]
+
+
+async def test_a_noted_put_counts_if_it_is_later(desk: Desk) -> None:
+    census = await desk.hear(token(5))
+    for seq, known in [(4, 5), (6, 6)]:
+        noted = checkpoint_of(token(seq), "test", START)
+        listed = replace(desk.listing[ONE], checkpoint=noted)
+        assert (put := census.put_of_entry(listed)) is not None
+        assert put.seq == known
 
 
 @pytest.mark.parametrize("in_memory", [10, len(LOOPS)])

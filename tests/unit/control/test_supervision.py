@@ -329,6 +329,38 @@ async def test_a_paused_loop_forgotten_by_the_journal_keeps_its_progress(
     assert any(were_void) is (pauses == "while it runs")
 
 
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("has_supervised", [False, True])
+async def test_the_next_supervisor_enters_the_notes_that_it_skipped(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, has_supervised: bool, is_compacted: bool
+) -> None:
+    if is_compacted:
+        monkeypatch.setattr("scheduler.queues.roster.FEW", 0)
+    carried, connection = await counting(stage), FaultyBroker(stage.server)
+    async with AsyncExitStack() as opened:
+        first = await opened.enter_async_context(AsyncExitStack())
+        if not has_supervised:
+            await first.enter_async_context(stage.supervised())
+        await opened.enter_async_context(stage.supervised(over=connection))
+        await asyncio.sleep(PERIOD + 2 * ROUND)
+        if has_supervised:
+            await first.enter_async_context(stage.supervised())
+            connection.detach()
+            await asyncio.sleep(1)
+            connection.attach()
+        await asyncio.sleep(2 * PERIOD)
+        await stage.broker.delete(stage.app.names.journal)
+        await stage.program.installation.declare_all()
+        await first.aclose()
+        stage.events.clear()
+        await asyncio.sleep(2 * ROUND)
+        assert stage.repairs() == []
+        await stage.lose(TASK)
+        await asyncio.sleep(PERIOD + UNTIL_FOUND)
+    assert stage.repairs() == [("task", "lost")]
+    assert carried == [(0, None), (1, 1), (2, 2), (3, 3)]
+
+
 # Without a queue
 
 

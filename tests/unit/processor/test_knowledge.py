@@ -22,7 +22,7 @@ from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.entries import Checkpoint, RosterEntry, checkpoint_of, members_of
+from scheduler.queues.entries import LONG, Checkpoint, RosterEntry, checkpoint_of, members_of
 from scheduler.queues.listing import Listing
 from scheduler.queues.loop_table import SETTINGS
 from scheduler.queues.roll_call import RollCall
@@ -322,3 +322,21 @@ async def test_the_note_of_an_epoch_is_waited_for_and_no_other_one_counts(stage:
         assert await its.knowledge.noted(first_of(8)) is None
     assert listed.checkpoint is not None
     assert noted == (listed.checkpoint.token("test"), START + timedelta(hours=1))
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["later", "at once"])
+async def test_a_skipped_note_is_read_if_the_journal_may_lack_it(
+    stage: Stage, is_read: bool
+) -> None:
+    await stage.seed()
+    async with knowing(stage) as its:
+        listed = noted_in(7)
+        assert listed.checkpoint is not None
+        before = listed.checkpoint.token("test")
+        await stage.program.roster.append([listed])
+        ahead = checkpoint_of(replace(before, epoch=7, seq=9), "test", listed.checkpoint.until)
+        await stage.program.roster.note([members_of(replace(listed, checkpoint=ahead))])
+        await asyncio.sleep(LONG.total_seconds() + 1 if is_read else 1)
+        found = await its.knowledge.noted(first_of(7))
+    assert found is not None
+    assert found[0].seq == (9 if is_read else 5)
