@@ -42,7 +42,7 @@ from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey, held_in
 from scheduler.control.timer_watch import IN_TIME, TimerWatch
 from scheduler.control.verbs import Endings
-from scheduler.errors import AccessRefused, BrokerError, MessageError, QueueNotFound
+from scheduler.errors import AccessRefused, BrokerError, MessageError, NoSpace, QueueNotFound
 from scheduler.events import (
     CensusTaken,
     Connected,
@@ -125,7 +125,7 @@ class Supervisor:
                 async with asyncio.timeout(LONGEST_ROUND.total_seconds()):
                     ctx.carry((await self.round(memory_of(ctx.carried))).model_dump())
                     await self._roll_call.say(ROUND, "", {})
-            except BrokerError as error:
+            except (BrokerError, NoSpace) as error:
                 self._app.events.emit(SupervisionDelayed(str(error)))
             except TimeoutError:
                 took = format_duration(LONGEST_ROUND)
@@ -411,7 +411,7 @@ class Supervisor:
     async def _patiently(self, step: Coroutine[Any, Any, None]) -> None:
         try:
             await step
-        except BrokerError as error:
+        except (BrokerError, NoSpace) as error:
             self._app.events.emit(SupervisionDelayed(str(error)))
         except Exception:
             logging.getLogger(__name__).exception("Watching supervision failed")

@@ -14,7 +14,7 @@ from scheduler.control.census import ROUNDS, Census, Memory, count, memory_of
 from scheduler.control.loops import Where
 from scheduler.control.status import Survey
 from scheduler.control.supervision import NOTED_AT_ONCE
-from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected, TooLarge
+from scheduler.errors import BrokerUnavailable, NoSpace, QueueNotFound, Rejected, TooLarge
 from scheduler.events import (
     CensusTaken,
     Connected,
@@ -546,6 +546,7 @@ async def test_a_queue_of_supervision_that_stays_missing_is_reported(stage: Stag
     ("error", "logged"),
     [
         (BrokerUnavailable("It went."), []),
+        (NoSpace("It went."), []),
         (RuntimeError("A bug."), ["Watching supervision failed"]),
     ],
 )
