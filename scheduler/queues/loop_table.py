@@ -2,23 +2,30 @@
 
 A million rows are some hundred bytes to a kilobyte each. SQLite keeps `CACHE_KB` of them in memory
 and the rest in a temporary file that ends with the connection. Only what each run needs is all in
-memory, as reading it from a disk costs more than the run: the loop's greatest epoch, in some 45
-bytes.
+memory, as reading it from a disk costs more than the run: the loop's greatest epoch, in some 55
+bytes with the number of its row.
 
-==========================  ====================================================================
-column                      holds
-==========================  ====================================================================
-``hash``, ``task``, ``key``  which loop it is; rows are in the order of the hash of the key, so that
-                            a range of hashes is a share of the loops
-``entry``, ``state``        its entry in the roster, encoded, and the state that it tells
-``identity``                what a note on this entry shares with it
-``note``, ``rank``          the checkpoint of the entry, encoded, or NULL; how far ahead that is
-``known``                   the greatest epoch of all its entries
-``inherited``               whether only an earlier stream had it
-``forget_ms``               when it may be forgotten; NULL: it is not gone, or is kept
-``due_ms``                  its token is not overdue before; NULL: it has none
-``put``                     its last put, as supervision heard it
-==========================  ====================================================================
+The rows are in the order of the hash of their keys, so that a range of hashes is a share of the
+loops. They are found by number: ordered by name themselves, a look would read two pages.
+
+==================  ============================================================================
+column              holds
+==================  ============================================================================
+``id``              its number: the hash of its key, and which of the loops of that hash it is
+``task``, ``key``   which loop it is
+``entry``           its entry in the roster, encoded
+``state``           the state that it tells
+``inherited``       whether only an earlier stream had it
+``forget_ms``       when it may be forgotten; NULL: it is not gone, or is kept
+``due_ms``          its token is not overdue before; NULL: it has none
+``identity``        what a note on this entry shares with it
+``rank``            how far ahead the checkpoint is
+``note``            the checkpoint of the entry, encoded, or NULL
+``put``             its last put, as supervision heard it
+==================  ============================================================================
+
+In memory, a row of ``epochs`` has the number of a loop, and ``known``: the greatest epoch of all
+its entries.
 """
 
 import sqlite3
@@ -39,48 +46,35 @@ STEPS = 1_000
 
 SETTINGS = f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KB};"
 HASHES = 2**32
+LOOPS_OF_A_HASH = 2**20
+"""More than have keys of one hash: each task has at most one of a key."""
 
 _STATES = ", ".join(f"'{state}'" for state in LoopState)
 _CREATE = f"""
 CREATE TABLE loops (
-    hash INTEGER, task TEXT, key TEXT, entry TEXT, known INTEGER, state TEXT, inherited INTEGER,
+    id INTEGER PRIMARY KEY, task TEXT, key TEXT, entry TEXT, state TEXT, inherited INTEGER,
     forget_ms INTEGER, due_ms INTEGER, identity TEXT, rank TEXT, note TEXT, put TEXT,
-    PRIMARY KEY (hash, task, key),
-    CHECK (state IN ({_STATES}) AND typeof(known) = 'integer')
-) WITHOUT ROWID;
-"""
-_EPOCHS = """
+    CHECK (state IN ({_STATES}))
+);
+CREATE INDEX forgettable ON loops (forget_ms) WHERE forget_ms IS NOT NULL;
 ATTACH ':memory:' AS memory;
 PRAGMA memory.journal_mode = OFF;
 CREATE TABLE memory.epochs (
-    hash INTEGER, task TEXT, key TEXT, known INTEGER, PRIMARY KEY (hash, task, key)
+    hash INTEGER, task TEXT, key TEXT, known INTEGER, id INTEGER, PRIMARY KEY (hash, task, key),
+    CHECK (typeof(known) = 'integer')
 ) WITHOUT ROWID;
-CREATE TEMP TRIGGER entered AFTER INSERT ON loops BEGIN
-    INSERT OR REPLACE INTO epochs VALUES (new.hash, new.task, new.key, new.known);
-END;
-CREATE TEMP TRIGGER advanced AFTER UPDATE OF known ON loops WHEN new.known != old.known BEGIN
-    UPDATE epochs SET known = new.known
-    WHERE hash = new.hash AND task = new.task AND key = new.key;
-END;
 CREATE TEMP TRIGGER forgotten AFTER DELETE ON loops BEGIN
-    DELETE FROM epochs WHERE hash = old.hash AND task = old.task AND key = old.key;
+    DELETE FROM epochs
+    WHERE hash = old.id / {LOOPS_OF_A_HASH} AND task = old.task AND key = old.key;
 END;
 """
-_INDEX = "CREATE INDEX forgettable ON loops (forget_ms) WHERE forget_ms IS NOT NULL"
 # Filled at the first question, in steps: of a million loops it takes seconds, and only supervision
 # asks.
 _CREATE_DUE = """
-CREATE TABLE IF NOT EXISTS due (
-    due_ms INTEGER, hash INTEGER, task TEXT, key TEXT, PRIMARY KEY (due_ms, hash, task, key)
-) WITHOUT ROWID
+CREATE TABLE IF NOT EXISTS due (due_ms INTEGER, id INTEGER, PRIMARY KEY (due_ms, id)) WITHOUT ROWID
 """
-_ENTER_DUE = """
-INSERT OR IGNORE INTO due
-SELECT new.due_ms, new.hash, new.task, new.key WHERE new.due_ms IS NOT NULL
-"""
-_LEAVE_DUE = """
-DELETE FROM due WHERE due_ms = old.due_ms AND hash = old.hash AND task = old.task AND key = old.key
-"""
+_ENTER_DUE = "INSERT OR IGNORE INTO due SELECT new.due_ms, new.id WHERE new.due_ms IS NOT NULL"
+_LEAVE_DUE = "DELETE FROM due WHERE due_ms = old.due_ms AND id = old.id"
 _FOLLOW_DUE = (
     f"CREATE TRIGGER IF NOT EXISTS begun AFTER INSERT ON loops BEGIN {_ENTER_DUE}; END",
     f"""CREATE TRIGGER IF NOT EXISTS changed AFTER UPDATE OF due_ms ON loops
@@ -89,22 +83,34 @@ _FOLLOW_DUE = (
 )
 _COPY_DUE = """
 INSERT OR IGNORE INTO due
-SELECT due_ms, hash, task, key FROM loops WHERE due_ms IS NOT NULL AND hash >= ? AND hash < ?
+SELECT due_ms, id FROM loops WHERE due_ms IS NOT NULL AND id >= ? AND id < ?
 """
-_COLUMNS = (
-    *("hash", "task", "key", "entry", "known", "state", "inherited", "forget_ms", "due_ms"),
-    *("identity", "rank", "note"),
+_DUE = f"""
+SELECT task, key FROM due
+CROSS JOIN epochs ON hash = due.id / {LOOPS_OF_A_HASH} AND epochs.id = due.id
+WHERE due_ms < ? AND ? IN (task, '')
+"""
+_COLUMNS = "entry", "state", "inherited", "forget_ms", "due_ms", "identity", "rank", "note"
+_LINE = " || char(9) || ".join(
+    ("hash", "epochs.task", "epochs.key", "entry", "known")
+    + tuple(f"ifnull({column}, '')" for column in _COLUMNS[1:])
 )
-_LINE = " || char(9) || ".join(f"ifnull({column}, '')" for column in _COLUMNS)
-_WRITE = f"""
-INSERT INTO loops ({", ".join(_COLUMNS)})
-VALUES (?, ?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, ?, nullif(?, ''))
-ON CONFLICT DO UPDATE SET
-    entry = excluded.entry, state = excluded.state, known = max(known, excluded.known),
-    inherited = excluded.inherited, forget_ms = excluded.forget_ms, due_ms = excluded.due_ms,
-    identity = excluded.identity, rank = excluded.rank, note = excluded.note
+_SHARE = f"""
+SELECT {_LINE} FROM epochs CROSS JOIN loops USING (id) WHERE hash >= ? AND hash < ?
 """
-_THIS = "WHERE hash = ? AND task = ? AND key = ?"
+_ENTER = f"""
+INSERT INTO epochs VALUES (
+    ?1, ?2, ?3, ?4,
+    ifnull((SELECT max(id) + 1 FROM epochs WHERE hash = ?1), ?1 * {LOOPS_OF_A_HASH})
+) ON CONFLICT DO UPDATE SET known = max(known, excluded.known)
+"""
+_WRITE = f"""
+INSERT INTO loops (id, task, key, {", ".join(_COLUMNS)}) VALUES (
+    (SELECT id FROM epochs WHERE hash = ?1 AND task = ?2 AND key = ?3),
+    ?2, ?3, ?4, ?5, ?6, nullif(?7, ''), nullif(?8, ''), ?9, ?10, nullif(?11, '')
+) ON CONFLICT DO UPDATE SET {", ".join(f"{each} = excluded.{each}" for each in _COLUMNS)}
+"""
+_THIS = "WHERE id = (SELECT id FROM epochs WHERE hash = ? AND task = ? AND key = ?)"
 _ENTRY = f"""
 SELECT CASE
     WHEN note IS NULL THEN entry
@@ -116,8 +122,9 @@ UPDATE loops SET note = ?, rank = ?,
     due_ms = CASE WHEN state = '{LoopState.ACTIVE}' AND key != '{WHOLE}' THEN nullif(?, '') END
 {_THIS} AND identity = ? AND inherited = 0 AND (note IS NULL OR rank < ?)
 """
+_KNOWN = "SELECT known FROM epochs WHERE hash = ? AND task = ? AND key = ?"
 _KEEP = f"""
-UPDATE loops SET put = ?, due_ms = CASE WHEN known <= ? THEN ? ELSE due_ms END {_THIS}
+UPDATE loops SET put = ?, due_ms = CASE WHEN ({_KNOWN}) <= ? THEN ? ELSE due_ms END {_THIS}
 """
 
 
@@ -171,12 +178,12 @@ class LoopTable:
     def _database(self) -> sqlite3.Connection:
         database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         # Never restored: so no journal, and no transaction ends.
-        database.executescript(f"{SETTINGS} {_CREATE} {_INDEX}; {_EPOCHS} BEGIN")
+        database.executescript(f"{SETTINGS} {_CREATE} BEGIN")
         return database
 
     def write(self, rows: Iterable[Row]) -> None:
         """Write rows, replacing older ones of the same loops."""
-        self._write(_WRITE, map(_values, rows))
+        self._enter(map(_values, rows))
 
     def load(self, lines: Iterable[bytes]) -> None:
         """Write rows from lines of `share`, in order; SQLite makes numbers of them.
@@ -185,7 +192,7 @@ class LoopTable:
             Undecodable: a line is unreadable; rows before it may have been written.
         """
         with _unreadable():
-            self._write(_WRITE, map(_columns_of, lines))
+            self._enter(map(_columns_of, lines))
 
     def load_notes(self, lines: Iterable[bytes]) -> None:
         """Replace the checkpoints of entries by those in lines of `share` that are ahead.
@@ -230,7 +237,7 @@ class LoopTable:
 
     def known(self, loop: LoopId) -> int | None:
         """Return the greatest epoch in the entries of a loop; None: there is none."""
-        found = self._execute(f"SELECT known FROM epochs {_THIS}", _key(loop)).fetchone()
+        found = self._execute(_KNOWN, _key(loop)).fetchone()
         return None if found is None else found[0]
 
     def is_inherited(self, loop: LoopId) -> bool:
@@ -270,8 +277,10 @@ class LoopTable:
 
     def of_key(self, key: str, most: int) -> list[LoopId]:
         """Return some of the loops with this key, of any task, that are not gone."""
-        condition = "hash = ? AND key = ? AND key NOT IN (?, ?) AND state != ? LIMIT ?"
-        return self._loops(condition, _hash_of(key), key, *NO_KEYS, LoopState.GONE, most)
+        condition = "id >= ? AND id < ? AND key = ? AND key NOT IN (?, ?) AND state != ? LIMIT ?"
+        first = _hash_of(key) * LOOPS_OF_A_HASH
+        ids = first, first + LOOPS_OF_A_HASH
+        return self._loops(condition, *ids, key, *NO_KEYS, LoopState.GONE, most)
 
     def others(self, tasks: Collection[str]) -> list[LoopId]:
         """Return the loops that are not gone, except the keyed ones of these tasks."""
@@ -303,8 +312,8 @@ class LoopTable:
         Args:
             number: of the share that is counted, from 0 on.
         """
-        query = "SELECT task, state, count(*) FROM loops WHERE hash >= ? AND hash < ? GROUP BY 1, 2"
-        found = self._execute(query, _hashes_of(number, shares))
+        query = "SELECT task, state, count(*) FROM loops WHERE id >= ? AND id < ? GROUP BY 1, 2"
+        found = self._execute(query, _ids_of(number, shares))
         return {(task, LoopState(state)): count for task, state, count in found}
 
     def share(self, number: int, shares: int) -> list[bytes]:
@@ -314,8 +323,8 @@ class LoopTable:
         Args:
             number: of the share, from 0 on; see `share_of`.
         """
-        query = f"SELECT {_LINE} FROM loops WHERE hash >= ? AND hash < ?"
-        return [line.encode() for (line,) in self._execute(query, _hashes_of(number, shares))]
+        found = self._execute(_SHARE, _hashes_of(number, shares))
+        return [line.encode() for (line,) in found]
 
     def index_due(self) -> Iterator[None]:
         """Prepare the first `overdue` in many steps, as it takes seconds of a million loops."""
@@ -324,7 +333,7 @@ class LoopTable:
         for statement in (_CREATE_DUE, *_FOLLOW_DUE):
             self._execute(statement)
         for number in range(STEPS):
-            self._execute(_COPY_DUE, _hashes_of(number, STEPS))
+            self._execute(_COPY_DUE, _ids_of(number, STEPS))
             yield
         self._has_due = True
 
@@ -340,8 +349,7 @@ class LoopTable:
         for _ in self.index_due():
             pass
         marks = ", ".join("?" * len(without))
-        condition = f"due_ms < ? AND ? IN (task, '') AND task NOT IN ({marks})"
-        query = f"SELECT task, key FROM due WHERE {condition} ORDER BY due_ms LIMIT ?"
+        query = f"{_DUE} AND task NOT IN ({marks}) ORDER BY due_ms LIMIT ?"
         found = self._execute(query, (before_ms, of_task, *without, most))
         return [LoopId(*each) for each in found]
 
@@ -355,11 +363,17 @@ class LoopTable:
 
     def keep(self, loop: LoopId, put: str, epoch: int, due_ms: int | None) -> None:
         """Store the last put of a loop, and in its latest epoch, when that may become overdue."""
-        self._execute(_KEEP, (put, epoch, due_ms, *_key(loop)))
+        self._execute(_KEEP, (put, *_key(loop), epoch, due_ms, *_key(loop)))
 
     def drop_put(self, loop: LoopId) -> None:
         """Delete the last put of a loop."""
         self._execute(f"UPDATE loops SET put = NULL {_THIS}", _key(loop))
+
+    def _enter(self, found: Iterable[tuple[object, ...]]) -> None:
+        """Write rows, of the values of `_values`."""
+        rows = list(found)
+        self._write(_ENTER, (row[:3] + row[4:5] for row in rows))
+        self._write(_WRITE, (row[:4] + row[5:] for row in rows))
 
     def _write(self, query: str, values: Iterable[Sequence[object]]) -> None:
         self._expect_space()
@@ -402,8 +416,8 @@ def _unreadable() -> Generator[None]:
         raise Undecodable(f"A line of the snapshot is unreadable: {error}.") from None
 
 
-def _columns_of(line: bytes) -> Sequence[str]:
-    return line.decode().split("\t")
+def _columns_of(line: bytes) -> tuple[str, ...]:
+    return tuple(line.decode().split("\t"))
 
 
 def _note_of(line: bytes) -> Sequence[str] | None:
@@ -464,6 +478,11 @@ class Scope:
                 first = number
             if number + 1 not in self.numbers:
                 yield first, number
+
+
+def _ids_of(number: int, shares: int) -> tuple[int, int]:
+    begin, end = _hashes_of(number, shares)
+    return begin * LOOPS_OF_A_HASH, end * LOOPS_OF_A_HASH
 
 
 def _hashes_of(number: int, shares: int) -> tuple[int, int]:
