@@ -52,7 +52,7 @@ FEW = 1_000  # entries are read without a snapshot
 REMEMBERED = timedelta(days=1)  # more than the clocks of machines differ
 FORGOTTEN_AT_ONCE = 100  # loops
 AT_ONCE = 16  # messages that are on their way
-IN_A_SHARE = 2_000  # loops, read at one time for a snapshot
+IN_A_SHARE = 500  # loops, read at one time for a snapshot: other tasks wait for some milliseconds
 FEW_SHARES = 5
 """For some loops, at most one in this many shares is read; for more, all shares."""
 
