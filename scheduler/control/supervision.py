@@ -111,7 +111,6 @@ class Supervisor:
         self._reconnected_at: datetime | None = None
         self._round_heard = asyncio.Event()
         self._roll_call.on(ROUND, self._hear_of_round)
-        self._has_turn = False
         self._watching: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
@@ -219,15 +218,13 @@ class Supervisor:
 
     async def _take_turn(self) -> None:
         """Learn what the processor knew that supervised before, if it was another one."""
-        if not self._has_turn:
+        if not self._roster.enters_notes:
             await self._roster.enter_notes()
             self._census.begin_again()
-            self._has_turn = True
 
     def _hear_of_round(self, announced: Message) -> None:
         self._round_heard.set()
         if announced.app_id != self._roll_call.processor:
-            self._has_turn = False
             self._roster.skip_notes()
 
     def _compact(self) -> None:

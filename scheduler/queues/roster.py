@@ -293,6 +293,7 @@ class Roster:
                     return
         except BaseException:
             self.enters_notes = False
+            self._noted, self._noted_at = None, UNIX_EPOCH
             raise
 
     async def with_last_note(self, listed: RosterEntry) -> RosterEntry:

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler import Cron, Every
 from scheduler.brokers.memory.broker import LARGEST_BODY
-from scheduler.errors import NoSpace, TooLarge, Undecodable
+from scheduler.errors import BrokerUnavailable, NoSpace, TooLarge, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import WHOLE, LoopId, Token, encode
@@ -104,6 +104,32 @@ async def test_followers_forget_loops_that_are_long_gone(
     await asyncio.sleep(1)
     assert [*roster.listing] == [B.loop]
     assert roster.listing.known(A.loop) == A_GONE.epoch
+    await following.cancel()
+
+
+async def test_notes_skipped_while_others_are_entered_are_not_lost(
+    desk: Desk, roster: Roster
+) -> None:
+    await desk.roster().append([A])
+    await roster.read()
+    roster.skip_notes()
+    following = await roster.follow()
+    token = Token(A.loop, A.schedule, START, START, epoch=7, life=7, seq=3)
+    noted = replace(A, checkpoint=checkpoint_of(token, "test", START))
+    await desk.roster().note([members_of(noted)])
+    await desk.roster().append([B])
+    await asyncio.sleep(1)
+    assert roster.listing == {A.loop: A, B.loop: B}
+
+    async def skip(call: Call) -> None:
+        roster.skip_notes()
+        raise BrokerUnavailable("It went.")
+
+    desk.broker.on("read", NAMES.roster, times=1).then(skip)
+    with pytest.raises(BrokerUnavailable):
+        await roster.enter_notes()
+    await roster.enter_notes()
+    assert roster.listing == {A.loop: noted, B.loop: B}
     await following.cancel()
 
 
