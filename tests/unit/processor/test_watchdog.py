@@ -12,7 +12,7 @@ import pytest
 
 from scheduler.events import Event, EventLoopBlocked
 from scheduler.processor import watchdog
-from scheduler.processor.watchdog import ASK_AGAIN_S, BLOCKED_AFTER, Watchdog
+from scheduler.processor.watchdog import BLOCKED_AFTER, Watchdog
 
 AT_ONCE = timedelta(milliseconds=20)
 PATIENCE_S = 10
@@ -29,6 +29,11 @@ class Ear(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
         self.heard.set()
+
+
+@pytest.fixture(autouse=True)
+def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "ASK_AGAIN_S", 0.1)
 
 
 @pytest.fixture
@@ -108,7 +113,7 @@ async def test_a_call_that_stops_all_threads_is_reported_with_its_line(
 ) -> None:
     """Such as a regular expression that goes astray: the watchdog stands still as well."""
     told: asyncio.Queue[Event] = asyncio.Queue()
-    now = itertools.count(0, 2 * (BLOCKED_AFTER.total_seconds() + ASK_AGAIN_S))
+    now = itertools.count(0, 2 * (BLOCKED_AFTER.total_seconds() + watchdog.ASK_AGAIN_S))
     monkeypatch.setattr(watchdog, "monotonic", lambda: next(now))
     with Watchdog(told.put_nowait) as watched:
         began = asyncio.get_running_loop().time()
