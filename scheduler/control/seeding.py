@@ -100,7 +100,7 @@ class Seeding:
         for report in begun:
             self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, report.due_at))
         reports = await self._checked(begun)
-        if doubled := await self._doubled_by_renames():
+        if doubled := self._doubled_by_renames(await self._roster.read()):
             reports += await self.removal.remove_all(doubled)
         if prune:
             orphans = orphans_of(self._app, await self._roster.read())
@@ -123,8 +123,10 @@ class Seeding:
         if not take_over:
             await self.installation.require()
         listing = await self.survey.listing()
-        loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
-        loops += [loop for loop in renamed_loops_of(self._app, listing) if loop.id not in listing]
+        of_code = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
+        there = {listed.loop for listed in listing.there}
+        renamed = [each for each in renamed_loops_of(self._app, listing) if each.id not in there]
+        loops = list({loop.id: loop for loop in (*of_code, *renamed)}.values())
         names = self._app.names
         new = set(await self.installation.absent((names.roster, names.journal)))
         decisions = [self._decide(loop, listing, new, paused=paused) for loop in loops]
@@ -132,8 +134,8 @@ class Seeding:
         planned = [
             _planned(decision, status) for decision, status in zip(decisions, statuses, strict=True)
         ]
-        orphans = orphans_of(self._app, listing) if prune else []
-        return [*planned, *(Report(loop, Effect.REMOVED) for loop in orphans)]
+        removed = orphans_of(self._app, listing) if prune else self._doubled_by_renames(listing)
+        return [*planned, *(Report(loop, Effect.REMOVED) for loop in removed)]
 
     async def adopt(self) -> list[Report]:
         """Declare missing objects, and start the loops of the code that were never seeded.
@@ -227,11 +229,10 @@ class Seeding:
 
         return await self.beginnings.act(loops, decide)
 
-    async def _doubled_by_renames(self) -> list[Loop]:
+    def _doubled_by_renames(self, listing: Listing) -> list[Loop]:
         """Return the loops of old names that old code has started again, besides the new ones."""
         if not (aliases := aliases_of(self._app)):
             return []
-        listing = await self._roster.read()
         there = {listed.loop for listed in listing.there}
         return [
             loop

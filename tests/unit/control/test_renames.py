@@ -1,7 +1,7 @@
 """A task that was renamed: with `aliases=`, it takes over what its old names left."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
@@ -11,7 +11,7 @@ import pytest
 
 from scheduler import Context, Every, Retry, Scheduler, StopLoop
 from scheduler.control.loops import Where
-from scheduler.control.reports import Effect
+from scheduler.control.reports import Effect, Report
 from scheduler.dashboard.picture import Picture
 from scheduler.errors import BrokerError, Unconfirmed
 from scheduler.events import LoopReported
@@ -95,7 +95,14 @@ async def counted(stage: Stage, **options: Any) -> Shop:
 
 
 async def renamed(stage: Stage, shop: Shop) -> dict[str, Effect]:
-    return {str(report.loop): report.did for report in await stage.seed(shop.app)}
+    """What a seed did, which is what it had planned."""
+    planned = did_of(await program(stage, shop.app).seeding.plan())
+    assert (did := did_of(await stage.seed(shop.app))) == planned
+    return did
+
+
+def did_of(reports: Iterable[Report]) -> dict[str, Effect]:
+    return {str(report.loop): report.did for report in reports}
 
 
 async def test_a_renamed_task_takes_over_what_its_old_name_left(stage: Stage) -> None:
@@ -153,14 +160,18 @@ async def test_recent_failures_of_the_old_name_count_for_the_new_one(stage: Stag
 async def test_one_of_two_seeds_renames_a_loop(stage: Stage) -> None:
     await counted(stage)
     new = new_shop()
-    planned = {str(each.loop): each.did for each in await program(stage, new.app).seeding.plan()}
-    assert planned == {"counter": Effect.RENAMED}
-    both = await asyncio.gather(renamed(stage, new), renamed(stage, new))
-    assert sorted(did["counter"] for did in both) == [Effect.RENAMED, Effect.UNCHANGED]
+    both = await asyncio.gather(stage.seed(new.app), stage.seed(new.app))
+    did = [did_of(reports)["counter"] for reports in both]
+    assert sorted(did) == [Effect.RENAMED, Effect.UNCHANGED]
     async with stage.supervised():
         await asyncio.sleep(60)
         assert new.ticks == [(2, 2)]
         assert await renamed(stage, new) == {"counter": Effect.UNCHANGED}
+
+
+def loop_named(stage: Stage, task: str, key: str) -> Loop:
+    (of_task,) = stage.app.select([task])
+    return Loop(LoopId(task, key), of_task, Every("10m"), {"page": 1})
 
 
 def program(stage: Stage, app: Scheduler) -> Any:
@@ -250,6 +261,17 @@ async def test_keyed_loops_and_one_offs_are_renamed_as_well(stage: Stage) -> Non
     async with stage.supervised():
         await asyncio.sleep(50 * 60)
     assert new.calls == [1, 1, 1, 1, 2, 1] or new.calls == [1, 1, 1, 1, 1, 2]
+
+
+async def test_a_loop_comes_back_by_its_old_name_though_it_was_removed(stage: Stage) -> None:
+    old, new = old_shop(), new_shop()
+    await stage.seed(old.app)
+    await stage.seeding.start(keyed := loop_named(stage, "render_pdf", "a"))
+    assert (await renamed(stage, new))["render.a"] is Effect.RENAMED
+    await stage.removal.remove_all([loop_named(stage, "render", "a")])
+    await stage.seed(old.app)
+    await stage.seeding.start(keyed)
+    assert (await renamed(stage, new))["render.a"] is Effect.RENAMED
 
 
 async def test_a_loop_that_old_code_started_again_is_removed_by_the_next_seed(stage: Stage) -> None:
