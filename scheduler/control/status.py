@@ -146,7 +146,7 @@ class Counts:
     """Count the objects besides the loops of an app, and its ready messages.
 
     Attributes:
-        parked: the messages that wait for an operator, those of loops and of unknown tasks too.
+        parked: the messages that wait for an operator, those of loops and of removed tasks too.
         delayed: the messages that wait for their time, retries included.
         void: the least number of void tokens in the timers of loops.
         orphans: the loops, and pauses of tasks, in the broker that the code does not have.
@@ -447,13 +447,14 @@ class Survey:
 
     async def counts(self, waiting: int, leftovers: Iterable[Leftover]) -> Counts:
         """Count by the lengths of queues, of which `waiting` tokens are not void."""
-        app, names = self._app, self._names
+        app, names, leftovers = self._app, self._names, tuple(leftovers)
+        parked = await self._waiting_in([*map(names.failed_queue, served(app)), names.failed])
         return Counts(
-            await self._waiting_in([*map(names.failed_queue, served(app)), names.failed]),
+            parked + sum(each.parked or 0 for each in leftovers),
             await self._waiting_in(map(names.later_timer, timers() if self._called else ())),
             max(await self._waiting_in(map(names.timer, timers())) - waiting, 0),
             tuple(map(name_of_orphan, orphans_of(app, await self.listing()))),
-            tuple(leftovers),
+            leftovers,
             await self._broker.alarm(),
         )
 

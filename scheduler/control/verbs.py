@@ -74,7 +74,7 @@ class Verbs:
             QueueNotFound: the loop is not seeded. Of many, such a loop is reported as not there.
             Overtaken: other creators were faster again and again.
         """
-
+        reason = reason.strip() or PAUSED_BY_OPERATOR
         heard_at = self._clock.now()
         tokens = await self.survey.last_tokens([each for each in loops if not each.id.is_whole])
 

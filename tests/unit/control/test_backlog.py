@@ -59,7 +59,7 @@ async def test_parked_and_delayed_messages_and_unknown_loops_are_counted(stage: 
     other = new_app()
     other.periodic(every="1h")(nothing)
     left = Leftover("loop", 0, 0), Leftover("mail", 0, 2)
-    assert await counts(stage, other) == Counts(parked=1, orphans=("loop",), leftovers=left)
+    assert await counts(stage, other) == Counts(parked=3, orphans=("loop",), leftovers=left)
 
 
 async def nothing() -> None: ...

@@ -10,6 +10,7 @@ import pytest
 from scheduler import Context, Cron, Every
 from scheduler.control.loops import Where
 from scheduler.control.reports import Effect, operator_here, user_here
+from scheduler.control.verbs import PAUSED_BY_OPERATOR
 from scheduler.errors import InvalidArguments, Overtaken, QueueNotFound, UnknownLoop, UsageError
 from scheduler.events import CensusTaken, LoopSeeded, RunStarted
 from scheduler.protocol.epochs import LoopState
@@ -148,6 +149,8 @@ async def test_a_task_is_paused_and_resumed_by_its_name(stage: Stage) -> None:
         await stage.verbs.resume(await stage.loops.find("bill", or_whole=True), at_once=True)
     assert (await app.resume("bill")).did is Effect.RESUMED
     assert await stage.survey.pauses() == {}
+    await app.pause("bill", " \n")
+    assert (await stage.survey.pauses())["bill"].reason == PAUSED_BY_OPERATOR
     assert await stage.history("bill") == ["paused", "resumed"]
 
 
