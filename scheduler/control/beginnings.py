@@ -5,6 +5,7 @@ creator learns that it was overtaken. So no lock is needed. A creator may die af
 remains are void, or found overdue by supervision.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from scheduler.queues.journal import MARGIN, LoopRecord, born_at, look_backs
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop
+from scheduler.timing.durations import SECOND
+from scheduler.timing.pacing import backoff
 
 # A processor that hangs loses its connection within minutes; operators wait less.
 CALLING_TIMEOUT = timedelta(seconds=10)
@@ -322,7 +325,7 @@ class Beginnings:
         for some in in_parts(epochs):
             until = self._clock.now() + CALLING_TIMEOUT
             async with self._roll_call:
-                while True:
+                for pause in backoff(last=SECOND):
                     answers = await self._roll_call.ask_all(some)
                     now_silent = {
                         loop: missing
@@ -331,6 +334,7 @@ class Beginnings:
                     }
                     if not now_silent or self._clock.now() >= until:
                         break
+                    await asyncio.sleep(pause)  # under an alarm, nobody is asked
             silent |= now_silent
         return silent
 

@@ -111,6 +111,10 @@ async def test_processors_are_not_asked_while_the_broker_blocks_publishers(stage
         assert told in findings["processors"].detail
         assert (await program.survey.counts(0, [])).alarm == "low on disk"
         assert not any(call.operation == "publish" for call in broker.calls)
+        broker.calls.clear()
+        report = await program.verbs.pause(stage.app.loop("task"))
+        assert report.silent == ["an unknown processor (1)"]
+        assert len([call for call in broker.calls if call.operation == "depth"]) < 20
 
 
 @pytest.mark.parametrize("deed", [nothing, lose])
