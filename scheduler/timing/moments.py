@@ -43,7 +43,7 @@ class LoopClock:
 
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_YEAR = 9000
-LATEST = datetime(LAST_YEAR, 1, 1, tzinfo=UTC)
+LATEST = datetime(LAST_YEAR + 1, 1, 1, tzinfo=UTC)
 LATEST_MS = (LATEST - UNIX_EPOCH) // MILLISECOND
 
 
@@ -64,7 +64,7 @@ def utc_of(moment: datetime) -> datetime:
         )
     # Keeps every tick, in every zone, within the calendar.
     is_of_calendar = UNIX_EPOCH.year <= moment.year <= LAST_YEAR
-    if not is_of_calendar or (utc := moment.astimezone(UTC)) < UNIX_EPOCH:
+    if not is_of_calendar or not UNIX_EPOCH <= (utc := moment.astimezone(UTC)) <= LATEST:
         raise ScheduleError(
             f"expected a moment of the years {UNIX_EPOCH.year} to {LAST_YEAR}, "
             f"got: {moment.isoformat()}"

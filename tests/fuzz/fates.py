@@ -8,7 +8,7 @@ from typing import Any, cast
 from tests.fuzz.raw import WRONG, Value
 
 NOT_SOON_MS = 2_000_000_000_000  # the year 2033
-LATEST_MS = 221_845_392_000_000  # the year 9000
+LATEST_MS = 221_876_928_000_000  # the end of the year 9000
 MOST = 2**62
 LONGEST_MS = 3_155_760_000_000  # 100 years
 

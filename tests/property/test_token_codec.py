@@ -28,7 +28,7 @@ from scheduler.timing.schedules import Cron, Every, Schedule
 MS = timedelta(milliseconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-moments = st.integers(0, 221_845_392_000_000).map(lambda ms: EPOCH + ms * MS)
+moments = st.integers(0, 221_876_928_000_000).map(lambda ms: EPOCH + ms * MS)
 spans = st.integers(0, 10**12).map(lambda ms: ms * MS)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 names = st.text("abcXYZ019_-", min_size=1, max_size=64)

@@ -62,7 +62,7 @@ async def test_all_processors_tell_what_they_run(room: Room, inquiry: Inquiry) -
     endless = replace(RUN, deadline=datetime(9999, 1, 1, tzinfo=UTC))
     one, other = await seat(room, Runs([endless])), await seat(room, Runs([CALL]))
     running = await inquiry.ask(stack_of=RUN.id)
-    latest = datetime(9000, 1, 1, tzinfo=UTC)  # that a message can have
+    latest = datetime(9001, 1, 1, tzinfo=UTC)  # that a message can have
     found = [
         replace(RUN, processor=one, stack="here", deadline=latest),
         replace(CALL, processor=other),

@@ -21,7 +21,7 @@ def test_the_system_clock_reads_utc():
     [
         (datetime(1970, 1, 1, tzinfo=UTC), 0),
         (datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC), 1_780_304_400_250),
-        (datetime(9000, 1, 1, tzinfo=UTC), LATEST_MS),
+        (datetime(9001, 1, 1, tzinfo=UTC), LATEST_MS),
     ],
 )
 def test_a_moment_travels_as_milliseconds(moment: datetime, ms: int):
