@@ -31,7 +31,14 @@ from scheduler.queues.outbox import DEADLINE
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.registration import ScheduleOptions, named_schedule
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.durations import SECOND, ZERO, Duration, parse_duration, shown
+from scheduler.timing.durations import (
+    MILLISECOND,
+    SECOND,
+    ZERO,
+    Duration,
+    parse_duration,
+    shown,
+)
 from scheduler.timing.moments import Clock
 from scheduler.timing.schedules import Cron, Every, Once, Recurring
 
@@ -215,7 +222,7 @@ class Keyed:
             QueueNotFound: nothing was seeded.
             NotSent: a batch was not confirmed within 30 s.
         """
-        kept = ZERO if unique is None else parse_duration(unique)
+        kept = _kept(unique)
 
         def wanted(now: datetime, key: str, value: object) -> Loop:
             return _one_off(self._keyed_spec, key, value, now, kept)
@@ -333,7 +340,7 @@ class Keyed:
             raise UsageError(
                 f"{spec.name}.once takes a moment or a delay, got both at= and after=."
             )
-        kept = ZERO if unique is None else parse_duration(unique)
+        kept = _kept(unique)
         wanted = at or parse_duration(after or ZERO), args or {}
         async with self._starting(LoopId(spec.name, key)) as operations:
             loop = _one_off(spec, key, wanted, operations.clock.now(), kept)
@@ -492,6 +499,11 @@ def _spread(loop: Loop) -> Loop:
     hashed = int.from_bytes(hashlib.sha256(str(loop).encode()).digest()[:8], "big")
     offset = hashed % max(schedule.period // SPREAD_BY, 1) * SPREAD_BY
     return replace(loop, schedule=replace(schedule, offset=offset))
+
+
+def _kept(unique: Duration | None) -> timedelta:
+    """Return how long a name stays taken after its moment; zero: it is not unique."""
+    return ZERO if unique is None else max(parse_duration(unique), MILLISECOND)
 
 
 def _one_off(spec: TaskSpec, key: str, value: object, now: datetime, kept: timedelta) -> Loop:

@@ -259,12 +259,13 @@ async def test_a_unique_one_off_does_not_replace_one_of_its_name(stage: Stage, s
             args = {"order": order}
             assert await shop.remind.once("order-7", unique="30s", after="1s", args=args) is did
         at = stage.clock.now() + MINUTE
-        for order, did in (6, Effect.CREATED), (7, Effect.UNCHANGED):
-            args = {"order": order}
-            assert await shop.remind.once("order-8", unique="30s", at=at, args=args) is did
+        for name, unique in ("order-8", "30s"), ("order-9", "0s"):
+            for order, did in (6, Effect.CREATED), (7, Effect.UNCHANGED):
+                args = {"order": order}
+                assert await shop.remind.once(name, unique=unique, at=at, args=args) is did
         await asyncio.sleep(100)
         assert await is_over(stage)
-    assert [run[1] for run in shop.runs] == [1, 5, 6]
+    assert [run[1] for run in shop.runs] == [1, 5, 6, 6]
 
 
 async def test_a_unique_call_is_not_repeated(stage: Stage, shop: Shop) -> None:
@@ -354,6 +355,8 @@ async def test_many_one_offs_are_started_once(stage: Stage, shop: Shop) -> None:
         moved = [("order-7", "2m"), ("order-8", many["order-8"])]
         assert await shop.remind.once_many(moved) == Started(rescheduled=1, unchanged=1)
         assert await shop.remind.once_many(moved, unique="1m") == Started(unchanged=2)
+        again = await shop.remind.once_many([("order-7", "3m")], unique="0s")
+        assert again == Started(unchanged=1)
         await asyncio.sleep(180)
         assert await shop.remind.once_many([("order-8", many["order-8"])]) == Started(unchanged=1)
     assert sorted(name for name, *_ in shop.runs) == sorted(many)
