@@ -385,6 +385,7 @@ class Kit:
             grace=self._app.settings.shutdown_grace,
             supervises=False,
         )
+        self._worker = process.worker
         running = asyncio.create_task(process.run(), name="processor of the kit")
 
         async def end() -> None:
@@ -502,9 +503,9 @@ class Kit:
         """Return whether something runs, or will as soon as its task's rate lets it."""
         if any(self._is_due(hold.entry.letter.message) for hold in self._working.holds):
             return True
-        queues = self._server.queues
-        paced = [task.name for task in self._tasks if task.rate and not task.ordered]
-        return any(queues[self._app.names.processor_queue(name)].letters() for name in paced)
+        paced = (task.name for task in self._tasks if task.rate and not task.ordered)
+        taken = set(map(self._app.names.processor_queue, paced)).intersection(self._worker.queues)
+        return any(self._server.queues[queue].letters() for queue in taken)
 
     def _is_due(self, message: Message) -> bool:
         """Return whether an unacked message has reached its time, rather than a little before."""

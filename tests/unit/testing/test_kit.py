@@ -202,6 +202,14 @@ async def test_calls_that_wait_for_their_rate_are_due(app: Scheduler) -> None:
         await kit.run_until_idle()
         kit.assert_ran(call, times=5)
         assert after(1.5) <= kit.now <= after(2.5)
+        await app.pause("call")
+        await call.send()
+        async with asyncio.timeout(60):
+            await kit.run_until_idle()
+        kit.assert_ran(call, times=5)
+        await app.resume("call")
+        await kit.run_until_idle()
+        kit.assert_ran(call, times=6)
 
 
 async def test_only_chosen_tasks_run_and_calls_to_other_tasks_wait(app: Scheduler) -> None:
