@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import blake2b
 from importlib.resources import files
 from typing import Any, cast
@@ -96,41 +96,47 @@ class Rendered:
         return ("parts", json.dumps(changed)) if changed else None
 
 
+@cache
+def _templates() -> Environment:
+    """Return the templates, compiled once: that takes longer than most pages."""
+    environment = Environment(
+        loader=PackageLoader("scheduler.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        moment=moment,
+        clock=clock,
+        exact=exact,
+        span=wording.span,
+        words=wording.schedule_in_words,
+        json=wording.readable_json,
+        line=wording.first_line,
+        key=key,
+        amount=amount,
+    )
+    cast("dict[str, Any]", environment.globals).update(
+        strip=strip,
+        sparkline=sparkline,
+        elapsed=elapsed,
+        shares=shares,
+        marks=MARKS,
+        meanings=MEANINGS,
+        levels=LEVELS,
+        verbs=LOOP_VERBS,
+        zones=sorted(available_timezones()),
+        grouped_from=GROUPED_FROM,
+    )
+    return environment
+
+
 class Documents:
-    """Hold the templates of a site."""
+    """Render the documents of a site."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._environment = Environment(
-            loader=PackageLoader("scheduler.dashboard"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._environment.filters.update(
-            moment=moment,
-            clock=clock,
-            exact=exact,
-            span=wording.span,
-            words=wording.schedule_in_words,
-            json=wording.readable_json,
-            line=wording.first_line,
-            key=key,
-            amount=amount,
-        )
-        cast("dict[str, Any]", self._environment.globals).update(
-            strip=strip,
-            sparkline=sparkline,
-            elapsed=elapsed,
-            shares=shares,
-            marks=MARKS,
-            meanings=MEANINGS,
-            levels=LEVELS,
-            verbs=LOOP_VERBS,
-            zones=sorted(available_timezones()),
-            grouped_from=GROUPED_FROM,
-        )
 
     def rendered(self, template: str, context: Mapping[str, Any]) -> Rendered:
         """Return the content inside the frame that all pages have."""
@@ -148,7 +154,7 @@ class Documents:
             parts[name] = element(tag, attributes, caller())
             return Markup(f"<!part {escape(name)}>")
 
-        frame = self._environment.get_template(template).render(**context, part=part)
+        frame = _templates().get_template(template).render(**context, part=part)
         return Rendered(frame, parts)
 
     def whole(
@@ -180,7 +186,7 @@ class Documents:
             "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
             "frame-ancestors 'none'"
         )
-        document = self._environment.get_template("document.html").render(**context)
+        document = _templates().get_template("document.html").render(**context)
         return HTMLResponse(document, code, {**HEADERS, "Content-Security-Policy": policy})
 
     def answer(
