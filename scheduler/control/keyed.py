@@ -244,7 +244,7 @@ class Keyed:
         progress: Callable[[int], object],
     ) -> Started:
         did, count = Counter[Effect](), 0
-        going = deque[asyncio.Task[None]]()
+        going = deque[tuple[asyncio.Task[None], Collection[LoopId]]]()
 
         async def start(loops: Sequence[Loop]) -> None:
             nonlocal count
@@ -256,9 +256,10 @@ class Keyed:
             progress(count)
 
         async def begin(batch: Mapping[LoopId, Loop]) -> None:
-            while len(going) == BATCHES:
-                await going.popleft()
-            going.append(asyncio.create_task(start(list(batch.values()))))
+            # Of two requests for a loop, the later one holds, so it waits for the other.
+            while len(going) == BATCHES or not all(batch.keys().isdisjoint(of) for _, of in going):
+                await going.popleft()[0]
+            going.append((asyncio.create_task(start(list(batch.values()))), batch.keys()))
 
         try:
             async with self._connect() as operations:
@@ -274,12 +275,12 @@ class Keyed:
                     if batch:
                         await begin(batch)
                     while going:
-                        await going.popleft()
+                        await going.popleft()[0]
                 except Exception:  # those that have begun end within their deadline
-                    await asyncio.gather(*going, return_exceptions=True)
+                    await asyncio.gather(*(each for each, _ in going), return_exceptions=True)
                     raise
                 finally:
-                    for starting in going:
+                    for starting, _ in going:
                         await cancelled(starting)
                 await operations.roster.compact()
         except SchedulerError as error:

@@ -151,7 +151,9 @@ async def test_many_loops_are_started_in_batches_and_continued_after_an_error(
         assert await office.report.start_many(given()) == Started(rescheduled=1)
         others = [(f"key{n}", (TWO_MINUTES, {"city": f"{n}"})) for n in range(8, BATCH + 8)]
         bonn, rome = [("twice", (TWO_MINUTES, {"city": city})) for city in ("Bonn", "Rome")]
-        assert await office.report.start_many([bonn, *others, rome]) == Started(1, 1, BATCH)
+        for did in Started(1, 1, BATCH), Started(0, 2, BATCH):  # the last one counts
+            assert await office.report.start_many([bonn, *others, rome]) == did
+        assert await office.report.start_many([bonn, rome]) == Started(rescheduled=2)
         await asyncio.sleep(121)
     assert len(office.runs) == 2 * BATCH + 8
     assert {("key7", 0, "Bonn", None), ("twice", 0, "Rome", None)} <= set(office.runs)
