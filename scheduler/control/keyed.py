@@ -293,12 +293,15 @@ class Keyed:
 
         A run in progress is its last.
         """
-        loop = LoopId(self._keyed_spec.name, checked_key(self._keyed_spec, key))
+        spec, key = self._keyed_spec, checked_key(self._keyed_spec, key)
         async with self._connect() as operations:
             # Also if it is gone from the roster: the program that stopped it may have died
-            # half-way.
-            ended = await operations.removal.remove(Loop(loop, self._keyed_spec, Every(SECOND), {}))
-        return ended.did is Effect.REMOVED
+            # half-way. Old names come first, as a seed may be renaming it.
+            ended = [
+                await operations.removal.remove(Loop(LoopId(task, key), spec, Every(SECOND), {}))
+                for task in reversed(spec.names)
+            ]
+        return any(report.did is Effect.REMOVED for report in ended)
 
     async def once(
         self,
@@ -350,7 +353,7 @@ class Keyed:
     async def scheduled(self) -> list[Scheduled]:
         """Return the named one-offs of this task whose run has not ended, soonest first."""
         async with self._connect() as operations:
-            loops = await self._there(operations)
+            loops = await operations.loops.keyed(self._keyed_spec)
         found = [
             Scheduled(key, loop.schedule.at, loop.args)
             for key, loop in loops.items()
@@ -361,7 +364,7 @@ class Keyed:
     async def list(self) -> list[KeyedLoop]:
         """Return the loops of this task that were started and not stopped."""
         async with self._connect() as operations:
-            loops = await self._there(operations)
+            loops = await operations.loops.keyed(self._keyed_spec)
         return [
             KeyedLoop(key, loop.schedule, loop.args)
             for key, loop in loops.items()
@@ -392,7 +395,7 @@ class Keyed:
             raise UsageError(f"sync takes a mapping of keys to schedules, got {shown(loops)}.")
         wanted = {key: wanted_loop(self._keyed_spec, key, each) for key, each in loops.items()}
         async with self._connect() as operations:
-            there = await self._there(operations)
+            there = await operations.loops.keyed(self._keyed_spec)
             changed = [loop for key, loop in wanted.items() if not _is_same(there.get(key), loop)]
             ending = [
                 loop
@@ -414,15 +417,10 @@ class Keyed:
         began = {loop.id.key: what for loop, what in zip(changed, did, strict=True)}
         return Synced(
             [key for key, what in began.items() if what in (Effect.CREATED, Effect.REPAIRED)],
-            [key for key, what in began.items() if what is Effect.RESCHEDULED],
+            [key for key, what in began.items() if what in (Effect.RESCHEDULED, Effect.RENAMED)],
             [loop.id.key for loop in ending],
             [key for key in wanted if began.get(key, Effect.UNCHANGED) is Effect.UNCHANGED],
         )
-
-    async def _there(self, operations: Operations) -> dict[str, Loop]:
-        ours = self._keyed_spec.name
-        loops = await operations.loops.all()
-        return {loop.id.key: loop for loop in loops if loop.id.key and loop.id.task == ours}
 
 
 @asynccontextmanager

@@ -311,6 +311,19 @@ class Loops:
         """
         return loops_of(self._app, await self._roster.read())
 
+    async def keyed(self, task: TaskSpec) -> dict[str, Loop]:
+        """Return the keyed loops of a task by key, those that still have an old name included.
+
+        Raises:
+            QueueNotFound: nothing was seeded.
+        """
+        found = dict[str, Loop]()
+        for listed in (await self._roster.read()).there:
+            (name, key), is_old = listed.loop, listed.loop.task != task.name
+            if key and name in task.names and not (is_old and key in found):
+                found[key] = Loop(listed.loop, task, listed.schedule, listed.args)
+        return found
+
     async def look(self) -> list[Loop]:
         """Read the loops without writing anything, as far as this node of the broker has them."""
         return loops_of(self._app, await self._roster.look())

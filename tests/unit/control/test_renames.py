@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Every, Retry, Scheduler, StopLoop
+from scheduler.control.keyed import Synced
 from scheduler.control.loops import Where
 from scheduler.control.reports import Effect, Report
 from scheduler.dashboard.picture import Picture
@@ -261,6 +262,29 @@ async def test_keyed_loops_and_one_offs_are_renamed_as_well(stage: Stage) -> Non
     async with stage.supervised():
         await asyncio.sleep(50 * 60)
     assert new.calls == [1, 1, 1, 1, 2, 1] or new.calls == [1, 1, 1, 1, 1, 2]
+
+
+async def test_keyed_loops_of_an_old_name_are_found_before_the_seed(stage: Stage) -> None:
+    old, new = old_shop(), new_shop()
+    await stage.seed(old.app)
+    (task,), page = stage.app.select(["render_pdf"]), {"page": 1}
+    schedules = {**dict.fromkeys("abcd", Every("10m")), "e": Once(START + MINUTE)}
+    loops = [Loop(LoopId("render_pdf", key), task, each, page) for key, each in schedules.items()]
+    await stage.seeding.start_all(loops)
+    await program(stage, new.app).installation.declare_all()
+    (render,) = new.app.senders.values()
+    with new.app.lending(stage.broker, stage.clock):
+        assert [each.key for each in await render.list()] == [*"abcd"]
+        assert [each.name for each in await render.scheduled()] == ["e"]
+        assert [await render.stop(key) for key in "aae"] == [True, False, True]
+        wanted = {"b": (Every("10m"), page), "c": (Every("20m"), page)}
+        for dry_run in True, False:
+            did = await render.sync(wanted, dry_run=dry_run)
+            assert did == Synced([], ["c"], ["d"], ["b"])
+        await stage.seed(new.app)
+        assert [each.key for each in await render.list()] == ["b", "c"]
+        assert await render.stop("b")
+        assert [each.key for each in await render.list()] == ["c"]
 
 
 async def test_a_loop_comes_back_by_its_old_name_though_it_was_removed(stage: Stage) -> None:
