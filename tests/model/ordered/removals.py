@@ -88,7 +88,7 @@ REMOVALS = (
     ),
     without(
         "the note, back in its place: who has read it does not wait until it is there again",
-        row(outages=1, found={Wrong.BACKWARDS}),
+        row(found={Wrong.BACKWARDS}),
         Heads,
         _until_back=nothing,
     ),
