@@ -33,8 +33,8 @@ class Sender:
             "SCHEDULER_BROKER_URL": field.url,
             "NAMESPACE": field.namespace,
             "RECORD": str(field.record),
-            # The outage is to be in the middle, though a broker takes its time to stop.
-            "PAUSE": str(SIDE_BY_SIDE * 3 * SECONDS / COUNT),
+            "OUTAGE": str(field.record.with_name("outage")),
+            "PAUSE": str(SIDE_BY_SIDE * SECONDS / COUNT),
             "SIDE_BY_SIDE": str(SIDE_BY_SIDE),
         }
         self.process = self._started()
@@ -84,6 +84,7 @@ async def test_calls_sent_over_an_outage_run_or_raise_though_their_sender_is_kil
         await field.until(lambda: all(len(each.became) >= COUNT / 4 for each in senders), 120)
         await asyncio.sleep(1)  # RabbitMQ 3.10 loses a quorum queue that is not yet a second old
         await asyncio.to_thread(node.kill)
+        field.record.with_name("outage").touch()
         await asyncio.sleep(SECONDS / 3)
         for each in senders:
             each.replace()
