@@ -232,7 +232,7 @@ class Survey:
         is_known = token is not None or heard.is_complete
         held = held_in(loop.id, listed.epoch, answers) if is_known else None
         put = None if token is None else put_of(token)
-        of_task, timeout = listing.of_task(loop.id.task), loop.task.timeout
+        of_task, timeout = entry_of_task(listing, loop.task), loop.task.timeout
         place = where(listed, put, heard.at, depth, of_task=of_task, timeout=timeout, held=held)
         status = status_of(loop, place, processors, listed, token, listing)
         if not status.reason and held is None and answers is not None:
@@ -244,7 +244,9 @@ class Survey:
         app, listing = self._app, await self.listing()
         table, tasks = listing.table, [name for name in app.tasks if choice.task in ("", name)]
         # Of a task that is paused, all loops are, whatever their own entries tell.
-        is_own = choice.state is Where.PAUSED and not any(map(listing.pause_of, tasks))
+        is_own = choice.state is Where.PAUSED and not any(
+            pause_of(listing, app.tasks[name]) for name in tasks
+        )
         of = tasks, choice.key or "*", LoopState.PAUSED if is_own else None
         ids = list(filter(choice.has, app.loops))
         count = len(ids) + table.count_keyed(*of)
@@ -428,7 +430,8 @@ class Survey:
     async def pauses(self) -> dict[str, Pause]:
         """Return the pauses of the tasks that are paused."""
         listing = await self.listing()
-        return {task: pause for task in self._app.tasks if (pause := pause_of(listing, task))}
+        tasks = self._app.tasks.items()
+        return {name: pause for name, task in tasks if (pause := pause_of(listing, task))}
 
     async def recent_calls(self) -> dict[str, CallTotals]:
         """Read the outcomes of each task's calls in the last quarter of an hour."""
@@ -471,7 +474,7 @@ class Survey:
             if listed is None or listed.is_gone or (token is None and not heard.is_complete):
                 continue
             put = None if token is None else put_of(token)
-            due_at = due_at_of(listed, put, listing.of_task(loop.id.task))
+            due_at = due_at_of(listed, put, entry_of_task(listing, loop.task))
             if due_at is not None and due_at < heard.at:
                 overdue[loop.id] = listing.known(loop.id)
         return overdue
@@ -492,7 +495,7 @@ def status_of(
         due_at = None
         reason = (latest.reason if latest and latest.rests else "") or listed.reason
         if listed.is_active and not (latest and latest.rests):
-            task_pause = pause_of(listing, loop.id.task)
+            task_pause = pause_of(listing, loop.task)
             reason = f"its task is paused: {task_pause.reason if task_pause else ''}"
     return Status(
         loop,
@@ -510,10 +513,18 @@ def status_of(
     )
 
 
-def pause_of(listing: Listing, task: str) -> Pause | None:
-    """Return the pause of a task; None: it is not paused."""
-    paused = listing.pause_of(task)
-    return paused and Pause(paused.by, paused.at, paused.reason)
+def pause_of(listing: Listing, task: TaskSpec) -> Pause | None:
+    """Return the pause of a task by any of its names; None: it is not paused."""
+    paused = entry_of_task(listing, task)
+    if paused is None or paused.is_gone:
+        return None
+    return Pause(paused.by, paused.at, paused.reason)
+
+
+def entry_of_task(listing: Listing, task: TaskSpec) -> RosterEntry | None:
+    """Return the entry that pauses a task by any of its names, or else the one that resumed it."""
+    pauses = filter(None, map(listing.pause_of, task.names))
+    return next(pauses, listing.of_task(task.name))
 
 
 def _total(depths: Mapping[str, Depth | None], task: TaskSpec) -> int:

@@ -254,7 +254,15 @@ class Verbs:
             if loop.id.is_whole
             for alias in loop.task.aliases
         ]
-        return (await self._act([*loops, *others], decide))[: len(loops)]
+        reports = await self._act([*loops, *others], decide)
+        wholes = (each for each in reports if each.loop.id.is_whole)
+        resumed = {each.loop.task.name for each in wholes if each.did is Effect.RESUMED}
+        return [  # a task that was paused by an old name alone is resumed as well
+            replace(each, did=Effect.RESUMED)
+            if each.loop.id.is_whole and each.loop.task.name in resumed
+            else each
+            for each in reports[: len(loops)]
+        ]
 
     async def _act(self, loops: Sequence[Loop], decide: _Decide) -> list[Report]:
         def decide_if_there(loop: Loop, listing: Listing) -> Report | Intent:

@@ -373,7 +373,18 @@ async def test_a_paused_task_stays_paused_under_its_new_name(stage: Stage) -> No
         assert (old.calls, new.calls) == ([], [])
         await stage.verbs.resume(await stage.loops.find("render", or_whole=True))
         await asyncio.sleep(60)
-    assert sorted(old.calls + new.calls) == [1, 2]
+        assert sorted(old.calls + new.calls) == [1, 2]
+        by_old_code = program(stage, old.app)
+        await by_old_code.verbs.pause(await by_old_code.loops.find("render_pdf", or_whole=True))
+        await stage.seeding.start(loop_named(stage, "render", "a"))
+        await new.send(3)
+        await asyncio.sleep(11 * 60)
+        assert (await stage.survey.pauses()).keys() == {"render"}
+        assert await stage.where(LoopId("render", "a")) is Where.PAUSED
+        resumed = await stage.verbs.resume(await stage.loops.find("render", or_whole=True))
+        assert resumed.did is Effect.RESUMED
+        await asyncio.sleep(60)
+    assert sorted(old.calls + new.calls) == [1, 1, 2, 3]
 
 
 async def test_old_and_new_code_serve_tokens_and_messages_of_both_names(stage: Stage) -> None:
