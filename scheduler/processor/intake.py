@@ -140,7 +140,7 @@ class Paced(Intake):
             await self.closing.sleep(self.pacer.wait)
             if (delivery := await self.patiently(self._fetched)) is None:
                 return
-            await self.closing.sleep(self.pacer.turn())  # the task may have other queues
+            self.pacer.turn()
             self.handle(delivery).add_done_callback(lambda _: self.places.release())
 
     async def _fetched(self) -> Delivery | None:

@@ -409,20 +409,6 @@ async def test_the_queues_of_all_names_share_the_limits_of_the_task(stage: Stage
     assert (sorted(new.calls), new.most) == ([*range(8)], 2)
 
 
-async def test_the_queues_of_all_names_share_the_rate_of_the_task(stage: Stage) -> None:
-    old, new = old_shop(), new_shop(rate="6/m")
-    await stage.seed(old.app)
-    await renamed(stage, new)
-    async with stage.supervised():
-        await asyncio.sleep(60)
-        await old.send(1)
-        await new.send(2)
-        for done in 1, 2:
-            await asyncio.sleep(8)
-            assert len(new.calls) == done
-            await asyncio.sleep(2)
-
-
 async def test_a_renamed_subscriber_gets_each_message_once(stage: Stage) -> None:
     def app(name: str, aliases: Sequence[str] = ()) -> Scheduler:
         app = new_app()
