@@ -334,7 +334,7 @@ class Beginnings:
                     }
                     if not now_silent or self._clock.now() >= until:
                         break
-                    await asyncio.sleep(pause)  # under an alarm, nobody is asked
+                    await asyncio.sleep(pause)  # under an alarm, a call ends at once
             silent |= now_silent
         return silent
 

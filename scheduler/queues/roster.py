@@ -285,7 +285,7 @@ class Roster:
         """
         if self.enters_notes:
             return
-        self.enters_notes = True  # those that come meanwhile too
+        self.enters_notes = True  # also the notes that arrive during the reading
         try:
             start = await self._load_notes() or self._noted
             for each in (start, None):

@@ -63,13 +63,12 @@ def utc_of(moment: datetime) -> datetime:
             "give it a time zone, such as tzinfo=datetime.UTC"
         )
     # Keeps every tick, in every zone, within the calendar.
-    is_of_calendar = UNIX_EPOCH.year <= moment.year <= LAST_YEAR
-    if not is_of_calendar or not UNIX_EPOCH <= (utc := moment.astimezone(UTC)) <= LATEST:
+    if not UNIX_EPOCH <= moment <= LATEST:
         raise ScheduleError(
             f"expected a moment of the years {UNIX_EPOCH.year} to {LAST_YEAR}, "
             f"got: {moment.isoformat()}"
         )
-    return utc
+    return moment.astimezone(UTC)
 
 
 def parse_moment(text: str, name: str, zone: tzinfo | None = None) -> datetime:

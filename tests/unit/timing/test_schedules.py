@@ -214,7 +214,7 @@ def test_a_moment_is_aware_and_of_the_years_1970_to_9000(schedule: Recurring):
     if schedule.has_grid:
         questions.append(schedule.latest_until)
     for question in questions:
-        for moment in (first - SECOND, last + HOUR, datetime.max.replace(tzinfo=UTC)):
+        for moment in (first - SECOND, last + HOUR + SECOND, datetime.max.replace(tzinfo=UTC)):
             with pytest.raises(ScheduleError, match="expected a moment of the years 1970 to 9000"):
                 question(moment)
         with pytest.raises(ScheduleError, match="expected an aware moment, got: 2026-06-15T00:00"):
@@ -352,6 +352,8 @@ def test_missed_ticks_are_computed_and_calendar_ticks_are_counted_to_a_limit():
 def test_a_one_off_is_rounded_up_so_that_it_is_never_early():
     assert Once(NOON + timedelta(microseconds=1)).at == NOON + MILLISECOND
     assert Once(NOON.astimezone(ZoneInfo("Asia/Tokyo"))) == Once(NOON)
+    last = Once(datetime(9001, 1, 1, tzinfo=UTC) - timedelta(microseconds=1))
+    assert Once(last.at) == last
     kept = Once(NOON, HOUR / 7)
     assert from_wire(to_wire(kept)) == kept
     assert describe(Once(NOON)) == "once at 2026-06-15 12:00:00+00:00"
