@@ -47,26 +47,20 @@ def test_an_app_is_named_by_file_or_by_module(directory: Path, reference: str):
     assert load_app(reference.format(here=directory)).namespace == "shop"
 
 
-def test_a_file_can_import_its_neighbours():
+def test_a_file_can_import_its_neighbours_and_its_annotations_are_resolved():
     write("jobs/names.py", "NAMESPACE = 'shop'\n")
     write(
         "jobs/main_app.py",
-        "from names import NAMESPACE\nfrom scheduler import Scheduler\napp = Scheduler(NAMESPACE)",
-    )
-    assert load_app("jobs/main_app.py:app").namespace == "shop"
-
-
-def test_the_annotations_of_a_file_can_be_resolved():
-    write(
-        "jobs.py",
         "from __future__ import annotations\n"
+        "from names import NAMESPACE\n"
         "from scheduler import Context, Scheduler\n"
         "class Order: ...\n"
-        "app = Scheduler('shop')\n"
+        "app = Scheduler(NAMESPACE)\n"
         "@app.periodic(every='1s')\n"
         "async def report(ctx: Context) -> Order: ...\n",
     )
-    assert list(load_app("jobs.py:app").tasks) == ["report"]
+    app = load_app("jobs/main_app.py:app")
+    assert (app.namespace, list(app.tasks)) == ("shop", ["report"])
 
 
 PYPROJECT = '[tool.scheduler]\napp = "of_pyproject.py:app"\n'

@@ -33,16 +33,13 @@ STRANGE = Message(
 
 def test_json_of_any_message_can_be_read(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     parked = read_parked(STRANGE, "failed", "task.\udce9")
+    assert parked.id == r"\x1b[31mm \udce9"  # which can be typed
     print_json([whole_row_of_parked(parked)])
     (row,) = json.loads(capfdbinary.readouterr().out.decode())
     assert row["headers"]["caf\udce9"] == "caf\udce9"
     assert row["headers"]["amount"] == "9.99"
     assert row["headers"]["deep"] == {"list": ["2026-06-01T09:00:00Z", None]}
     assert (row["body_base64"], row["routing_key"]) == ("/w==", "task.\udce9")
-
-
-def test_a_message_has_an_id_that_can_be_typed() -> None:
-    assert read_parked(STRANGE, "failed", "").id == r"\x1b[31mm \udce9"
 
 
 def test_nothing_that_is_printed_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

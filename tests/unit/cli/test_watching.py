@@ -26,12 +26,21 @@ async def lines_after(screen: Screen, program: Program) -> Sequence[str]:
     return captured.get().splitlines()
 
 
-async def test_the_last_picture_stays_while_the_broker_is_away(stage: Stage) -> None:
-    app = an_app("test", ["report"])
-    await stage.seed(app)
-    screen = Screen(app, Choice(), SECOND)
+@pytest.fixture
+async def screen(stage: Stage) -> Screen:
+    await stage.seed(app := an_app("test", ["report"]))
+    return Screen(app, Choice(), SECOND)
+
+
+async def test_the_last_picture_stays_while_the_broker_is_away(
+    stage: Stage, screen: Screen
+) -> None:
     async with FaultyBroker(stage.server) as broker:
-        program = program_of(app, broker, stage.clock)
+        program = program_of(stage.app, broker, stage.clock)
+        away = broker.on("read").fails(BrokerUnavailable("It has gone."))
+        with pytest.raises(BrokerUnavailable):  # there is no picture yet
+            await screen.next(program)
+        await away.cease()
         title, _, *picture = await lines_after(screen, program)
         assert title.endswith("every 1 s until Ctrl-C")
         assert picture[1].startswith("report  waiting")
@@ -52,14 +61,16 @@ async def test_the_last_picture_stays_while_the_broker_is_away(stage: Stage) -> 
     ],
 )
 async def test_a_round_that_takes_longer_than_the_limit_is_given_up(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, takes: int, alarm: str, why: str
+    stage: Stage,
+    screen: Screen,
+    monkeypatch: pytest.MonkeyPatch,
+    takes: int,
+    alarm: str,
+    why: str,
 ) -> None:
-    app = an_app("test", ["report"])
-    await stage.seed(app)
-    screen = Screen(app, Choice(), SECOND)
     LIMIT.set(3 * SECOND)
     async with FaultyBroker(stage.server) as broker:
-        program = program_of(app, broker, stage.clock)
+        program = program_of(stage.app, broker, stage.clock)
         await lines_after(screen, program)
         hangs = broker.on("read").first(lambda _: asyncio.sleep(60))
         monkeypatch.setattr(broker, "alarm", lambda: asyncio.sleep(takes, alarm))
@@ -69,12 +80,3 @@ async def test_a_round_that_takes_longer_than_the_limit_is_given_up(
         await hangs.cease()
         title, *_ = await lines_after(screen, program)
         assert title.endswith("every 1 s until Ctrl-C")
-
-
-async def test_an_unreachable_broker_at_first_is_an_error(stage: Stage) -> None:
-    app = an_app("test", ["report"])
-    await stage.seed(app)
-    async with FaultyBroker(stage.server) as broker:
-        broker.on("read").fails(BrokerUnavailable("It has gone."))
-        with pytest.raises(BrokerUnavailable):
-            await Screen(app, Choice(), SECOND).next(program_of(app, broker))

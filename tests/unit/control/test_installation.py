@@ -92,15 +92,6 @@ async def test_the_last_imprint_is_kept_though_the_connection_ends(stage: Stage)
     assert await stage.ready(stage.app.names.imprint) == 1
 
 
-async def test_a_processor_and_a_seed_refuse_a_queue_of_other_code(stage: Stage) -> None:
-    await stage.seed(an_app())
-    changed, told = an_app(ordered=True), "ordered= of the task 'work'"
-    with pytest.raises(UsageError, match=f"{told} was changed.*Nothing was started"):
-        await processor_of(changed, stage.broker, stage.clock).run()
-    with pytest.raises(UsageError, match=f"{told} was changed.*Nothing was changed"):
-        await program_of(changed, stage.broker, stage.clock).seeding.seed()
-
-
 async def test_an_interrupted_migration_is_completed(stage: Stage) -> None:
     await stage.seed(an_app())
     changed = an_app(ordered=True)

@@ -57,30 +57,20 @@ async def is_over(stage: Stage) -> bool:
     return (listed.is_gone, listed.reason) == (True, "done")
 
 
-async def test_a_one_off_runs_at_its_moment_and_is_removed(stage: Stage, shop: Shop) -> None:
-    async with stage.supervised():
-        at = START + 90 * SECOND
-        assert await shop.remind.once("order-7", at=at, args={"order": 7}) is Effect.CREATED
-        (waiting,) = await shop.remind.scheduled()
-        assert (waiting.name, waiting.at, waiting.args) == ("order-7", at, {"order": 7})
-        await asyncio.sleep(100)
-        assert await shop.remind.scheduled() == []
-        assert await is_over(stage)
-    assert shop.runs == [("order-7", 7, 0, 1)]
-    assert stage.starts("remind.order-7") == [90]
-    assert await stage.history("remind.order-7") == ["seeded", "succeeded"]
-
-
 @pytest.mark.parametrize("pause", [0, 89.99, 91])
 async def test_a_one_off_is_the_same_when_repeated(stage: Stage, shop: Shop, pause: float) -> None:
     wanted: Any = {"at": START + 90 * SECOND, "args": {"order": 7}}
     async with stage.processor():
-        await shop.remind.once("order-7", **wanted)
+        assert await shop.remind.once("order-7", **wanted) is Effect.CREATED
+        (waiting,) = await shop.remind.scheduled()
+        assert (waiting.name, waiting.at, waiting.args) == ("order-7", *wanted.values())
         await asyncio.sleep(pause)
         assert await shop.remind.once("order-7", **wanted) is Effect.UNCHANGED
         await asyncio.sleep(100)
+        assert await shop.remind.scheduled() == []
         assert await is_over(stage)
-        assert shop.runs == [("order-7", 7, 0, 1)]
+        assert (shop.runs, stage.starts("remind.order-7")) == ([("order-7", 7, 0, 1)], [90])
+        assert await stage.history("remind.order-7") == ["seeded", "succeeded"]
         await asyncio.sleep(REMEMBERED.total_seconds())
         assert await shop.remind.once("order-7", **wanted) is Effect.CREATED
 

@@ -28,10 +28,6 @@ def test_a_schedule_is_written_and_read(schedule: Recurring) -> None:
     assert form(**options_of(schedule)).schedule() == schedule
 
 
-def test_a_zone_of_a_period_is_ignored() -> None:
-    assert form(every="5m", tz="Europe/Berlin").schedule() == Every("5m")
-
-
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
@@ -80,8 +76,9 @@ def app() -> Scheduler:
     return app
 
 
-def test_a_keyed_loop_is_read() -> None:
-    loop = form(task="visit", key="n.1", every="1h", args='{"ward": "north"}').loop(app())
+def test_a_keyed_loop_is_read_and_the_zone_of_a_period_ignored() -> None:
+    fields = {"task": "visit", "key": "n.1", "every": "1h", "tz": "Europe/Berlin"}
+    loop = form(**fields, args='{"ward": "north"}').loop(app())
     assert (str(loop), loop.schedule, loop.args) == ("visit.n.1", Every("1h"), {"ward": "north"})
     assert loop.task.arguments.required == ["ward"]
 

@@ -890,9 +890,7 @@ async def test_arguments_and_carried_values_need_a_right_and_a_request(
             assert bool(re.search(text, await browser.see(path))) is (sees and has_form)
 
 
-async def test_read_only_visitors_see_fresh_processors_runs_and_messages(
-    shop: Stage,
-) -> None:
+async def test_read_only_visitors_see_fresh_processors_runs_and_messages(shop: Stage) -> None:
     async with browsing(shop, read_only=True) as browser:
         async with shop.processor():
             await browser.await_on("/processors", "Responding")
@@ -1070,9 +1068,7 @@ async def test_a_client_with_too_many_live_pages_asks_again(
             assert again == polled[:1]  # nothing has changed
 
 
-async def test_live_pages_leave_half_of_the_time_to_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_live_pages_leave_half_of_the_time_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     time, begun = asyncio.get_running_loop().time, list[float]()
 
     async def render(*_: object) -> Rendered:

@@ -86,9 +86,7 @@ def test_messages_may_come_in_any_order_and_twice() -> None:
         assert sum(minute.runs for _, minute in picture.minutes.last(1, at(60))) == 3
 
 
-def test_the_latest_loops_runs_and_operations_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_latest_loops_runs_and_operations_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = picture_of(*(ran(seq) for seq in reversed(range(RUNS_KEPT + 5)))).loops[POLL]
     assert [run.seq for run in loop.runs] == list(range(5, RUNS_KEPT + 5))
     acts = [ran(0, epoch=n, act=Act(Verb.TRIGGER, at(n))) for n in range(1, ACTS_KEPT + 4)]
@@ -107,7 +105,11 @@ def test_a_carried_value_is_kept_unless_it_is_large() -> None:
     assert (large.token.carry, large.is_large) == (None, True)
 
 
-def test_a_pause_has_its_user_and_reason_until_a_resume() -> None:
+def listed(epoch: int, state: LoopState, reason: str = "") -> RosterEntry:
+    return RosterEntry(POLL, Every("10s"), {}, Entry(epoch, state, 5), reason)
+
+
+def test_a_pause_has_its_user_and_reason_until_a_later_token_or_entry() -> None:
     picture = Picture("test")
     act = Act(Verb.PAUSE, at(3), "alice at pod-1")
     pause = ran(2, epoch=6, act=act, state=State.PAUSED, reason="a release")
@@ -116,16 +118,12 @@ def test_a_pause_has_its_user_and_reason_until_a_resume() -> None:
     assert (loop.is_paused, loop.reason, loop.due_at) == (True, "a release", None)
     assert [(entry.what, entry.by) for entry in loop.acts] == [("paused", "alice at pod-1")]
     resume = ran(2, epoch=7, act=Act(Verb.RESUME, at(4)))
+    picture.list([listed(5, LoopState.ACTIVE)])
+    assert (loop.is_paused, loop.reason) == (True, "a release")
     picture.hear(message(resume))
     assert (loop.is_paused, loop.due_at) == (False, at(12))
-
-
-def test_a_later_entry_of_the_roster_overrules_an_older_token() -> None:
-    picture = picture_of(ran(0))
-    picture.list([RosterEntry(POLL, Every("10s"), {}, Entry(5, LoopState.ACTIVE, 5))])
-    assert not picture.loops[POLL].is_paused
-    picture.list([RosterEntry(POLL, Every("10s"), {}, Entry(9, LoopState.PAUSED, 5, 5), "by hand")])
-    assert (picture.loops[POLL].is_paused, picture.loops[POLL].reason) == (True, "by hand")
+    picture.list([listed(9, LoopState.PAUSED, "by hand")])
+    assert (loop.is_paused, loop.reason) == (True, "by hand")
 
 
 def test_parked_messages_are_shown_with_their_loop() -> None:
@@ -161,23 +159,19 @@ def test_failures_are_counted_by_task_error_and_time() -> None:
     assert picture.failures("mail", kind, at(359), 2, 1) == []
 
 
-def test_a_loop_beyond_the_limit_is_shown_on_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_loop_beyond_the_limit_is_shown_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "MOST_LOOPS", 1)
     monkeypatch.setattr(pictures, "MOST_ADOPTED", 2)
     picture = picture_of(ran(0))
     loops = [LoopId("poll", f"k{number}") for number in range(3)]
     for loop in loops:
-        picture.adopt(RosterEntry(loop, Every("10s"), {}, Entry(5, LoopState.ACTIVE, 5)))
+        picture.adopt(replace(listed(5, LoopState.ACTIVE), loop=loop))
     picture.hear(message(ran(0, loop=loops[2])))
     assert [*picture.loops] == [POLL, *loops[1:]]
     assert picture.loops[loops[2]].due_at == at(10)
 
 
-def test_acknowledgements_are_kept_once_up_to_a_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_acknowledgements_are_kept_once_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "GROUPS_KEPT", 2)
     picture = Picture("test")
     for task, second in (("a", 1), ("b", 2), ("b", 2), ("c", 3)):

@@ -67,15 +67,12 @@ def test_the_broker_is_judged_by_its_connection_and_its_alarms() -> None:
     assert problem.startswith("The broker cannot be reached since Mon 1 Jun 2026, 12:01:00")
 
 
-@pytest.mark.parametrize("acknowledged", [None, Acknowledgement("letter", "E", "mia", at(0))])
-@pytest.mark.parametrize("calls", [{}, {"letter": CallTotals(started=3, failed=3)}])
-def test_calls_are_judged_by_unacknowledged_failures(
-    calls: dict[str, CallTotals], acknowledged: Acknowledgement | None
-) -> None:
-    parked = Failure("letter", "E", "E", parked=3, acknowledged=acknowledged)
-    vital = vital_of_calls(an_app(), calls, [parked], parked=3)
-    assert vital.level == ("hold" if acknowledged else "bad")
-    assert vital.says == ("3 of 3 failed in 15 min" if calls else "None in 15 min")
-    if calls:  # of an error that is not known
-        problem = ("3 calls of letter failed in the last 15 minutes.", "bad")
-        assert vital_of_calls(an_app(), calls, []).problems == [problem]
+def test_calls_are_judged_by_failures_that_are_not_acknowledged() -> None:
+    app, calls = an_app(), {"letter": CallTotals(started=3, failed=3)}
+    vital = vital_of_calls(app, calls, [])  # of an error that is not known
+    assert vital.problems == [("3 calls of letter failed in the last 15 minutes.", "bad")]
+    assert (vital.level, vital.says) == ("bad", "3 of 3 failed in 15 min")
+    known = Acknowledgement("letter", "E", "mia", at(0))
+    failure = Failure("letter", "E", "E", parked=3, acknowledged=known)
+    vital = vital_of_calls(app, {}, [failure], parked=3)
+    assert (vital.level, vital.says) == ("hold", "None in 15 min")
