@@ -22,6 +22,7 @@ from scheduler.protocol.epochs import LoopState, is_void
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LOOP_KEY, LoopId, Token, claims_of, decode, is_token
 from scheduler.protocol.topology import Names, QueueType, topology
+from scheduler.queues.entries import RosterEntry, messages_of
 from scheduler.queues.failed import FailedQueues, ParkedMessage
 from scheduler.queues.journal import Journal
 from scheduler.queues.listing import Listing
@@ -133,6 +134,12 @@ def journal_of(names: Names, broker: Broker) -> Journal:
 
 def roster_of(names: Names, broker: Broker, clock: Clock = SYSTEM_CLOCK) -> Roster:
     return Roster(broker, names, clock)
+
+
+async def append_blindly(broker: Broker, names: Names, entries: Iterable[RosterEntry]) -> None:
+    """Append entries and notes to the roster, without reading which of them are accepted."""
+    for message in messages_of(entries):
+        await broker.publish(message, exchange=names.control, routing_key=names.roster)
 
 
 class Stage:

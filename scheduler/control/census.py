@@ -83,7 +83,7 @@ class Census:
         self._served_before = dict[Shard, int]()
         self._puts = dict[LoopId, Put]()
         self.doubled = dict[LoopId, int]()
-        self.long = dict[LoopId, Message]()
+        self.long = dict[LoopId, tuple[Put, Message]]()
 
     def begin_again(self) -> None:
         """Begin the next reading near: other processors have read on."""
@@ -243,7 +243,7 @@ class Census:
         if put.by_run:
             self._note_served(loop, put)
             if put.epoch < known:  # if its loop is paused, this is its progress
-                self.long[loop] = message
+                self.long[loop] = put, message
             if before is not None and before.by_run and _is_of_another_line(put, before, known):
                 self.doubled[loop] = put.epoch
         if before is None or put.position >= before.position:
@@ -252,7 +252,7 @@ class Census:
             put_ms = put.started_at_ms + put.duration_ms if put.by_run else now_ms
             is_long = put.rests or put.due_at_ms - put_ms >= LONG_MS
             if is_long and not put.first and not put.is_start:
-                self.long[loop] = message
+                self.long[loop] = put, message
             if is_long:  # stored now, as its row was just read; needed at the next put alone
                 self._puts.pop(loop, None)
                 self._keep(loop, put)

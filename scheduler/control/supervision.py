@@ -340,21 +340,21 @@ class Supervisor:
 
     async def _note(self) -> None:
         """Note in the roster the progress of loops that wait for long, and the ends of loops."""
-        messages = list(self._census.long.values())
-        for begin in range(0, len(messages), NOTED_AT_ONCE):
+        heard = list(self._census.long.items())
+        for begin in range(0, len(heard), NOTED_AT_ONCE):
             await asyncio.sleep(0)
-            tokens = list(self._decoded(messages[begin : begin + NOTED_AT_ONCE]))
-            at_rest = (self._listing.under_its_name(each) for _, each in tokens if each.rests)
-            await self.endings.enter_missing(at_rest, self._listing)
-            notes = [note for each in tokens if (note := self._listing.note_of(*each)) is not None]
-            if notes:
-                await self._roster.note(notes)
+            some = heard[begin : begin + NOTED_AT_ONCE]
+            at_rest = self._decoded(message for _, (put, message) in some if put.rests)
+            ends = map(self._listing.under_its_name, at_rest)
+            await self.endings.enter_missing(ends, self._listing)
+            notes = [self._listing.note_of(loop, *put) for loop, put in some]
+            await self._roster.note(list(filter(None, notes)))
         self._census.long.clear()
 
-    def _decoded(self, messages: Iterable[Message]) -> Iterator[tuple[Message, Token]]:
+    def _decoded(self, messages: Iterable[Message]) -> Iterator[Token]:
         for message in messages:
             with suppress(MessageError):
-                yield message, decode(message, self._app.namespace)
+                yield decode(message, self._app.namespace)
 
     async def _watch_supervision(self) -> None:
         """Check whether the supervision loop exists, if no round was announced for a while.

@@ -32,7 +32,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter
 
 from scheduler.errors import MessageError, ScheduleError, Undecodable
-from scheduler.protocol.epochs import Entry, LoopState
+from scheduler.protocol.epochs import Entry, LoopState, Position
 from scheduler.protocol.messages import (
     MOST_COUNTED,
     WIRE,
@@ -129,7 +129,12 @@ def rank_of(body: Any) -> str:
     if not all(type(each) is int and 0 <= each <= MOST_COUNTED for each in counts):
         return ""
     seq, attempt, epoch = counts
-    return f"{seq:019}{attempt:019}{is_joined:d}{epoch:019}"
+    return rank_at(Position(epoch, seq, attempt, joined=is_joined))
+
+
+def rank_at(position: Position) -> str:
+    """Return how far ahead a position is, as `rank_of` returns it."""
+    return f"{position.seq:019}{position.attempt:019}{position.joined:d}{position.epoch:019}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,14 +260,18 @@ def members_of(listed: RosterEntry) -> dict[str, Any]:
 
 def messages_of(entries: Iterable[RosterEntry]) -> Iterator[Message]:
     """Yield messages with entries."""
-    return messages_with(map(members_of, entries))
+    return map(message_with, batched(compact_json(members_of(listed)) for listed in entries))
 
 
-def messages_with(parts: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
-    """Yield messages of bounded size with encoded entries; one that is too big travels alone."""
-    for batch in batches(map(compact_json, parts), MOST_ENTRIES, MOST_BYTES):
-        body = b'{"entries": [%b]}' % b", ".join(batch)
-        yield Message(body, content_type="application/json", type=ENTRY_TYPE)
+def batched(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Split encoded entries by messages of bounded size; one that is too big travels alone."""
+    return batches(parts, MOST_ENTRIES, MOST_BYTES)
+
+
+def message_with(parts: Iterable[bytes]) -> Message:
+    """Return a message with encoded entries."""
+    body = b'{"entries": [%b]}' % b", ".join(parts)
+    return Message(body, content_type="application/json", type=ENTRY_TYPE)
 
 
 def entries_of(message: Message) -> Iterator[RosterEntry]:

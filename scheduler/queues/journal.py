@@ -405,7 +405,7 @@ def with_progress_of(token: Token, furthest: Token) -> Token:
 
 
 def _is_count(value: object, most: int) -> bool:
-    return isinstance(value, int) and 0 <= value <= most
+    return type(value) is int and 0 <= value <= most
 
 
 def entries_of(message: Message, namespace: str) -> Iterator[JournalEntry]:

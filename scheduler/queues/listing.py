@@ -16,7 +16,14 @@ from pydantic import TypeAdapter
 
 from scheduler.errors import Undecodable
 from scheduler.protocol.epochs import LoopState, accepted, learned
-from scheduler.protocol.messages import MOST_COUNTED, Message, compact_json, parsed_json, validated
+from scheduler.protocol.messages import (
+    MOST_COUNTED,
+    Message,
+    compact_json,
+    parsed_json,
+    trace_of,
+    validated,
+)
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
 from scheduler.queues.entries import (
     DONE,
@@ -25,8 +32,10 @@ from scheduler.queues.entries import (
     RosterEntry,
     entry_of,
     members_of,
+    rank_at,
     rank_of,
 )
+from scheduler.queues.journal import Put
 from scheduler.queues.loop_table import LoopTable, Row, Scope, share_of
 from scheduler.queues.snapshots import Bookmark
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
@@ -34,6 +43,7 @@ from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment
 MOST_DECODED = 10_000
 MOST_EPOCHS = 20_000
 """A look into the table takes ten times as long as one into a dict; each run takes several."""
+K = TypeVar("K")
 V = TypeVar("V")
 _CHECKPOINT = TypeAdapter(Checkpoint)
 
@@ -77,8 +87,8 @@ def _is_storable(row: Row, life: object, at_ms: object) -> bool:
     )
 
 
-class Recent(dict[LoopId, V]):
-    """Cache the loops' values that were set last.
+class Recent(dict[K, V]):
+    """Cache the values that were set last.
 
     Args:
         most: its size; when full, it drops half of them.
@@ -88,11 +98,35 @@ class Recent(dict[LoopId, V]):
         super().__init__()
         self._most = most
 
-    def __setitem__(self, loop: LoopId, value: V) -> None:
+    def __setitem__(self, key: K, value: V) -> None:
         if len(self) >= self._most:
             for oldest in list(islice(self, self._most // 2)):
                 del self[oldest]
-        super().__setitem__(loop, value)
+        super().__setitem__(key, value)
+
+
+class RosterNote(NamedTuple):
+    """Hold how far a loop has come since its latest entry.
+
+    Attributes:
+        entry: encoded, without its checkpoint.
+        identity: what the note shares with that entry, besides the loop.
+        checkpoint: encoded.
+        rank: how far ahead that is.
+        until_ms: nothing was put after it before.
+    """
+
+    loop: LoopId
+    entry: str
+    identity: str
+    checkpoint: str
+    rank: str
+    until_ms: int
+
+    @property
+    def encoded(self) -> bytes:
+        """Return it as it travels: the entry, with its checkpoint."""
+        return f'{self.entry[:-1]},"checkpoint":{self.checkpoint}}}'.encode()
 
 
 class FirstEntry(NamedTuple):
@@ -130,8 +164,8 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self.counts = defaultdict[str, Counter[LoopState]](Counter)
         self.table = LoopTable()
         self._count = 0
-        self._decoded = Recent[RosterEntry](MOST_DECODED)
-        self._epochs = Recent[int](MOST_EPOCHS)
+        self._decoded = Recent[LoopId, RosterEntry](MOST_DECODED)
+        self._epochs = Recent[LoopId, int](MOST_EPOCHS)
         self._learned: dict[LoopId, int] = {}
         self._of_tasks: dict[str, RosterEntry] = {}
         self._shares: Sequence[int] = ()
@@ -251,12 +285,17 @@ class Listing(Mapping[LoopId, RosterEntry]):
             loop, checkpoint = LoopId(part["task"], part["key"]), part["checkpoint"]
             if "renames" in part or not all(type(name) is str for name in loop):
                 return False
-            body = validated(_CHECKPOINT, checkpoint, "checkpoint").body
-            identity, note = _identity_of(part), compact_json(checkpoint).decode()
-            until_ms = checkpoint["until_ms"]
-            is_ahead = self.table.note(loop, identity, note, rank_of(body), until_ms)
+            rank = rank_of(validated(_CHECKPOINT, checkpoint, "checkpoint").body)
+            identity, encoded = _identity_of(part), compact_json(checkpoint).decode()
+            note = RosterNote(loop, "", identity, encoded, rank, checkpoint["until_ms"])
+            return self.enter_decoded(note)
         except (KeyError, TypeError, ValueError, AttributeError, Undecodable):
             return False
+
+    def enter_decoded(self, note: RosterNote) -> bool:
+        """Enter a note; return whether it is on the loop's latest entry."""
+        loop, _, identity, checkpoint, rank, until_ms = note
+        is_ahead = self.table.note(loop, identity, checkpoint, rank, until_ms)
         if is_ahead:
             self._decoded.pop(loop, None)
         return is_ahead or self.table.identity(loop) == identity
@@ -270,41 +309,44 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self._decoded.clear()
         self.table.load_notes(lines)
 
-    def note_of(self, message: Message, token: Token) -> dict[str, Any] | None:
+    def note_of(self, loop: LoopId, put: Put, message: Message) -> RosterNote | None:
         """Return a note on a loop's latest entry: how far the loop has come. See `Roster.note`.
 
         Args:
-            message: of the token.
+            put: its last one.
+            message: of the token that was put. It is not decoded, which takes as long as all else;
+                if a token is unreadable, the reader of its note reads the journal.
 
         Returns:
             None: a note is of no use, or would be too big.
         """
-        found = None if token.first else self.table.ranked_entry(token.loop)
+        found = None if put.first else self.table.ranked_entry(loop)
         if found is None or len(message.body) > MOST_NOTED:
             return None
-        body = message.body.decode()  # UTF-8: it was decoded
-        entry, rank = found
+        body = message.body.decode()  # UTF-8: it was parsed
+        entry, identity, rank = found
         try:
             latest = parsed_json(entry)
             state, is_renamed = latest["state"], latest.get("renamed") is not None
-            is_early, is_latest = token.epoch < latest["life"], token.epoch == latest["epoch"]
+            is_early, is_latest = put.epoch < latest["life"], put.epoch == latest["epoch"]
         except (KeyError, TypeError, AttributeError, Undecodable):
             return None  # a snapshot had an unreadable entry
         if is_renamed:
-            if (current := self.under_its_name(token)) is token:
+            if (current := self.current_name(loop)) == loop:
                 return None
-            renamed = compact_json({**parsed_json(body), "task": current.loop.task})
-            return self.note_of(replace(message, body=renamed), current)
-        is_paused = state == LoopState.PAUSED
-        is_ahead = rank is None or rank < rank_of(body)
+            renamed = compact_json({**parsed_json(body), "task": current.task})
+            return self.note_of(current, put, replace(message, body=renamed))
+        is_paused, reached = state == LoopState.PAUSED, rank_at(put.position)
+        is_ahead = rank is None or rank < reached
         if state == LoopState.GONE or is_early or not is_ahead:
             return None
         if not (is_latest or is_paused):
             return None  # another epoch begins, or has begun
-        until = moment_of(LATEST_MS) if is_paused or token.rests else token.due_at
-        until_ms = milliseconds_since_epoch(until)
-        checkpoint = {"headers": dict(token.trace), "body": body, "until_ms": until_ms}
-        return {**latest, "checkpoint": checkpoint}
+        until_ms = LATEST_MS if is_paused or put.rests else put.due_at_ms
+        checkpoint = {"headers": trace_of(message.headers), "body": body, "until_ms": until_ms}
+        return RosterNote(
+            loop, entry, identity, compact_json(checkpoint).decode(), reached, until_ms
+        )
 
     def _current(self, loop: LoopId) -> RosterEntry | None:
         return None if self.is_inherited(loop) else self.get(loop)
@@ -334,13 +376,18 @@ class Listing(Mapping[LoopId, RosterEntry]):
 
     def under_its_name(self, token: Token) -> Token:
         """Return a token as one of the loop that replaced its own, if one did."""
-        loop, former = token.loop, set[LoopId]()
-        while (listed := self.get(loop)) is not None and listed.renamed is not None:
-            if loop in former:  # they replace each other: another program's entries are wrong
-                return token
-            former.add(loop)
-            loop = LoopId(listed.renamed, loop.key)
-        return token if loop == token.loop else replace(token, loop=loop)
+        current = self.current_name(token.loop)
+        return token if current == token.loop else replace(token, loop=current)
+
+    def current_name(self, loop: LoopId) -> LoopId:
+        """Return the loop that replaced another one; itself, if none did."""
+        current, former = loop, set[LoopId]()
+        while (listed := self.get(current)) is not None and listed.renamed is not None:
+            if current in former:  # they replace each other: another program's entries are wrong
+                return loop
+            former.add(current)
+            current = LoopId(listed.renamed, current.key)
+        return current
 
     async def begin_from(self, reached: Mapping[int, Bookmark], shares: int) -> None:
         """Continue after a loaded snapshot.

@@ -220,12 +220,14 @@ class LoopTable:
         found = self._execute(_ENTRY, _key(loop)).fetchone()
         return None if found is None else found[0]
 
-    def ranked_entry(self, loop: LoopId) -> tuple[str, str | None] | None:
-        """Return the entry of a loop without its checkpoint, and the rank of that, if it has one.
+    def ranked_entry(self, loop: LoopId) -> tuple[str, str, str | None] | None:
+        """Return the entry of a loop without its checkpoint, its identity, and the rank of its
+        checkpoint, if it has one.
 
         None: there is no entry.
         """
-        query = f"SELECT entry, CASE WHEN note IS NOT NULL THEN rank END FROM loops {_THIS}"
+        rank = "CASE WHEN note IS NOT NULL THEN rank END"
+        query = f"SELECT entry, identity, {rank} FROM loops {_THIS}"
         return self._execute(query, _key(loop)).fetchone()
 
     def identity(self, loop: LoopId) -> str | None:

@@ -16,15 +16,14 @@ from collections.abc import (
     Collection,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import chain
-from typing import Any, TypeVar
+from itertools import chain, islice
+from typing import TypeVar
 
 from scheduler.brokers.contract import Broker, Consumer
 from scheduler.errors import NoSpace, QueueNotFound, TooLarge, Undecodable
@@ -36,13 +35,14 @@ from scheduler.queues.concurrency import Gathering, side_by_side
 from scheduler.queues.entries import (
     LONG,
     RosterEntry,
+    batched,
     entries_of,
     entry_of,
+    message_with,
     messages_of,
-    messages_with,
     parts_of,
 )
-from scheduler.queues.listing import Listing, OutOfScope
+from scheduler.queues.listing import Listing, OutOfScope, Recent, RosterNote
 from scheduler.queues.loop_table import Scope
 from scheduler.queues.snapshots import Bookmark, Latest, Share, Snapshots
 from scheduler.timing.moments import UNIX_EPOCH, Clock, milliseconds_since_epoch
@@ -53,6 +53,7 @@ REMEMBERED = timedelta(days=1)  # more than the clocks of machines differ
 FORGOTTEN_AT_ONCE = 100  # loops
 AT_ONCE = 16  # messages that are on their way
 IN_A_SHARE = 500  # loops, read at one time for a snapshot: other tasks wait for some milliseconds
+MOST_OWN = 20  # messages with notes that did not come back yet
 FEW_SHARES = 5
 """For some loops, at most one in this many shares is read; for more, all shares."""
 
@@ -110,6 +111,7 @@ class Roster:
         self._reading = Gathering(self._read)
         self._awaited: dict[Identity, bool] = {}
         self._with_notes: Roster | None = None
+        self._own_notes = Recent[bytes, Sequence[RosterNote]](MOST_OWN)
         self._last_ms = 0
         self._appending = Gathering(self._append)  # 1,000 starts at once are a few messages
 
@@ -147,12 +149,16 @@ class Roster:
             for identity in mine:
                 self._awaited.pop(identity, None)
 
-    async def note(self, parts: Iterable[Mapping[str, Any]]) -> None:
-        """Append notes, confirmed, as `Listing.note_of` returns them, without reading them back.
+    async def note(self, notes: Sequence[RosterNote]) -> None:
+        """Append notes, confirmed, without reading them back; a follower does not decode them.
 
         Without a note that the broker does not accept, the journal is read for its loop.
         """
-        for (loop, *_), refusal in (await self._publish_all(messages_with(parts))).items():
+        messages, rest = list[Message](), iter(notes)
+        for parts in batched(note.encoded for note in notes):
+            messages.append(message := message_with(parts))
+            self._own_notes[message.body] = list(islice(rest, len(parts)))
+        for (loop, *_), refusal in (await self._publish_all(messages)).items():
             logging.getLogger(__name__).warning("The roster lacks a note on %s: %s", loop, refusal)
 
     async def _append(self, batch: Iterable[Sequence[RosterEntry]]) -> Refused:
@@ -450,7 +456,7 @@ class Roster:
         listing = self.listing
         if listing.reached is not None and message.offset <= listing.reached.offset:
             return
-        for part in parts_of(message):
+        for part in () if self._enter_own_notes(message) else parts_of(message):
             self._since_snapshot += 1
             if listing.leaves_out(part) or not (self.enters_notes or listing.is_later(part)):
                 continue
@@ -469,6 +475,13 @@ class Roster:
                 for loop in dict.fromkeys((listed.before, listed.loop)):
                     self._announce(loop, listing[loop].epoch, listed.at)
         listing.reached = Bookmark.at(message)
+
+    def _enter_own_notes(self, message: Message) -> bool:
+        """Enter the notes of a message of this connection; return False if they must be decoded."""
+        notes = self._own_notes.pop(message.body, ())
+        is_done = bool(notes) and all(map(self.listing.enter_decoded, notes))
+        self._since_snapshot += len(notes) if is_done else 0
+        return is_done
 
     def _note_accepted(self, identity: Identity) -> None:
         if identity in self._awaited:

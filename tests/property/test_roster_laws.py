@@ -17,14 +17,16 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
+from scheduler.protocol.messages import compact_json
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.entries import RosterEntry, checkpoint_of, members_of
-from scheduler.queues.listing import Listing
+from scheduler.queues.entries import RosterEntry, checkpoint_of, members_of, rank_of
+from scheduler.queues.listing import Listing, RosterNote
 from scheduler.queues.roster import Following, Roster, Shares
 from scheduler.queues.snapshots import Share, Snapshots
 from scheduler.testing import run_virtually
 from scheduler.timing.moments import LoopClock
+from tests.stage import append_blindly
 
 NAMES = Names("test")
 START = datetime(2026, 6, 1, tzinfo=UTC)
@@ -35,6 +37,14 @@ FEW = st.integers(0, 4)
 def noted(listed: RosterEntry, seq: int) -> RosterEntry:
     token = Token(listed.loop, Every("1h"), START, START, epoch=listed.epoch, life=1, seq=seq)
     return replace(listed, checkpoint=checkpoint_of(token, "test", START))
+
+
+def note_with(listed: RosterEntry) -> RosterNote:
+    members = members_of(listed)
+    checkpoint, entry = members.pop("checkpoint"), compact_json(members).decode()
+    identity = compact_json([listed.epoch, listed.entry.life, listed.by]).decode()
+    encoded, rank = compact_json(checkpoint).decode(), rank_of(checkpoint["body"])
+    return RosterNote(listed.loop, entry, identity, encoded, rank, checkpoint["until_ms"])
 
 
 @st.composite
@@ -69,7 +79,6 @@ class Comparison:
     clock: LoopClock
 
     def __post_init__(self) -> None:
-        self.writer = self.roster()
         self.followed: list[tuple[Roster, Following]] = []
         self.without_notes: list[tuple[Roster, Following]] = []
         self.cut_off_at_times: list[Roster] = []
@@ -107,7 +116,12 @@ class Comparison:
                 self.taken.append((shares, coming))
 
     async def write(self, batch: list[RosterEntry]) -> None:
-        await self.writer.note(map(members_of, batch))
+        """Write entries, and then the notes among them by one that follows, as supervision does."""
+        notes = [note_with(listed) for listed in batch if listed.checkpoint is not None]
+        entries = [listed for listed in batch if listed.checkpoint is None]
+        await append_blindly(self.broker, NAMES, entries)
+        follower, _ = (self.followed, self.without_notes)[len(entries) % 2][0]
+        await follower.note(notes)
 
     async def write_unheard(self, batch: list[RosterEntry]) -> None:
         """Write what those that are cut off read when they come back, before they hear it."""
@@ -155,8 +169,11 @@ def states_of(listing: Listing) -> Counter[LoopState]:
 
 
 def at_its_time(number: int, batch: list[RosterEntry]) -> list[RosterEntry]:
-    """The entries, so that no message of a recreated roster is like one of that before."""
-    return [replace(listed, at=START + timedelta(seconds=number)) for listed in batch]
+    """The entries, those with notes last, so that no message of a recreated roster is like one of
+    that before.
+    """
+    ordered = sorted(batch, key=lambda listed: listed.checkpoint is not None)
+    return [replace(listed, at=START + timedelta(seconds=number)) for listed in ordered]
 
 
 async def judged(stream: list[list[RosterEntry]], merging: set[int], recreated: int) -> None:

@@ -22,14 +22,14 @@ from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.entries import LONG, Checkpoint, RosterEntry, checkpoint_of, members_of
+from scheduler.queues.entries import LONG, Checkpoint, RosterEntry, checkpoint_of
 from scheduler.queues.listing import Listing
 from scheduler.queues.loop_table import SETTINGS
 from scheduler.queues.roll_call import RollCall
 from scheduler.timing.moments import LoopClock
 from scheduler.timing.schedules import Every
 from tests.faulty import Call, Fault, FaultyBroker
-from tests.stage import START, Stage, roster_of, seconds_of
+from tests.stage import START, Stage, append_blindly, roster_of, seconds_of
 
 LOOP, NAMES = LoopId("task"), Names("test")
 LOST = ConnectionLost("memory://", "cut"), Connected("memory://", "4.0", timedelta(seconds=1))
@@ -118,7 +118,7 @@ async def test_a_processor_reports_its_lag_behind_the_roster(stage: Stage) -> No
         listed = RosterEntry(gone, Every("1m"), {}, Entry(7, LoopState.GONE, 1))
         (appended,) = await roster_of(NAMES, stage.broker, slow_clock).append([listed])
         assert isinstance(appended, RosterEntry)
-        await roster_of(NAMES, stage.broker, stage.clock).note([members_of(appended)])
+        await append_blindly(stage.broker, NAMES, [appended])
         await asyncio.sleep(3)
         assert its.events == [EpochHeard(gone, 7, timedelta(seconds=3))]
 
@@ -185,7 +185,7 @@ async def test_it_reads_the_whole_roster_again_after_its_table_found_no_space(
         full.setattr(settings, "PRAGMA journal_mode = OFF; PRAGMA max_page_count = 12;")
         async with knowing(stage) as its:
             before = set(its.listing)
-            await roster_of(NAMES, stage.broker, stage.clock).note(map(members_of, many))
+            await append_blindly(stage.broker, NAMES, many)
             await asyncio.sleep(1)
             assert not await its.is_current()
             full.setattr(settings, SETTINGS)
@@ -335,7 +335,7 @@ async def test_a_skipped_note_is_read_if_the_journal_may_lack_it(
         before = listed.checkpoint.token("test")
         await stage.program.roster.append([listed])
         ahead = checkpoint_of(replace(before, epoch=7, seq=9), "test", listed.checkpoint.until)
-        await stage.program.roster.note([members_of(replace(listed, checkpoint=ahead))])
+        await append_blindly(stage.broker, NAMES, [replace(listed, checkpoint=ahead)])
         await asyncio.sleep(LONG.total_seconds() + 1 if is_read else 1)
         found = await its.knowledge.noted(first_of(7))
     assert found is not None

@@ -13,7 +13,7 @@ from scheduler import Cron, Every
 from scheduler.brokers.memory.broker import LARGEST_BODY
 from scheduler.errors import BrokerUnavailable, NoSpace, TooLarge, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
-from scheduler.protocol.messages import Message
+from scheduler.protocol.messages import Message, parsed_json
 from scheduler.protocol.tokens import WHOLE, LoopId, Token, encode
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.entries import (
@@ -27,7 +27,8 @@ from scheduler.queues.entries import (
     messages_of,
     parts_of,
 )
-from scheduler.queues.listing import Listing, OutOfScope
+from scheduler.queues.journal import put_in
+from scheduler.queues.listing import Listing, OutOfScope, RosterNote
 from scheduler.queues.loop_table import STEPS, LoopTable, Row
 from scheduler.queues.roster import REMEMBERED, Roster, Shares
 from scheduler.queues.snapshots import Snapshots
@@ -35,7 +36,7 @@ from scheduler.tasks.context import CARRY_LIMIT
 from scheduler.timing.moments import LATEST_MS, LoopClock, milliseconds_since_epoch, moment_of
 from scheduler.timing.schedules import Once, Schedule
 from tests.faulty import Call, FaultyBroker
-from tests.stage import START, roster_of
+from tests.stage import START, append_blindly, roster_of
 
 NAMES = Names("test")
 ACTIVE, PAUSED, GONE = LoopState.ACTIVE, LoopState.PAUSED, LoopState.GONE
@@ -62,6 +63,9 @@ class Desk:
     def roster(self) -> Roster:
         """That of a program which has read nothing yet."""
         return roster_of(NAMES, self.broker, self.clock)
+
+    async def append_blindly(self, *entries: RosterEntry) -> None:
+        await append_blindly(self.broker, NAMES, entries)
 
 
 @pytest.fixture
@@ -116,7 +120,7 @@ async def test_notes_skipped_while_others_are_entered_are_not_lost(
     following = await roster.follow()
     token = Token(A.loop, A.schedule, START, START, epoch=7, life=7, seq=3)
     noted = replace(A, checkpoint=checkpoint_of(token, "test", START))
-    await desk.roster().note([members_of(noted)])
+    await desk.append_blindly(noted)
     await desk.roster().append([B])
     await asyncio.sleep(1)
     assert roster.listing == {A.loop: A, B.loop: B}
@@ -175,7 +179,7 @@ def checkpoint_at(seq: int, epoch: int = 7) -> Checkpoint:
     return checkpoint
 
 
-async def test_a_checkpoint_is_read_as_it_was_noted(roster: Roster) -> None:
+async def test_a_checkpoint_is_read_as_it_was_noted(desk: Desk, roster: Roster) -> None:
     tick = START + timedelta(hours=1)
     waiting = token_at(3, carry=["so far"], due_at=tick)
     checkpoint = checkpoint_of(waiting, "test", tick)
@@ -183,7 +187,7 @@ async def test_a_checkpoint_is_read_as_it_was_noted(roster: Roster) -> None:
     assert (checkpoint.until, checkpoint.token("test")) == (tick, waiting)
     with pytest.raises(Undecodable, match="belongs to namespace 'test'"):
         checkpoint.token("another")
-    await roster.note([members_of(noted := replace(A, checkpoint=checkpoint))])
+    await desk.append_blindly(noted := replace(A, checkpoint=checkpoint))
     assert await roster.read() == {A.loop: noted}
     all_that_may_be_carried = token_at(1, carry="x" * (CARRY_LIMIT - 2))
     too_big, not_joined = token_at(1, args={"x": "x" * 100_000}), token_at(1, first=True)
@@ -196,6 +200,14 @@ async def test_a_checkpoint_is_read_as_it_was_noted(roster: Roster) -> None:
 
 
 NOTED_A, NOTED_LATER = (replace(A, checkpoint=checkpoint_at(seq)) for seq in (1, 2))
+
+
+def noted_by(listing: Listing, token: Token) -> RosterNote | None:
+    """The note that supervision makes of a put."""
+    message = encode(token, "test", lead=timedelta(seconds=1))
+    found = put_in(message)
+    assert found is not None
+    return listing.note_of(*found, message)
 
 
 RENAMED = replace(A, loop=LoopId("z"), entry=Entry(8, ACTIVE, 7, base=7), renames="a")
@@ -220,20 +232,23 @@ def test_a_note_has_the_progress_of_a_loop_if_it_is_newer(
     listing = Listing()
     for listed in entries:
         listing.enter(listed)
-    note = listing.note_of(encode(token, "test", lead=timedelta(seconds=1)), token)
+    note = noted_by(listing, token)
     if noted is None:
         assert note is None
     else:
+        assert note is not None
         latest = listing[noted.loop]
         until = moment_of(LATEST_MS) if latest.entry.state is PAUSED else token.due_at
-        assert entry_of(note) == replace(latest, checkpoint=checkpoint_of(noted, "test", until))
+        assert entry_of(parsed_json(note.encoded)) == replace(
+            latest, checkpoint=checkpoint_of(noted, "test", until)
+        )
 
 
 def test_loops_that_replace_each_other_have_no_notes() -> None:
     listing, token = Listing(), token_at(2)
     for loop, renamed in ("a", "z"), ("z", "a"):
         listing.enter(replace(A_GONE, loop=LoopId(loop), renamed=renamed))
-    assert listing.note_of(encode(token, "test"), token) is None
+    assert noted_by(listing, token) is None
     assert listing.under_its_name(token) == token
 
 
@@ -241,7 +256,7 @@ def test_loops_that_replace_each_other_have_no_notes() -> None:
 def test_an_unreadable_entry_of_a_snapshot_has_no_notes(entry: str) -> None:
     listing, token = Listing(), token_at(2)
     listing.table.write([Row(A.loop, entry, 7, ACTIVE)])
-    assert listing.note_of(encode(token, "test"), token) is None
+    assert noted_by(listing, token) is None
 
 
 @pytest.mark.parametrize(
@@ -374,10 +389,10 @@ def loop_number(number: int, epoch: int) -> RosterEntry:
     return replace(A, loop=LoopId("loop", str(number)), entry=entry)
 
 
-async def appended(roster: Roster, epochs: range, loops: int = 5) -> None:
+async def appended(desk: Desk, epochs: range, loops: int = 5) -> None:
     for epoch in epochs:
         for number in range(loops):
-            await roster.note([members_of(loop_number(number, epoch))])
+            await desk.append_blindly(loop_number(number, epoch))
 
 
 async def compacted(roster: Roster) -> Listing:
@@ -410,14 +425,14 @@ def all_at(epoch: int, loops: int = 5) -> dict[LoopId, int]:
 async def test_a_long_roster_is_read_from_its_last_snapshot_or_position(
     desk: Desk, roster: Roster
 ) -> None:
-    await appended(roster, range(1, 99))
+    await appended(desk, range(1, 99))
     half = "\ud800"  # of a character: JSON takes it, and some parsers do not
     await roster.append([replace(loop_number(n, 99), args={"text": half}) for n in range(5)])
     assert await measured(desk) == (all_at(99), 98 * 5 + 1)
     assert {each.args["text"] for each in (await roster.read()).values()} == {half}
     told = all_at(99)
     for epoch in range(100, 103):
-        await appended(roster, range(epoch, epoch + 1), loops=1)
+        await appended(desk, range(epoch, epoch + 1), loops=1)
         told |= all_at(epoch, loops=1)
         assert await measured(desk, by=roster) == (told, 1 + 1)
     await compacted(roster)
@@ -431,10 +446,10 @@ async def test_a_long_roster_is_read_from_its_last_snapshot_or_position(
 @pytest.mark.usefixtures("_short")
 async def test_only_the_shares_of_the_wanted_loops_are_read(desk: Desk, roster: Roster) -> None:
     loops = [loop_number(number, 1) for number in range(60)]
-    await roster.note(map(members_of, loops))
+    await desk.append_blindly(*loops)
     await Snapshots(desk.broker, NAMES).append(Shares(await roster.read(), most=1))
     loops = [loop_number(number, 2) for number in range(60)]
-    await roster.note(map(members_of, loops))
+    await desk.append_blindly(*loops)
     reader = desk.roster()
     one, *others = (listed.loop for listed in loops)
     listing = await reader.read([one])
@@ -467,7 +482,7 @@ async def test_only_the_shares_of_the_wanted_loops_are_read(desk: Desk, roster: 
 
 @pytest.mark.usefixtures("_short")
 async def test_all_is_read_if_a_share_cannot_be_read(desk: Desk, roster: Roster) -> None:
-    await roster.note(members_of(loop_number(number, 1)) for number in range(60))
+    await desk.append_blindly(*(loop_number(number, 1) for number in range(60)))
     await Snapshots(desk.broker, NAMES).append(Shares(await roster.read(), most=1))
     parts = [part async for part in desk.broker.read(NAMES.snapshots)]
     await desk.broker.delete(NAMES.snapshots)
@@ -484,11 +499,11 @@ async def test_all_is_read_if_a_share_cannot_be_read(desk: Desk, roster: Roster)
 async def test_a_recreated_roster_begins_with_what_the_snapshot_says(
     desk: Desk, roster: Roster, entries: int, read: int
 ) -> None:
-    await appended(roster, range(1, 5))
+    await appended(desk, range(1, 5))
     await compacted(roster)
     await desk.broker.delete(NAMES.roster)
     await desk.broker.declare(topology("test", []))
-    await appended(roster, range(200, 200 + entries), loops=1)
+    await appended(desk, range(200, 200 + entries), loops=1)
     latest = all_at(199 + entries, loops=1) if entries else {}
     assert await measured(desk) == (all_at(4) | latest, read)
 
@@ -510,7 +525,7 @@ NONSENSE = {
 async def test_a_snapshot_that_cannot_be_read_is_ignored_and_logged(
     desk: Desk, roster: Roster, message: Message, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await appended(roster, range(1, 5))
+    await appended(desk, range(1, 5))
     await desk.broker.publish(message, exchange=NAMES.control, routing_key=NAMES.snapshots)
     assert await measured(desk) == (all_at(4), 20)
     assert "The snapshot of the roster cannot be read" in caplog.text
