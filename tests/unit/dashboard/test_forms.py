@@ -28,34 +28,6 @@ def test_a_schedule_is_written_and_read(schedule: Recurring) -> None:
     assert form(**options_of(schedule)).schedule() == schedule
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({}, "write one of them"),
-        ({"every": "5m", "cron": "* * * * *"}, "write one of them"),
-        (
-            {"every": "1h", "offset": "5m"},
-            "“Offset of the multiples” needs “at multiples of the period”",
-        ),
-        (
-            {"every": "1h", "catch_up": "all"},
-            "“run each” needs .*: use “at multiples of the period”, or “run once for all of them”",
-        ),
-        (
-            {"every": "1h", "grace": "5m"},
-            "“Skip when later than” needs “skip them”, got: “run once for all of them”",
-        ),
-        ({"every": "1h", "jitter": "soon"}, "^“Jitter”: expected a number and a unit"),
-        ({"cron": "0 9 * * *", "offset": "5m"}, "^Cron takes no “Offset of the multiples”"),
-        ({"cron": "0 9 * * *", "tz": "Europe/Berlim"}, "^“by the clock of”: .*Europe/Berlin"),
-    ],
-)
-def test_an_invalid_schedule_is_reported_by_field(fields: dict[str, str], told: str) -> None:
-    with pytest.raises(UsageError, match=told) as error:
-        form(**fields).schedule()
-    assert "=" not in str(error.value)
-
-
 def test_the_page_to_go_back_to_is_one_of_the_dashboard() -> None:
     for back, page in (
         ("/failed?task=sms&done=7", "/failed?task=sms&done=8"),
@@ -83,16 +55,33 @@ def test_a_keyed_loop_is_read_and_the_zone_of_a_period_ignored() -> None:
     assert loop.task.arguments.required == ["ward"]
 
 
+HOURLY = {"every": "1h"}
+DAILY = {"cron": "0 9 * * *"}
+AT_MULTIPLES = "use “at multiples of the period”, or “run once for all of them”"
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"task": "visits"}, "visit"),
-        ({"args": "[]"}, "JSON object"),
-        ({"args": "[" * 100_000}, "JSON object"),
-        ({"args": '{"ward": "n", "doors": 1}'}, "doors"),
+        ({}, "write one of them"),
+        (HOURLY | DAILY, "write one of them"),
+        (HOURLY | {"offset": "5m"}, "“Offset of the multiples” needs “at multiples of the period”"),
+        (HOURLY | {"catch_up": "all"}, f"“run each” needs .*: {AT_MULTIPLES}"),
+        (
+            HOURLY | {"grace": "5m"},
+            "“Skip when later than” needs “skip them”, got: “run once for all of them”",
+        ),
+        (HOURLY | {"jitter": "soon"}, "^“Jitter”: expected a number and a unit"),
+        (DAILY | {"offset": "5m"}, "^Cron takes no “Offset of the multiples”"),
+        (DAILY | {"tz": "Europe/Berlim"}, "^“by the clock of”: .*Europe/Berlin"),
+        (HOURLY | {"task": "visits"}, "visit"),
+        (HOURLY | {"args": "[]"}, "JSON object"),
+        (HOURLY | {"args": "[" * 100_000}, "JSON object"),
+        (HOURLY | {"args": '{"ward": "n", "doors": 1}'}, "doors"),
     ],
 )
-def test_an_invalid_keyed_loop_is_reported(fields: dict[str, str], told: str) -> None:
-    good = {"task": "visit", "key": "n", "every": "1h", "args": '{"ward": "north"}'}
-    with pytest.raises(UsageError, match=told):
-        form(**{**good, **fields}).loop(app())
+def test_an_invalid_loop_is_reported_by_field(fields: dict[str, str], told: str) -> None:
+    loop = {"task": "visit", "key": "n", "args": '{"ward": "north"}'}
+    with pytest.raises(UsageError, match=told) as error:
+        form(**{**loop, **fields}).loop(app())
+    assert "=" not in str(error.value)

@@ -4,7 +4,7 @@ import importlib
 import os
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -35,7 +35,7 @@ app = Celery("fuzz", set_as_current=False)
 ZONES = ("UTC", "Asia/Tokyo", "Asia/Kolkata", "America/Bogota")
 
 
-# In capitals: what is written in their place.
+# In capitals: one of the choices below is written in their place.
 TABLES = (
     "T = WHOLE",
     "T = ONE | OTHER",
@@ -89,7 +89,39 @@ OF_ZONES = (
     "app.add_defaults({'timezone': ZONE})",
     "setattr(app.conf, 'timezone', ZONE)",
 )
-OPEN = re.compile(r"\b(ONE|OTHER|WHOLE|ENTRY|SCHEDULE|TEST|SIDE|ZONE|TRUTH)\b")
+CHOICES: Mapping[str, Sequence[str]] = {
+    "ENTRY": (
+        "{'task': TASK, 'schedule': SCHEDULE MORE}",
+        "dict({'task': TASK MORE}, schedule=SCHEDULE)",
+    ),
+    "TASK": ("'t.work'", "f't.{\"work\"}'", "'t.%s' % 'work'", "'.'.join(['t', 'work'])"),
+    "MORE": (
+        "",
+        ", 'args': (1, 'two')",
+        ", 'kwargs': {'deep': True}",
+        ", 'kwargs': dict(n=3)",
+        ", 'options': {'queue': 'slow'}",
+    ),
+    "SCHEDULE": (
+        "NUMBER",
+        "NUMBER.0",
+        "NUMBER * 60",
+        "Pace.SLOW.value",
+        "Config.EVERY",
+        "[n * 2 for n in range(1, NUMBER + 1)][-1]",
+        "max(NUMBER, 30) if Pace['FAST'].value == 15 else 1",
+        "timedelta(minutes=NUMBER)",
+        "schedule(timedelta(hours=NUMBER))",
+        "int(os.getenv('NOT_THERE', 'NUMBER'))",
+        "NUMBER if NUMBER > 45 else 60 * NUMBER",
+        *["CRONTAB"] * 6,
+    ),
+    "TEST": ("1 < 2", "'a' in 'abc'", "not os.environ.get('NOT_THERE')"),
+    "SIDE": ("'one'", "'two'"),
+    "ZONE": tuple(map(repr, ZONES)),
+    "TRUTH": ("True", "False"),
+}
+OPEN = re.compile(rf"\b(ONE|OTHER|WHOLE|NUMBER|CRONTAB|{'|'.join(CHOICES)})\b")
 
 
 class Writer:
@@ -97,76 +129,34 @@ class Writer:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
+        self._pick: Callable[[Sequence[str]], str] = self._random.choice
         self._lines: list[str] = []
-        self._names = 0
-        pairs = [f"'job-{number}': {self._entry()}" for number in range(PER_FILE)]
-        parts = {"ONE": pairs[:2], "OTHER": pairs[2:], "WHOLE": pairs}
-        self._tables = {name: f"{{{', '.join(part)}}}" for name, part in parts.items()}
+        self._tables: dict[str, str] = {}
+        pairs = [f"'job-{number}': {self._filled('ENTRY')}" for number in range(PER_FILE)]
+        for name, part in ("ONE", pairs[:2]), ("OTHER", pairs[2:]), ("WHOLE", pairs):
+            self._tables[name] = f"{{{', '.join(part)}}}"
 
     def module(self) -> str:
         for templates in (TABLES, CHANGES, PLACES, OF_ZONES):
-            text = OPEN.sub(self._filled, self._pick(*templates))
+            text = self._filled(self._pick(templates))
             self._lines.append(text)
         return HEAD + "\n".join(self._lines) + "\n"
 
-    def _filled(self, found: re.Match[str]) -> str:
-        match found[0]:
-            case "ONE" | "OTHER" | "WHOLE" as name:
-                return self._tables[name]
-            case "ENTRY":
-                return self._entry()
-            case "SCHEDULE":
-                return self._schedule()
-            case "TEST":
-                return self._pick("1 < 2", "'a' in 'abc'", "not os.environ.get('NOT_THERE')")
-            case "SIDE":
-                return self._pick("'one'", "'two'")
-            case "ZONE":
-                return repr(self._pick(*ZONES))
-            case _:
-                return self._pick("True", "False")
+    def _filled(self, template: str) -> str:
+        return OPEN.sub(lambda found: self._written_for(found[0]), template)
 
-    def _pick(self, *choices: Any) -> Any:
-        return self._random.choice(choices)
-
-    def _named(self, text: str) -> str:
-        self._names += 1
-        name = f"NAME_{self._names}"
-        self._lines.append(f"{name} = {text}")
-        return name
-
-    def _entry(self) -> str:
-        more = self._pick(
-            "",
-            ", 'args': (1, 'two')",
-            ", 'kwargs': {'deep': True}",
-            ", 'kwargs': dict(n=3)",
-            ", 'options': {'queue': 'slow'}",
-        )
-        task = self._pick(
-            "'t.work'", "f't.{\"work\"}'", "'t.%s' % 'work'", "'.'.join(['t', 'work'])"
-        )
-        if self._pick(True, False):
-            return f"{{'task': {task}, 'schedule': {self._schedule()}{more}}}"
-        return f"dict({{'task': {task}{more}}}, schedule={self._schedule()})"
-
-    def _schedule(self) -> str:
-        number = self._random.randrange(1, 90)
-        written = self._pick(
-            f"{number}",
-            f"{number}.0",
-            f"{number} * 60",
-            "Pace.SLOW.value",
-            "Config.EVERY",
-            f"[n * 2 for n in range(1, {number + 1})][-1]",
-            f"max({number}, 30) if Pace['FAST'].value == 15 else 1",
-            f"timedelta(minutes={number})",
-            f"schedule(timedelta(hours={number}))",
-            f"int(os.getenv('NOT_THERE', '{number}'))",
-            f"{number} if {number} > 45 else 60 * {number}",
-            *[self._crontab()] * 6,
-        )
-        return self._named(written) if self._random.random() < 0.2 else written
+    def _written_for(self, name: str) -> str:
+        if name in self._tables:
+            return self._tables[name]
+        if name == "NUMBER":
+            return str(self._random.randrange(1, 90))
+        if name == "CRONTAB":
+            return self._crontab()
+        written = self._filled(self._pick(CHOICES[name]))
+        if name == "SCHEDULE" and self._random.random() < 0.2:
+            self._lines.append(f"NAME_{len(self._lines)} = {written}")
+            return f"NAME_{len(self._lines) - 1}"
+        return written
 
     def _crontab(self) -> str:
         fields = {
@@ -179,24 +169,22 @@ class Writer:
         if self._random.random() < 0.1:
             return f"crontab.from_string({' '.join(map(str, fields.values()))!r})"
         given = {key: each for key, each in fields.items() if self._random.random() < 0.6}
-        return (
-            f"crontab({', '.join(f'{key}={self._written(each)}' for key, each in given.items())})"
-        )
+        written = [f"{key}={self._written(each)}" for key, each in given.items()]
+        return f"crontab({', '.join(written)})"
 
     def _field(self, low: int, high: int, *names: str) -> str:
         first, last = sorted(self._random.sample(range(low, high + 1), 2))
         choices = ["*", f"{first}", f"{first},{last}", f"{first}-{last}", f"*/{last or 1}"]
         choices += [f"{first}-{last}/2", f"{last}-{first}", *names]
-        return self._pick(*choices)
+        return self._pick(choices)
 
     def _written(self, field: str) -> str:
         if field.isdecimal():
-            return self._pick(field, repr(field))
+            return self._pick([field, repr(field)])
         parts = field.split(",")
         if len(parts) > 1 and all(part.isdecimal() for part in parts):
-            return self._pick(
-                repr(field), f"[{field}]", f"'{{}},{{}}'.format({field})", f"({field})"
-            )
+            formatted = f"'{{}},{{}}'.format({field})"
+            return self._pick([repr(field), f"[{field}]", formatted, f"({field})"])
         return repr(field)
 
 

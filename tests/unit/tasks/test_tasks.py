@@ -126,25 +126,6 @@ async def generating() -> AsyncIterator[int]:
 def untold(ctx): ...  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
 
 
-UNFIT: list[tuple[Any, str]] = [
-    (Shop.sell, "sell is a method; tasks must be module-level"),
-    (positional_only, "positional_only has the parameter 'city: str'.*positional-only"),
-    (many, r"many has the parameter '\*cities: str'.*neither \*args"),
-    (unresolved, "unresolved cannot be resolved: .*'Missing'.*outside `if TYPE_CHECKING`"),
-    (unknown_type, "unknown_type cannot be checked: (?!.*model_config).*types that pydantic knows"),
-    (untold, "ctx of untold has no annotation: write `ctx: Cont"),
-    (generating, "'generating' is a generator function.* use ctx.carry"),
-    (5, "A task must be a function, got"),
-    (functools.partial(nothing), "A task must be a function, got"),
-]
-
-
-@pytest.mark.parametrize(("function", "told"), UNFIT)
-def test_signatures_that_no_message_can_fill_are_refused(function: Any, told: str):
-    with pytest.raises(RegistrationError, match=f"(?s){told}"):
-        Scheduler("shop").task(function)
-
-
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "*", "ä", "x" * 65, "a\n"])
 def test_a_name_must_be_valid_for_a_queue_and_may_differ_from_the_function(name: str):
     app = Scheduler("shop")
@@ -158,67 +139,68 @@ def test_a_name_must_be_valid_for_a_queue_and_may_differ_from_the_function(name:
     assert (list(app.tasks), list(app.loops)) == (["A-b_9", "x" * 64], [*map(LoopId, app.tasks)])
 
 
+UNFIT: list[tuple[Any, str]] = [
+    (Shop.sell, "sell is a method; tasks must be module-level"),
+    (positional_only, "positional_only has the parameter 'city: str'.*positional-only"),
+    (many, r"many has the parameter '\*cities: str'.*neither \*args"),
+    (unresolved, "unresolved cannot be resolved: .*'Missing'.*outside `if TYPE_CHECKING`"),
+    (unknown_type, "unknown_type cannot be checked: (?!.*model_config).*types that pydantic knows"),
+    (untold, "ctx of untold has no annotation: write `ctx: Cont"),
+    (generating, "'generating' is a generator function.* use ctx.carry"),
+    (5, "A task must be a function, got"),
+    (functools.partial(nothing), "A task must be a function, got"),
+]
+OF_LOOPS: list[tuple[dict[str, Any], str]] = [
+    ({}, "schedule of 'nothing': expected one of every=, cron= and schedule="),
+    ({"every": "1ms"}, "schedule of 'nothing': every: expected at least"),
+    ({"every": "1h", "timeout": "0s"}, "timeout of nothing .*longer than"),
+    ({"every": "1h", "timeout": "long"}, "timeout of nothing: .*'long'"),
+    ({"every": "1h", "concurrency": 0}, "concurrency of nothing .*got 0"),
+    ({"every": "1h", "concurrency": 1.5}, "at least 1, got 1.5"),
+    ({"every": "1h", "shards": 0}, "shards of nothing .*1 to 16, got 0"),
+    ({"every": "1h", "shards": True}, "1 to 16, got True"),
+    ({"every": "1h", "retry": 3}, "Retry"),
+    ({"every": "1h", "args": {"a": 1}}, "a: Extra inputs"),
+    ({"every": "1h", "after_failure": "x"}, "'continue' or 'pause', got 'x'"),
+]
+OF_CALLS: list[tuple[dict[str, Any], str]] = [
+    ({"subscribe": [("orders",)]}, r"subscribe of body must be a list of \(exchange, rou"),
+    ({"subscribe": 5}, r"subscribe of body must be a list of .*, got 5"),
+    ({"subscribe": "orders"}, "subscribe of body must be a list of .*, got 'orders'"),
+    ({"subscribe": [("orders", "#", "topik")]}, "no type of exchange 'topik'; did you mean 't"),
+    ({"subscribe": [("orders", "#", "headers")]}, "there are: direct, fanout, topic"),
+    ({"expires": "old"}, "expires of body: .*got: 'old'"),
+    ({"expired": "bin"}, "expired must be 'park' or 'drop', got 'bin'"),
+    ({"retry": 3}, r"retry must be a Retry, such as Retry\(3\), got 3"),
+    ({"rate": 50}, 'such as "50/s" or "100/m", got 50'),
+    ({"rate": ""}, "such as .*, got ''"),
+    ({"name": "_supervision"}, "cannot be named '_supervision': the name is reserved"),
+    # Messages that take turns.
+    ({"ordered": True, "concurrency": 9}, "body takes no concurrency="),
+    ({"ordered": True, "shards": 2}, "shards of body: .* has one queue"),
+    ({"rate": "5/s", "shards": 2}, "shards of body: .* has one queue"),
+]
+NO_CITY = "city: Field required.*Give the parameters of without_context defaults, or pass"
+
+
 @pytest.mark.parametrize(
-    ("options", "error", "told"),
+    ("decorator", "options", "function", "told"),
     [
-        ({}, ScheduleError, "schedule of 'nothing': expected one of every=, cron= and schedule="),
-        ({"every": "1ms"}, ScheduleError, "schedule of 'nothing': every: expected at least"),
-        ({"every": "1h", "timeout": "0s"}, RegistrationError, "timeout of nothing .*longer than"),
-        ({"every": "1h", "timeout": "long"}, RegistrationError, "timeout of nothing: .*'long'"),
-        ({"every": "1h", "concurrency": 0}, RegistrationError, "concurrency of nothing .*got 0"),
-        ({"every": "1h", "concurrency": 1.5}, RegistrationError, "at least 1, got 1.5"),
-        ({"every": "1h", "shards": 0}, RegistrationError, "shards of nothing .*1 to 16, got 0"),
-        ({"every": "1h", "shards": True}, RegistrationError, "1 to 16, got True"),
-        ({"every": "1h", "retry": 3}, RegistrationError, "Retry"),
-        ({"every": "1h", "args": {"a": 1}}, RegistrationError, "a: Extra inputs"),
-        (
-            {"every": "1h", "after_failure": "x"},
-            RegistrationError,
-            "'continue' or 'pause', got 'x'",
-        ),
+        *(("task", {}, function, told) for function, told in UNFIT),
+        *(("periodic", options, nothing, told) for options, told in OF_LOOPS),
+        ("periodic", {"every": "1h"}, without_context, NO_CITY),
+        *(("task", options, body, told) for options, told in OF_CALLS),
     ],
 )
-def test_a_bad_option_of_a_periodic_task_is_refused(
-    options: dict[str, Any], error: type[Exception], told: str
+def test_signatures_and_options_of_no_use_are_refused(
+    decorator: str, options: dict[str, Any], function: Any, told: str
 ):
     app = Scheduler("shop")
-    with pytest.raises(error, match=told):
-        app.periodic(**options)(nothing)
+    error = ScheduleError if told.startswith("schedule") else RegistrationError
+    with pytest.raises(error, match=f"(?s){told}"):
+        getattr(app, decorator)(**options)(function)
     assert not app.tasks
     assert not app.loops
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"subscribe": [("orders",)]}, r"subscribe of body must be a list of \(exchange, rou"),
-        ({"subscribe": 5}, r"subscribe of body must be a list of .*, got 5"),
-        ({"subscribe": "orders"}, "subscribe of body must be a list of .*, got 'orders'"),
-        ({"subscribe": [("orders", "#", "topik")]}, "no type of exchange 'topik'; did you mean 't"),
-        ({"subscribe": [("orders", "#", "headers")]}, "there are: direct, fanout, topic"),
-        ({"expires": "old"}, "expires of body: .*got: 'old'"),
-        ({"expired": "bin"}, "expired must be 'park' or 'drop', got 'bin'"),
-        ({"retry": 3}, r"retry must be a Retry, such as Retry\(3\), got 3"),
-        ({"rate": 50}, 'such as "50/s" or "100/m", got 50'),
-        ({"rate": ""}, "such as .*, got ''"),
-        ({"name": "_supervision"}, "cannot be named '_supervision': the name is reserved"),
-        # Messages that take turns.
-        ({"ordered": True, "concurrency": 9}, "body takes no concurrency="),
-        ({"ordered": True, "shards": 2}, "shards of body: .* has one queue"),
-        ({"rate": "5/s", "shards": 2}, "shards of body: .* has one queue"),
-    ],
-)
-def test_a_bad_option_of_a_called_task_is_refused(options: dict[str, Any], told: str):
-    app = Scheduler("shop")
-    with pytest.raises(RegistrationError, match=told):
-        app.task(**options)(body)
-    assert not app.tasks
-
-
-def test_a_loop_needs_all_arguments_of_its_task():
-    told = "city: Field required.*Give the parameters of without_context defaults, or pass"
-    with pytest.raises(RegistrationError, match=told):
-        Scheduler("shop").periodic(every="1h")(without_context)
 
 
 def test_names_of_celery_are_answered_with_the_ones_here():
