@@ -121,12 +121,8 @@ def test_each_public_method_has_a_docstring(kind: type) -> None:
         ":: scheduler.Scheduler", ":: scheduler.app.Scheduler"
     )
     said = {name: inspect.getdoc(getattr(kind, name)) for name in dir(kind) if name[0] != "_"}
+    said |= {name: inspect.getdoc(getattr(testing, name)) for name in testing.__all__}
     assert [name for name, text in said.items() if not text] == []
-
-
-@pytest.mark.parametrize("name", testing.__all__)
-def test_each_part_of_the_test_kit_has_a_docstring(name: str) -> None:
-    assert inspect.getdoc(getattr(testing, name))
 
 
 def test_each_alert_has_its_runbook() -> None:

@@ -11,8 +11,6 @@ from scheduler.control.status import Counts
 from scheduler.errors import Unroutable
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import Selection
-from scheduler.queues.outbox import Posting
-from scheduler.timing.durations import parse_duration
 from tests.stage import Stage, new_app, program_of
 
 
@@ -36,25 +34,22 @@ async def counts(stage: Stage, app: Scheduler | None = None) -> Counts:
     return await program.survey.counts(waiting, await program.installation.leftovers())
 
 
-async def send(stage: Stage, *names: str) -> None:
-    mail = stage.app.select(["mail"])[0]
+async def send(stage: Stage, app: Scheduler, *names: str) -> None:
+    app.outbox.use(stage.broker, stage.clock)
     for name in names:
-        arguments = mail.arguments.bind(name)
-        await stage.app.outbox.send("mail", arguments, Posting())
+        await app.senders["mail"].send(name)
 
 
 async def test_parked_and_delayed_messages_and_unknown_loops_are_counted(stage: Stage) -> None:
     assert await counts(stage, shop()) == Counts()  # nothing was seeded
     await stage.seed(shop())
     assert await counts(stage) == Counts()
-    await send(stage, "nobody", "nobody")
+    await send(stage, stage.app, "nobody", "nobody")
     await stage.publish(Message(), "task.gone", exchange=stage.app.names.rerouted)
     async with stage.processor():
         await asyncio.sleep(1)
-    mail = stage.app.select(["mail"])[0]
     for delay in ("1.1s", "5m", "40d"):
-        posting = Posting(delay=parse_duration(delay))
-        await stage.app.outbox.send("mail", mail.arguments.bind("ada"), posting)
+        await stage.app.senders["mail"].send_later(delay, "ada")
     assert await counts(stage) == Counts(parked=3, delayed=3)
     other = new_app()
     other.periodic(every="1h")(nothing)
@@ -68,7 +63,7 @@ async def nothing() -> None: ...
 async def test_messages_of_a_removed_task_are_reported_and_parked(stage: Stage) -> None:
     await stage.seed(shop())
     old, ran = stage.app, list[str]()
-    await send(stage, "ada", "bob")
+    await send(stage, old, "ada", "bob")
 
     renamed = new_app()
 
@@ -85,16 +80,16 @@ async def test_messages_of_a_removed_task_are_reported_and_parked(stage: Stage) 
     assert [each.verdict for each in doctor if each.about == "task mail"] == ["warning"]
     async with stage.processor(app=old):
         await asyncio.sleep(1)
-        await send_as(stage, old, "eve")
+        await send(stage, old, "eve")
         await program.installation.remove_tasks(["mail"])
         _, mail = await program.installation.leftovers()
         assert mail.task == "mail"  # an old processor has it
         await asyncio.sleep(1)
-    await send_as(stage, old, "ada", "bob")
+    await send(stage, old, "ada", "bob")
     await program.seeding.seed(prune=True)
     assert await program.installation.leftovers() == [Leftover("mail", None, 2)]
     with pytest.raises(Unroutable):
-        await send_as(stage, old, "late")
+        await send(stage, old, "late")
     with pytest.raises(Unroutable):
         await old.senders["mail"].send_later("1h", "later")
     async with stage.processor():
@@ -119,9 +114,3 @@ async def test_the_pause_of_a_removed_task_is_reported_and_pruned(stage: Stage) 
     assert (await counts(stage)).orphans == ()
     await stage.seed(shop())
     assert [each.pause for each in await stage.survey.backlogs()] == [None]
-
-
-async def send_as(stage: Stage, app: Scheduler, *names: str) -> None:
-    app.outbox.use(stage.broker, stage.clock)
-    for name in names:
-        await app.senders["mail"].send(name)

@@ -51,22 +51,6 @@ async def office(stage: Stage) -> Office:
     return office
 
 
-async def test_each_key_has_its_own_schedule_and_arguments(stage: Stage, office: Office) -> None:
-    async with stage.supervised():
-        for key, every, city in ("bonn", "1m", "Bonn"), ("koeln", "80s", "Köln"):
-            did = await office.report.start(key, every=every, args={"city": city})
-            assert did is Effect.CREATED
-        await asyncio.sleep(200)
-    assert office.runs == [
-        ("bonn", 0, "Bonn", None),
-        ("koeln", 0, "Köln", None),
-        ("bonn", 1, "Bonn", "Bonn 0"),
-        ("koeln", 1, "Köln", "Köln 0"),
-        ("bonn", 2, "Bonn", "Bonn 1"),
-    ]
-    assert await stage.history("report.bonn") == ["seeded", *["succeeded"] * 3]
-
-
 @pytest.mark.parametrize(
     ("again", "did", "due_in"),
     [

@@ -87,12 +87,18 @@ def new_shop(**options: Any) -> Shop:
     return Shop(renamed=True, **options)
 
 
-async def counted(stage: Stage, **options: Any) -> Shop:
-    """The shop before, after two ticks."""
+async def seeded(stage: Stage, **options: Any) -> tuple[Shop, Shop]:
+    """The shop before, which is seeded, and the shop after."""
     await stage.seed((old := old_shop(**options)).app)
+    return old, new_shop()
+
+
+async def counted(stage: Stage) -> Shop:
+    """The shop after, when the shop before has had two ticks."""
+    _, new = await seeded(stage)
     async with stage.supervised():
         await asyncio.sleep(150)
-    return old
+    return new
 
 
 async def renamed(stage: Stage, shop: Shop) -> dict[str, Effect]:
@@ -107,8 +113,7 @@ def did_of(reports: Iterable[Report]) -> dict[str, Effect]:
 
 
 async def test_a_renamed_task_takes_over_what_its_old_name_left(stage: Stage) -> None:
-    old, new = old_shop(), new_shop()
-    await stage.seed(old.app)
+    old, new = await seeded(stage)
     async with stage.supervised():
         await old.send(-1, -2, -3)
         await asyncio.sleep(20.5 * 60)
@@ -142,8 +147,7 @@ async def test_a_renamed_task_takes_over_what_its_old_name_left(stage: Stage) ->
 
 
 async def test_recent_failures_of_the_old_name_count_for_the_new_one(stage: Stage) -> None:
-    old, new = old_shop(), new_shop()
-    await stage.seed(old.app)
+    old, new = await seeded(stage)
     async with stage.processor():
         await old.send(-1)
         await asyncio.sleep(12)
@@ -159,8 +163,7 @@ async def test_recent_failures_of_the_old_name_count_for_the_new_one(stage: Stag
 
 
 async def test_one_of_two_seeds_renames_a_loop(stage: Stage) -> None:
-    await counted(stage)
-    new = new_shop()
+    new = await counted(stage)
     both = await asyncio.gather(stage.seed(new.app), stage.seed(new.app))
     did = [did_of(reports)["counter"] for reports in both]
     assert sorted(did) == [Effect.RENAMED, Effect.UNCHANGED]
@@ -180,8 +183,7 @@ def program(stage: Stage, app: Scheduler) -> Any:
 
 
 async def test_a_rename_whose_seed_was_killed_is_completed_by_the_next_seed(stage: Stage) -> None:
-    await counted(stage)
-    new, publish = new_shop(), 0
+    new, publish = await counted(stage), 0
     for publish in count(1):
         numbers = count(1)
 
@@ -202,9 +204,8 @@ async def test_a_rename_whose_seed_was_killed_is_completed_by_the_next_seed(stag
 
 
 async def test_a_paused_loop_is_resumed_under_its_new_name(stage: Stage) -> None:
-    await counted(stage)
+    new = await counted(stage)
     await stage.verbs.pause(stage.app.loop("count"), "stocktaking")
-    new = new_shop()
     assert await renamed(stage, new) == {"counter": Effect.RENAMED}
     (status,) = await stage.survey.status()
     assert (status.where, status.reason, status.seq) == (Where.PAUSED, "stocktaking", 2)
@@ -218,9 +219,8 @@ async def test_a_paused_loop_is_resumed_under_its_new_name(stage: Stage) -> None
 
 @pytest.mark.parametrize("verb", ["stop", "pause"])
 async def test_a_loop_paused_during_its_rename_stays_so(stage: Stage, verb: str) -> None:
-    old, new = old_shop(takes=40), new_shop()
+    old, new = await seeded(stage, takes=40)
     old.stops_at = 0 if verb == "stop" else -1
-    await stage.seed(old.app)
     (task,) = stage.app.select(["render_pdf"])
     once = Loop(LoopId("render_pdf", "x"), task, Once(START + MINUTE), {"page": 1})
     await stage.seeding.start(once)
@@ -242,8 +242,7 @@ async def test_a_loop_paused_during_its_rename_stays_so(stage: Stage, verb: str)
 
 
 async def test_keyed_loops_and_one_offs_are_renamed_as_well(stage: Stage) -> None:
-    old, new = old_shop(), new_shop()
-    await stage.seed(old.app)
+    _, new = await seeded(stage)
     (task,) = stage.app.select(["render_pdf"])
     done = Once(START + 10 * MINUTE, kept=timedelta(days=1))
     loops = [
@@ -265,8 +264,7 @@ async def test_keyed_loops_and_one_offs_are_renamed_as_well(stage: Stage) -> Non
 
 
 async def test_keyed_loops_of_an_old_name_are_found_before_the_seed(stage: Stage) -> None:
-    old, new = old_shop(), new_shop()
-    await stage.seed(old.app)
+    old, new = await seeded(stage)
     (task,), page = stage.app.select(["render_pdf"]), {"page": 1}
     schedules = {**dict.fromkeys("abcd", Every("10m")), "e": Once(START + 10 * MINUTE)}
     loops = [Loop(LoopId("render_pdf", key), task, each, page) for key, each in schedules.items()]
@@ -292,8 +290,7 @@ async def test_keyed_loops_of_an_old_name_are_found_before_the_seed(stage: Stage
 
 
 async def test_a_loop_comes_back_by_its_old_name_though_it_was_removed(stage: Stage) -> None:
-    old, new = old_shop(), new_shop()
-    await stage.seed(old.app)
+    old, new = await seeded(stage)
     await stage.seeding.start(keyed := loop_named(stage, "render_pdf", "a"))
     assert (await renamed(stage, new))["render.a"] is Effect.RENAMED
     await stage.removal.remove_all([loop_named(stage, "render", "a")])
@@ -303,8 +300,7 @@ async def test_a_loop_comes_back_by_its_old_name_though_it_was_removed(stage: St
 
 
 async def test_a_loop_that_old_code_started_again_is_removed_by_the_next_seed(stage: Stage) -> None:
-    old, new = old_shop(), new_shop()
-    await stage.seed(old.app)
+    old, new = await seeded(stage)
     await renamed(stage, new)
     await stage.verbs.pause(stage.app.loop("counter"))
     assert await renamed(stage, old) == {"count": Effect.CREATED}
@@ -334,8 +330,7 @@ async def test_code_that_returns_to_an_old_name_continues_from_the_new_one(stage
 
 
 async def test_a_trigger_by_old_code_lets_the_run_under_the_old_name_end(stage: Stage) -> None:
-    old, new = old_shop(takes=40), new_shop()
-    await stage.seed(old.app)
+    old, new = await seeded(stage, takes=40)
     async with stage.supervised(grace=60):
         await asyncio.sleep(180)
         assert old.ticks == [(0, 0), (1, 1)]  # whose run goes on
@@ -360,8 +355,7 @@ async def test_processors_learn_of_a_pause_by_both_names(stage: Stage) -> None:
 
 
 async def test_a_paused_task_stays_paused_under_its_new_name(stage: Stage) -> None:
-    old, new = old_shop(), new_shop()
-    await stage.seed(old.app)
+    old, new = await seeded(stage)
     await stage.verbs.pause(await stage.loops.find("render_pdf", or_whole=True), "stocktaking")
     await old.send(1)
     await program(stage, new.app).installation.declare_all()
@@ -392,8 +386,7 @@ async def test_a_paused_task_stays_paused_under_its_new_name(stage: Stage) -> No
 
 
 async def test_the_queues_of_all_names_share_the_limits_of_the_task(stage: Stage) -> None:
-    old, new = old_shop(), new_shop(takes=1, concurrency=2)
-    await stage.seed(old.app)
+    (old, _), new = await seeded(stage), new_shop(takes=1, concurrency=2)
     await old.send(*range(4))
     await renamed(stage, new)
     await new.send(*range(4, 8))

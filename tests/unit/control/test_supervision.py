@@ -1,6 +1,7 @@
 """What becomes of tokens that are lost, late or doubled, in virtual time."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -33,6 +34,7 @@ from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import Timer, timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.topology import Names
 from scheduler.queues.roster import REMEMBERED
 from scheduler.tasks.loops import SUPERVISION_TIMEOUT, loop_of
 from scheduler.tasks.tasks import SUPERVISION
@@ -364,29 +366,22 @@ async def test_the_next_supervisor_enters_the_notes_that_it_skipped(
 # Without a queue
 
 
-@pytest.mark.parametrize(
-    "gone",
-    [
-        *("roster", "snapshots", "journal", "roll_call", "presence"),
-        *("timers", "processor", "failed", "later timer"),
-    ],
-)
+NAMED = "roster", "snapshots", "journal", "roll_call", "presence"
+GONE: dict[str, Callable[[Names], list[str]]] = {
+    **{name: lambda names, name=name: [getattr(names, name)] for name in NAMED},
+    "timers": lambda names: [names.timer(timer) for timer in timers()],
+    "later timer": lambda names: [names.later_timer(Timer(5, 1))],
+    "processor": lambda names: [names.processor_queue("task")],
+    "failed": lambda names: [names.failed_queue("call")],
+}
+
+
+@pytest.mark.parametrize("gone", GONE)
 async def test_a_deleted_queue_is_declared_and_reported_and_its_loop_continues(
     stage: Stage, gone: str
 ) -> None:
     stage.app.task(name="call")(nothing)
-    carried, names = await counting(stage), stage.app.names
-    match gone:
-        case "timers":
-            queues = [names.timer(timer) for timer in timers()]
-        case "processor":
-            queues = [names.processor_queue("task")]
-        case "failed":
-            queues = [names.failed_queue("call")]
-        case "later timer":
-            queues = [names.later_timer(Timer(5, 1))]
-        case _:
-            queues = [getattr(names, gone)]
+    carried, queues = await counting(stage), GONE[gone](stage.app.names)
     async with stage.supervised():
         await run_once(stage)
         await asyncio.sleep(ROUND)  # until the roster tells how far it came
