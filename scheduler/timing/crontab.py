@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product, starmap
 from typing import cast
 
 from scheduler.errors import ScheduleError
@@ -19,6 +19,8 @@ from scheduler.spelling import listed
 from scheduler.timing.durations import shown
 
 _DAY = timedelta(days=1)
+Part = tuple[list[int], dict[int, set[int | str]]]
+"""The numbers of a part of a field (0 for L), and the values of the form `FRI#2` and `L5`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +119,15 @@ def pattern_of(expression: object) -> Pattern:
 def _parse(expression: str) -> Pattern:
     texts = _texts(expression)
     expanded = [_expand(expression, index, text) for index, text in enumerate(texts)]
-    minutes, hours, days, months, weekdays, seconds = (values for values, _ in expanded)
+    fields = (sorted({number for numbers, _ in parts for number in numbers}) for parts in expanded)
+    minutes, hours, days, months, _, seconds = fields
     pattern = Pattern(
         seconds=tuple(seconds),
         minutes=tuple(minutes),
         hours=tuple(hours),
         days=frozenset(days),
         months=frozenset(months),
-        weekdays=_weekdays(weekdays, expanded[4][1]),
+        weekdays=frozenset(chain.from_iterable(starmap(_weekdays, expanded[4]))),
         either=not any(text.startswith(("*", "?")) for text in (texts[2], texts[4])),
     )
     if not _ever_matches(pattern):
@@ -144,25 +147,40 @@ def _texts(expression: str) -> list[str]:
     )
 
 
-def _expand(expression: str, index: int, text: str) -> tuple[list[int], dict[int, set[int | str]]]:
-    """Return the numbers of a field (0 for L), and the values of the form `FRI#2` and `L5`."""
+def _expand(expression: str, index: int, text: str) -> list[Part]:
+    """Return the parts of a field, which commas separate."""
     # Imported here: the import is slow, and most schedules are not cron expressions.
     from croniter import CroniterError, croniter  # pyright: ignore[reportMissingTypeStubs]
 
     name, legal, legal_text = _FIELDS[index]
-    columns = ["*"] * len(_FIELDS)
-    columns[index] = text
+
+    def part(text: str) -> Part:
+        columns = ["*"] * len(_FIELDS)
+        columns[index] = text
+        expanded, nth = croniter.expand(" ".join(columns))
+        numbers = legal if "*" in expanded[index] else map(_number, expanded[index])
+        return list(numbers), cast("dict[int, set[int | str]]", nth)
+
+    def every(text: str) -> Part:
+        """Return a part; the steps of a range such as NOV-FEB/2 go on after the last number."""
+        row, _, step = text.partition("/")
+        first, dash, _ = row.partition("-")
+        if not (dash and step):
+            return part(text)
+        (numbers, nth), ([begin], _) = part(row), part(first)
+        turn = numbers.index(begin)
+        return [*numbers[turn:], *numbers[:turn]][:: int(step)], nth
+
     try:
         if any(map(_REFUSED.fullmatch, text.split(","))):
             raise CroniterError
-        expanded, nth = croniter.expand(" ".join(columns))
+        part(text)  # all of it is valid
+        return list(map(every, text.split(",")))
     except CroniterError:
         raise ScheduleError(
             f"cron expression {expression!r}: the {name} field takes {legal_text}, as *, a value, "
             f"a range (1-5), a list (1,3) or a step (*/2); got: {text!r}"
         ) from None
-    numbers = legal if "*" in expanded[index] else map(_number, expanded[index])
-    return sorted(numbers), cast("dict[int, set[int | str]]", nth)
 
 
 def _number(value: int | str) -> int:
@@ -171,10 +189,10 @@ def _number(value: int | str) -> int:
 
 def _weekdays(
     numbers: Iterable[int], nth: Mapping[int, Iterable[int | str]]
-) -> frozenset[tuple[int, int]]:
+) -> Iterable[tuple[int, int]]:
     if nth:
-        return frozenset((day, _number(which)) for day, places in nth.items() for which in places)
-    return frozenset(product(numbers, range(1, 6)))
+        return [(day, _number(which)) for day, places in nth.items() for which in places]
+    return product(numbers, range(1, 6))
 
 
 def _ever_matches(pattern: Pattern) -> bool:

@@ -85,6 +85,9 @@ def test_a_rare_day_is_found(expression: str):
         ("0 12 * 6-8 *", "at 12:00, every day in June to August"),
         ("0 12 * 1,6 MON", "at 12:00, on Monday in January and June"),
         ("0 0 * * L5", "at 00:00, on the last Friday"),
+        ("0 0 * * FRI,L5", "at 00:00, on Friday"),
+        ("0 0 * DEC-FEB/2 *", "at 00:00, every day in February and December"),
+        ("0 0 25-5/3 * *", "at 00:00, on days 3, 25, 28 and 31 of the month"),
         ("0 9 * * SUN,SAT", "at 09:00, on Saturday and Sunday"),
     ],
 )
