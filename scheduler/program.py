@@ -35,7 +35,7 @@ from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import Hands
 from scheduler.queues.running import Inquiry, Runs
-from scheduler.tasks.loops import App
+from scheduler.tasks.loops import App, aliases_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.moments import Clock
 
@@ -92,7 +92,7 @@ def processor(
         grace: how long runs may take to finish once it is stopped, before they are cancelled.
         supervises: whether it takes part in supervision.
     """
-    shutdown, turns = Shutdown(), LoopTurns(listing := Listing())
+    shutdown, turns = Shutdown(), LoopTurns(listing := Listing(aliases_of(app)))
     lifespan = Lifespan(app, app.lifespan, shutdown.begun)
     threads = Threads(app.settings.threads, shutdown)
     executions = Executions(clock, shutdown, lifespan, app.around_runs, threads, concurrency)

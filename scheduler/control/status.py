@@ -232,7 +232,7 @@ class Survey:
         is_known = token is not None or heard.is_complete
         held = held_in(loop.id, listed.epoch, answers) if is_known else None
         put = None if token is None else put_of(token)
-        of_task, timeout = entry_of_task(listing, loop.task), loop.task.timeout
+        of_task, timeout = listing.of_task(loop.task.name), loop.task.timeout
         place = where(listed, put, heard.at, depth, of_task=of_task, timeout=timeout, held=held)
         status = status_of(loop, place, processors, listed, token, listing)
         if not status.reason and held is None and answers is not None:
@@ -474,7 +474,7 @@ class Survey:
             if listed is None or listed.is_gone or (token is None and not heard.is_complete):
                 continue
             put = None if token is None else put_of(token)
-            due_at = due_at_of(listed, put, entry_of_task(listing, loop.task))
+            due_at = due_at_of(listed, put, listing.of_task(loop.task.name))
             if due_at is not None and due_at < heard.at:
                 overdue[loop.id] = listing.known(loop.id)
         return overdue
@@ -515,16 +515,8 @@ def status_of(
 
 def pause_of(listing: Listing, task: TaskSpec) -> Pause | None:
     """Return the pause of a task by any of its names; None: it is not paused."""
-    paused = entry_of_task(listing, task)
-    if paused is None or paused.is_gone:
-        return None
-    return Pause(paused.by, paused.at, paused.reason)
-
-
-def entry_of_task(listing: Listing, task: TaskSpec) -> RosterEntry | None:
-    """Return the entry that pauses a task by any of its names, or else the one that resumed it."""
-    pauses = filter(None, map(listing.pause_of, task.names))
-    return next(pauses, listing.of_task(task.name))
+    paused = listing.pause_of(task.name)
+    return None if paused is None else Pause(paused.by, paused.at, paused.reason)
 
 
 def _total(depths: Mapping[str, Depth | None], task: TaskSpec) -> int:

@@ -175,7 +175,7 @@ class Picture:
         self.loops: dict[LoopId, LoopPicture] = {}
         self.minutes = Minutes()
         self.entries = Entries()
-        self.listing = Listing()
+        self.listing = Listing(aliases)
         self.depths: dict[str, Depth | None] = {}
         self.leftovers: Sequence[Leftover] = ()
         self.parked: dict[tuple[str, str], ParkedGroup] = {}

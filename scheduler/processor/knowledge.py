@@ -98,11 +98,11 @@ class Knowledge:
 
     def pause_of(self, task: TaskSpec) -> RosterEntry | None:
         """Return the entry that pauses a task by any of its names; None: it is not paused."""
-        return next(filter(None, map(self._listing.pause_of, task.names)), None)
+        return self._listing.pause_of(task.name)
 
     def is_held(self, task: TaskSpec) -> bool:
         """Return whether a task is paused under any of its names, or may be."""
-        return self._listing.is_held(*task.names)
+        return self._listing.is_held(task.name)
 
     async def until_held(self, task: TaskSpec, held: bool) -> None:
         """Wait until a task is paused, or is not."""

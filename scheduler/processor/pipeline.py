@@ -259,7 +259,7 @@ class Pipeline:
             return declined
         if delivery.redelivered:
             await self.order.begin(run)
-            if self._is_held(*task.names):  # a pause may have begun
+            if self._is_held(task.name):  # a pause may have begun
                 await self.order.uncount(run)
                 return GIVEN_BACK
         # From here to the run, nothing is awaited: a later epoch may have begun until now.
@@ -321,7 +321,7 @@ class Pipeline:
             # A requeue while this processor consumes from the queue would bring it straight back.
             await asyncio.wait([self.shutdown.unsubscribed])
             return GIVEN_BACK
-        if self._is_held(*run.task.names):
+        if self._is_held(run.task.name):
             # Its intake is about to close; until then, it would come straight back.
             await self.shutdown.pause(run.delivery, A_MOMENT_S)
             return GIVEN_BACK

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter
@@ -148,6 +149,9 @@ class Listing(Mapping[LoopId, RosterEntry]):
     They are in a table; the most recent ones are decoded. A paused task has an entry with the key
     `WHOLE`; when it is resumed, that is gone.
 
+    Args:
+        aliases: the task that has each alias: a pause of one of its names pauses it.
+
     Attributes:
         forgotten: the greatest epoch of the loops that it has forgotten.
         reached: the message of the stream up to which all is judged; None: none.
@@ -156,7 +160,11 @@ class Listing(Mapping[LoopId, RosterEntry]):
         streams: how many streams it has been of, one after the other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, aliases: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._names = defaultdict[str, set[str]](set)
+        for alias, task in aliases.items():
+            self._names[task] |= {task, alias}
+            self._names[alias] = self._names[task]
         self.forgotten = 0
         self.streams = 0
         self.reached: Bookmark | None = None
@@ -478,15 +486,18 @@ class Listing(Mapping[LoopId, RosterEntry]):
         return None if listed is None or listed.is_gone else listed
 
     def of_task(self, task: str) -> RosterEntry | None:
-        """Return the entry that paused or resumed a task last; None: none is known."""
-        return self._of_tasks.get(task)
+        """Return the entry that pauses a task by any of its names, or else the last one that
+        resumed it; None: none is known.
+        """
+        found = filter(None, map(self._of_tasks.get, self._names.get(task, (task,))))
+        return max(found, key=lambda listed: (not listed.is_gone, listed.at), default=None)
 
-    def is_held(self, *tasks: str) -> bool:
-        """Return whether any of these tasks is paused, or may be: a roll call said so."""
-        return any(map(self._is_held, tasks))
+    def is_held(self, task: str) -> bool:
+        """Return whether a task is paused by any of its names, or may be: a roll call said so."""
+        return any(map(self._is_held, self._names.get(task, (task,))))
 
-    def _is_held(self, task: str) -> bool:
-        listed, whole = self.of_task(task), LoopId(task, WHOLE)
+    def _is_held(self, name: str) -> bool:
+        listed, whole = self._of_tasks.get(name), LoopId(name, WHOLE)
         if listed is None:  # asked for each message, so without a look into the table
             return self._learned.get(whole, 0) > self.forgotten
         return not listed.is_gone or self.known(whole) > listed.epoch

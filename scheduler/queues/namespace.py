@@ -41,5 +41,5 @@ class Namespace:
         self.heads = Heads(broker, names)
         self.journal = Journal(broker, names)
         self.history = History(broker, names, aliases)
-        self.roster = Roster(broker, names, clock, listing, kept=app.loops.keys())
+        self.roster = Roster(broker, names, clock, listing, app.loops.keys(), aliases)
         self.roll_call = RollCall(broker, names, hands, clock.now())

@@ -16,6 +16,7 @@ from collections.abc import (
     Collection,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from contextlib import aclosing
@@ -23,6 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import TypeVar
 
 from scheduler.brokers.contract import Broker, Consumer
@@ -75,6 +77,7 @@ class Roster:
         listing: receives the entries of all loops; None: a new one, perhaps for some loops only.
         kept: the loops of the code. They end while an older program follows the roster, which
             would start them again if it forgot that.
+        aliases: the task that has each alias.
 
     Attributes:
         listing: the entries so far.
@@ -91,13 +94,14 @@ class Roster:
         clock: Clock,
         listing: Listing | None = None,
         kept: Collection[LoopId] = (),
+        aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._kept = kept
+        self._kept, self._aliases = kept, aliases
         self._broker = broker
         self._names = names
         self._clock = clock
         self._snapshots = Snapshots(broker, names)
-        self.listing = Listing() if listing is None else listing
+        self.listing = Listing(aliases) if listing is None else listing
         self._is_given = listing is not None
         self._followed: list[Following] = []
         self.enters_notes = True
@@ -326,7 +330,7 @@ class Roster:
         if self.listing.table.has_failed:
             self.listing.begin_again()
         if self.listing.scope is not None and not self.was_read_for(only):
-            self.listing = Listing()  # others may be looking at the one before
+            self.listing = Listing(self._aliases)  # others may be looking at the one before
         listing, start = self.listing, self.listing.reached
         if start is not None and await self._enter_all(read_from(start), start):
             return

@@ -379,6 +379,7 @@ async def test_a_paused_task_stays_paused_under_its_new_name(stage: Stage) -> No
         await asyncio.sleep(11 * 60)
         assert (await stage.survey.pauses()).keys() == {"render"}
         assert await stage.where(LoopId("render", "a")) is Where.PAUSED
+        assert not of(LoopReported, stage.events)
         resumed = await stage.verbs.resume(await stage.loops.find("render", or_whole=True))
         assert resumed.did is Effect.RESUMED
         await asyncio.sleep(60)

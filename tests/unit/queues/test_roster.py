@@ -280,6 +280,7 @@ def test_a_checkpoint_is_valid_for_its_epoch(entries: list[RosterEntry], holds: 
 
 T_PAUSED = replace(A_PAUSED, loop=LoopId("a", WHOLE), entry=Entry(8, PAUSED, 8))
 T_RESUMED = replace(T_PAUSED, entry=Entry(9, GONE, 8, base=8))
+PAUSED_BY_ITS_OLD_NAME = replace(T_PAUSED, loop=LoopId("old", WHOLE))
 
 
 @pytest.mark.parametrize(
@@ -289,17 +290,21 @@ T_RESUMED = replace(T_PAUSED, entry=Entry(9, GONE, 8, base=8))
         ([T_PAUSED, T_RESUMED], 9, False),
         ([T_PAUSED, T_RESUMED], 10, True),  # its entry, which may pause the task, is to come
         ([], 8, True),
+        ([T_PAUSED, T_RESUMED, PAUSED_BY_ITS_OLD_NAME], 9, True),
     ],
 )
 async def test_a_task_is_held_while_it_is_paused_or_may_be(
-    roster: Roster, entered: list[RosterEntry], heard: int, is_held: bool
+    desk: Desk, entered: list[RosterEntry], heard: int, is_held: bool
 ) -> None:
+    roster = Roster(desk.broker, NAMES, desk.clock, aliases={"old": "a"})
     await roster.append([A, *entered])
     listing = await roster.read()
     assert [each.loop for each in listing.there] == [A.loop]
-    if heard:
-        listing.learn(T_PAUSED.loop, heard)
-    assert (listing.is_held("a"), listing.is_held("b")) == (is_held, False)
+    listing.learn(T_PAUSED.loop, heard)
+    assert [listing.is_held(name) for name in ("a", "old", "b")] == [is_held, is_held, False]
+    last = entered[-1] if entered else None
+    assert listing.of_task("a") == listing.of_task("old") == last
+    assert listing.pause_of("old") == (None if last is None or last.is_gone else last)
 
 
 NOTED: dict[str, Any] = {"headers": {}, "body": "{}", "until_ms": 1}
