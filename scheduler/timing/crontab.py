@@ -162,7 +162,7 @@ def _expand(expression: str, index: int, text: str) -> list[Part]:
         return list(numbers), cast("dict[int, set[int | str]]", nth)
 
     def every(text: str) -> Part:
-        """Return a part; the steps of a range such as NOV-FEB/2 go on after the last number."""
+        """Return a part; a range such as NOV-FEB/2 continues after the last number."""
         row, _, step = text.partition("/")
         first, dash, _ = row.partition("-")
         if not (dash and step):
