@@ -14,11 +14,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_the_distribution_has_the_name_in_its_messages():
+def test_the_distribution_has_its_name_and_installs_its_command():
     assert PROJECT["name"] == DISTRIBUTION
-
-
-def test_the_distribution_installs_its_command():
     commands = entry_points(group="console_scripts", name="scheduler")
     assert DISTRIBUTION in {command.dist.name for command in commands if command.dist}
 
