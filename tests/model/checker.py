@@ -4,11 +4,10 @@ Of the whole graph this holds: there is a way back to one token, and nothing wro
 """
 
 from collections.abc import Collection
-from collections.abc import Set as AbstractSet
 
 from scheduler.protocol.epochs import LoopState
 from tests.model import broker, creator, processor, supervision
-from tests.model.breadth import Breadth, Check
+from tests.model.breadth import Breadth
 from tests.model.canonical import canonical
 from tests.model.graph import Graph
 from tests.model.moves import Actor, Move, Moves, Wrong
@@ -94,8 +93,3 @@ def is_well(state: State) -> bool:
         return False
     epochs = [token.position.epoch for token in state.tokens]
     return epochs == ([state.roster.epoch] if state.roster.state is LoopState.ACTIVE else [])
-
-
-def check(bounds: Bounds, *, until: AbstractSet[Wrong] = frozenset()) -> Check[Wrong, Move]:
-    """Reach all states, and see what is wrong."""
-    return Search(bounds).check(until)

@@ -11,17 +11,7 @@ from scheduler.protocol import epochs
 from scheduler.protocol.epochs import Entry, LoopState, Position, Verb
 from tests.model import broker, processor
 from tests.model.moves import Actor, Move, Moves
-from tests.model.state import (
-    NOTHING,
-    REMOVED,
-    Ask,
-    Bounds,
-    Creator,
-    Name,
-    Renaming,
-    State,
-    Token,
-)
+from tests.model.state import NOTHING, REMOVED, Ask, Bounds, Creator, Name, Renaming, State, Token
 from tests.model.steps import Step
 
 STOPS = {Verb.PAUSE: LoopState.PAUSED, Verb.REMOVE: LoopState.GONE}

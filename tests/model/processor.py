@@ -6,6 +6,7 @@ once. The roster is read where what was read decides.
 """
 
 from collections.abc import Generator, Iterable
+from functools import partial
 
 from scheduler.protocol import epochs
 from scheduler.protocol.epochs import Answer, Position, Verb
@@ -195,12 +196,10 @@ def asks(state: State, which: int) -> Moves:
         adopted = token._replace(position=Position(epoch, position.seq, joined=False))
         wrong = wrong_with_reading(state, token, position)
         if is_ended(state, position, token.what):
-            ending = processor._replace(phase=Phase.ENDING)
-            move = _moved(state, which, "has heard all, adopts the end", ending, adopted)
+            what, after = " the end", processor._replace(phase=Phase.ENDING)
         else:
-            putting = processor._replace(phase=Phase.PUTTING, token=adopted)
-            move = _moved(state, which, "has heard all, adopts", putting, adopted)
-        yield move._replace(wrong=wrong)
+            what, after = "", processor._replace(phase=Phase.PUTTING, token=adopted)
+        yield _moved(state, which, f"has heard all, adopts{what}", after, adopted, wrong)
 
 
 def wrong_with_reading(state: State, first: Token, position: Position) -> Wrong | None:
@@ -259,10 +258,8 @@ def runs(state: State, which: int, token: Token) -> Moves:
     if processor.phase is Phase.CLEARED:
         yield from reads_on(state, which, processor)
     running = processor._replace(phase=Phase.RUNNING)
-    yield _moved(state, which, "runs", running, token)._replace(
-        wrong=wrong_with(state, which, token),
-        stale=any(reads_on(state, which, processor)),
-    )
+    begins = _moved(state, which, "runs", running, token, wrong_with(state, which, token))
+    yield begins._replace(stale=any(reads_on(state, which, processor)))
 
 
 def wrong_with(state: State, which: int, token: Token) -> Wrong | None:
@@ -303,14 +300,12 @@ def settles(state: State, which: int) -> Moves:
                 cut_off = after.with_processor(which, again)
                 yield _failed(cut_off, which, f"puts{put.how}; is cut off", None, successor, wrong)
             continue
-        done = _moved(after, which, f"puts{put.how}", _idle(processor, settled=True), successor)
-        yield done._replace(wrong=wrong)
+        idle = _idle(processor, settled=True)
+        yield _moved(after, which, f"puts{put.how}", idle, successor, wrong)
         if after.budget.outages:
             yield _failed(after, which, "is cut off after it put", None, successor, wrong)
-            knows = processor._replace(settled=position)
-            knowing = after.with_processor(which, knows)
-            what = "is cut off before it acks"
-            yield _failed(knowing, which, what, None, successor, wrong)
+            knowing = after.with_processor(which, processor._replace(settled=position))
+            yield _failed(knowing, which, "is cut off before it acks", None, successor, wrong)
 
 
 def was_put(state: State, position: Position) -> bool:
@@ -347,7 +342,7 @@ def stops(state: State, which: int) -> Moves:
     after, wrong = _settled(state, token.position, again=processor.unconfirmed)
     ends = (*(each for each in journal.ends if each.what != end.what), end)
     after = _ended(after, token)._replace(journal=journal._replace(ends=ends))
-    yield _moved(after, which, "stops the loop", ending, end)._replace(wrong=wrong)
+    yield _moved(after, which, "stops the loop", ending, end, wrong)
     if state.budget.outages:
         yield _failed(after, which, "stops the loop, is cut off", None, end, wrong)
     if state.budget.races:
@@ -377,8 +372,8 @@ def ends(state: State, which: int) -> Move:
     idle, token = _idle(processor, settled=True), processor.token
     if not holds(token, state):
         return _moved(state, which, "finds its end overtaken, acks", idle, token)
-    move = _moved(entered(token, state), which, "enters its end, acks", idle, token)
-    return move._replace(wrong=wrong_with_end(state))
+    wrong = wrong_with_end(state)
+    return _moved(entered(token, state), which, "enters its end, acks", idle, token, wrong)
 
 
 def holds(end: Token, state: State) -> bool:
@@ -447,20 +442,18 @@ def _idle(processor: Processor, *, settled: bool = False) -> Processor:
 
 
 def _moved(
-    state: State, which: int, what: str, processor: Processor, token: Token = NOTHING
-) -> Move:
-    after = state.with_processor(which, processor)
-    return Move(Actor.PROCESSOR, what, after, which=which, token=token)
-
-
-def _failed(
     state: State,
     which: int,
     what: str,
     processor: Processor | None,
-    token: Token,
+    token: Token = NOTHING,
     wrong: Wrong | None = None,
+    actor: Actor = Actor.PROCESSOR,
 ) -> Move:
-    """A fault that befalls a processor; None: it is cut off."""
+    """A move of a processor; None: it is cut off."""
     after = state.with_processor(which, processor) if processor else cut(state, which)
-    return Move(Actor.FAULT, what, after, which=which, token=token, wrong=wrong)
+    return Move(actor, what, after, which=which, token=token, wrong=wrong)
+
+
+_failed = partial(_moved, actor=Actor.FAULT)
+"""A fault that befalls a processor."""

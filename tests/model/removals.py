@@ -7,7 +7,6 @@ from scheduler.protocol import epochs
 from scheduler.protocol.epochs import Answer, Beginning, Entry, LoopState, Position, Verb
 from tests.model import broker, creator, processor, steps, supervision
 from tests.model.moves import Actor, Move, Wrong
-from tests.model.rows import without
 from tests.model.state import Ask, Journal, State, Token
 from tests.model.steps import Step
 from tests.model.table import NEW, OLD, PAUSED, STARTED, row
@@ -139,62 +138,47 @@ def _told_of_the_new_one(state: State, name: int) -> int:
 
 
 REMOVALS = (
-    without(
-        "R1: void tokens are run",
-        row(*PAUSED, found={Wrong.STOPPED, Wrong.OVERLAP}),
-        epochs,
-        is_void=always(False),
+    row(*PAUSED, found={Wrong.STOPPED, Wrong.OVERLAP}).without(
+        "R1: void tokens are run", epochs, is_void=always(False)
     ),
-    without(
+    row(repairs=1, found={Wrong.BACKWARDS, Wrong.OVERLAP}).without(
         "R1, learning: a token's epoch is not learned on receipt",
-        row(repairs=1, found={Wrong.BACKWARDS, Wrong.OVERLAP}),
         processor,
         known_on_receipt=the_first_of,
     ),
-    without(
+    row(repairs=1, found={Wrong.OLD_LINE}).without(
         "following: processors read the roster when they start, and never again",
-        row(repairs=1, found={Wrong.OLD_LINE}),
         processor,
         reads_on=always(()),
     ),
-    without(
-        "R3: redelivered tokens are run",
-        row(outages=1, found={Wrong.BACKWARDS, Wrong.OVERLAP}),
-        epochs,
-        was_settled=always(False),
+    row(outages=1, found={Wrong.BACKWARDS, Wrong.OVERLAP}).without(
+        "R3: redelivered tokens are run", epochs, was_settled=always(False)
     ),
-    without(
+    row(outages=1, found={Wrong.BACKWARDS, Wrong.OVERLAP}).without(
         "R3, the journal: timers and hands are asked in its place",
-        row(outages=1, found={Wrong.BACKWARDS, Wrong.OVERLAP}),
         processor,
         heard=_in_timers_and_hands,
     ),
-    without(
+    row(recalls=1, found={Wrong.OVERLAP}).without(
         "R3, waiting: who was not told that its token was taken back is not waited for",
-        row(recalls=1, found={Wrong.OVERLAP}),
         epochs,
         awaited=with_other(awaited, came_back=False),
     ),
-    without(
-        "R3p: a put that was not confirmed is published again",
-        row(races=1, found={Wrong.BACKWARDS, Wrong.OVERLAP}),
-        processor,
-        was_put=always(False),
+    row(races=1, found={Wrong.BACKWARDS, Wrong.OVERLAP}).without(
+        "R3p: a put that was not confirmed is published again", processor, was_put=always(False)
     ),
-    without(
+    row(*PAUSED, outages=1, found={Wrong.OVERLAP, Wrong.RESETTLED}).without(
         "R4, joining: a first token is as far as what it is exchanged for",
-        row(*PAUSED, outages=1, found={Wrong.OVERLAP, Wrong.RESETTLED}),
         epochs,
         was_settled=_as_far,
     ),
     *(
-        without(
+        each.without(
             f"R4, {verb.name.lower()}: its first token is run like any other",
-            bounds,
             epochs,
             begun=_not_first(verb),
         )
-        for verb, bounds in {
+        for verb, each in {
             Verb.TRIGGER: row(Verb.TRIGGER, found={Wrong.OVERLAP}),
             Verb.RESCHEDULE: row(Verb.RESCHEDULE, found={Wrong.OVERLAP}),
             Verb.REPAIR: row(repairs=1, found={Wrong.OVERLAP}),
@@ -202,232 +186,178 @@ REMOVALS = (
             Verb.SEED: row(*STARTED, found={Wrong.OVERLAP}),
         }.items()
     ),
-    without(
-        "R4, asking: nobody is asked",
-        row(repairs=1, found={Wrong.OVERLAP}),
-        epochs,
-        awaited=always(()),
+    row(repairs=1, found={Wrong.OVERLAP}).without(
+        "R4, asking: nobody is asked", epochs, awaited=always(())
     ),
-    without(
-        "R4, waiting: all are asked, and no run is waited for",
-        row(repairs=1, found={Wrong.OVERLAP}),
-        epochs,
-        awaited=_without_running,
+    row(repairs=1, found={Wrong.OVERLAP}).without(
+        "R4, waiting: all are asked, and no run is waited for", epochs, awaited=_without_running
     ),
-    without(
+    row(repairs=1, found={Wrong.OVERLAP}).without(
         "R4, a creator that asks: it exchanges its token without a roll call",
-        row(repairs=1, found={Wrong.OVERLAP}),
         creator,
         is_free=always(True),
     ),
-    without(
+    row(repairs=1, found={Wrong.OVERLAP}).without(
         "R4, a creator that waits: it exchanges its token though an older run goes on",
-        row(repairs=1, found={Wrong.OVERLAP}),
         creator,
         is_free=_knows,
     ),
-    without(
-        "R4, a creator that leaves it: it puts a token that is run at once",
-        row(repairs=1, found={Wrong.OVERLAP}),
-        creator,
-        leaves=_joins,
+    row(repairs=1, found={Wrong.OVERLAP}).without(
+        "R4, a creator that leaves it: it puts a token that is run at once", creator, leaves=_joins
     ),
-    without(
+    row(repairs=1, found={Wrong.BACKWARDS}).without(
         "R4, a creator that adopts: what a creator exchanges keeps its own progress",
-        row(repairs=1, found={Wrong.BACKWARDS}),
         creator,
         heard=always(()),
     ),
-    without(
+    row(repairs=1, found={Wrong.BACKWARDS}).without(
         "R4, a creator's barrier: it reads the journal without one, and misses what was put last",
-        row(repairs=1, found={Wrong.BACKWARDS}),
         creator,
         heard=_without_the_last,
     ),
-    without(
-        "R4, adopting: the first token keeps its own progress",
-        row(repairs=1, found={Wrong.BACKWARDS}),
-        epochs,
-        adopted=the_first_of,
+    row(repairs=1, found={Wrong.BACKWARDS}).without(
+        "R4, adopting: the first token keeps its own progress", epochs, adopted=the_first_of
     ),
-    without(
-        "R4, life: progress of an earlier life is adopted",
-        row(*STARTED, found={Wrong.SKIPPED}),
-        epochs,
-        adopted=_of_any_life,
+    row(*STARTED, found={Wrong.SKIPPED}).without(
+        "R4, life: progress of an earlier life is adopted", epochs, adopted=_of_any_life
     ),
-    without(
+    row(repairs=1, stops=1, found={Wrong.STOPPED}).without(
         "R4, an end: what a run has stopped goes on if it was repaired in the meantime",
-        row(repairs=1, stops=1, found={Wrong.STOPPED}),
         epochs,
         stays_ended=always(False),
     ),
-    without(
+    row(Verb.RESUME, stops=1, lost=1, found={Wrong.RESTOPPED}).without(
         "R4, an end that was overridden: it holds though the loop was resumed",
-        row(Verb.RESUME, stops=1, lost=1, found={Wrong.RESTOPPED}),
         epochs,
         stays_ended=always(True),
     ),
-    without(
+    row(*PAUSED, once=True, found={Wrong.RERUN}).without(
         "R4, what is finished: it runs again if it was paused and resumed in the meantime",
-        row(*PAUSED, once=True, found={Wrong.RERUN}),
         epochs,
         stays_ended=with_other(stays_ended, was_only=False),
     ),
-    without(
+    row(Ask(2), once=True, found={Wrong.UNDONE}).without(
         "R4, what was moved: it stays finished, though other arguments were asked for",
-        row(Ask(2), once=True, found={Wrong.UNDONE}),
         epochs,
         stays_ended=with_other(stays_ended, is_same=True),
         ends=with_other(ends, is_same=True),
     ),
-    without(
+    row(Ask(2), once=True, found={Wrong.UNDONE}).without(
         "C, an end, whose: another one-off is taken for finished",
-        row(Ask(2), once=True, found={Wrong.UNDONE}),
         epochs,
         ends=with_other(ends, is_same=True),
     ),
-    without(
-        "C, an end, its life: a run of an earlier life ends the loop",
-        row(Verb.REMOVE, Ask(1), once=True, found={Wrong.UNDONE}),
-        epochs,
-        ends=_in_any_life,
+    row(Verb.REMOVE, Ask(1), once=True, found={Wrong.UNDONE}).without(
+        "C, an end, its life: a run of an earlier life ends the loop", epochs, ends=_in_any_life
     ),
-    without(
+    row(Verb.PAUSE, once=True, found={Wrong.LOST}).without(
         "C, an end, whatever was asked: what was paused in its run is not gone when it is finished",
-        row(Verb.PAUSE, once=True, found={Wrong.LOST}),
         epochs,
         ends=with_other(ends, was_only=False),
     ),
-    without(
+    row(Verb.PAUSE, outages=1, once=True, found={Wrong.LOST}).without(
         "C, an end that is heard: supervision does not enter the end of a processor that died",
-        row(Verb.PAUSE, outages=1, once=True, found={Wrong.LOST}),
         supervision,
         hears=always(False),
     ),
-    without(
+    row(Verb.TRIGGER, found={Wrong.OVERLAP}).without(
         "C, a new epoch: a creator puts a token of the same epoch",
-        row(Verb.TRIGGER, found={Wrong.OVERLAP}),
         epochs,
         begun=_of_the_same_epoch,
         accepted=always(True),
     ),
-    without(
+    row(Verb.TRIGGER, Verb.PAUSE, at_once=2, found={Wrong.STOPPED}).without(
         "C-accept: an entry counts if its epoch is later, though it is not based on the latest one",
-        row(Verb.TRIGGER, Verb.PAUSE, at_once=2, found={Wrong.STOPPED}),
         epochs,
         accepted=always(True),
     ),
-    without(
+    row(Verb.TRIGGER, found={Wrong.OVERLAP}).without(
         "C, putting once: a creator publishes its put again, as it was not confirmed",
-        row(Verb.TRIGGER, found={Wrong.OVERLAP}),
         creator,
         puts=_puts_twice,
     ),
-    without(
-        "C, calling: it returns without a roll call",
-        row(*PAUSED, found={Wrong.STOPPED}),
-        epochs,
-        CALLING=frozenset[Verb](),
+    row(*PAUSED, found={Wrong.STOPPED}).without(
+        "C, calling: it returns without a roll call", epochs, CALLING=frozenset[Verb]()
     ),
-    without(
+    row(Verb.PAUSE, Verb.PAUSE, deaths=1, found={Wrong.STOPPED}).without(
         "C, pausing again: what is paused is not paused again, though the one who did it died",
-        row(Verb.PAUSE, Verb.PAUSE, deaths=1, found={Wrong.STOPPED}),
         epochs,
         begun=_once,
     ),
-    without(
+    row(*STARTED, paused=True, found={Wrong.STOPPED}).without(
         "C, starting paused: a loop that is to wait until it is resumed gets a token that is due",
-        row(*STARTED, paused=True, found={Wrong.STOPPED}),
         epochs,
         begun=_with_token,
     ),
-    without(
-        "P0, the roster: who starts does not read it",
-        row(*PAUSED, outages=1, found={Wrong.STOPPED, Wrong.OVERLAP}),
-        steps,
-        STARTING=(Step.SUBSCRIBE,),
+    row(*PAUSED, outages=1, found={Wrong.STOPPED, Wrong.OVERLAP}).without(
+        "P0, the roster: who starts does not read it", steps, STARTING=(Step.SUBSCRIBE,)
     ),
-    without(
+    row(*PAUSED, outages=1, found={Wrong.STOPPED, Wrong.OVERLAP}).without(
         "P0, its order: who starts reads the roster, and then subscribes",
-        row(*PAUSED, outages=1, found={Wrong.STOPPED, Wrong.OVERLAP}),
         steps,
         STARTING=(Step.READ, Step.SUBSCRIBE),
     ),
-    without(
+    row(NEW, outages=1, old=1, found={Wrong.OVERLAP}).without(
         "renaming, the roster: the entry of the new name does not end the old one",
-        row(NEW, outages=1, old=1, found={Wrong.OVERLAP}),
         State,
         told=_told_of_the_new_one,
     ),
-    without(
+    row(NEW, old=1, found={Wrong.BACKWARDS}).without(
         "renaming, learning: a first token's epoch is learned by the new name only",
-        row(NEW, old=1, found={Wrong.BACKWARDS}),
         processor,
         known_on_receipt=_known_by_its_own_name,
     ),
-    without(
+    row(NEW, old=1, found={Wrong.OVERLAP}).without(
         "renaming, R4: who has a run by an old name is not asked for it",
-        row(NEW, old=1, found={Wrong.OVERLAP}),
         processor,
         names=_by_its_own_name,
     ),
-    without(
+    row(NEW, OLD, found={Wrong.OVERLAP}).without(
         "renaming, R4, aliases: old names are those of the processor's code, not of the token",
-        row(NEW, OLD, found={Wrong.OVERLAP}),
         processor,
         names=_by_aliases_of_the_code,
     ),
-    without(
+    row(NEW, old=1, found={Wrong.BACKWARDS}).without(
         "renaming, R4, adopting: what was put by an old name is not adopted",
-        row(NEW, old=1, found={Wrong.BACKWARDS}),
         processor,
         history=_put_by_its_own_name,
     ),
-    without(
+    row(NEW, old=1, found={Wrong.OVERLAP}).without(
         "renaming, R4, its creators: a creator exchanges the token, and asks for no old name",
-        row(NEW, old=1, found={Wrong.OVERLAP}),
         creator,
         is_left=always(False),
     ),
-    without(
+    row(NEW, Verb.PAUSE, old=1, found={Wrong.STOPPED}).without(
         "renaming, calling: a pause calls the roll by the new name only",
-        row(NEW, Verb.PAUSE, old=1, found={Wrong.STOPPED}),
         creator,
         names=_called_by_its_own_name,
     ),
-    without(
+    row(NEW, Verb.PAUSE, once=True, found={Wrong.LOST}).without(
         "renaming, an end: what has ended by its old name is not gone by the new one",
-        row(NEW, Verb.PAUSE, once=True, found={Wrong.LOST}),
         processor,
         holds=_holds_for_its_own_name,
     ),
-    without(
-        "S1: no loop is lost", row(lost=1, found={Wrong.LOST}), supervision, is_lost=always(False)
+    row(lost=1, found={Wrong.LOST}).without(
+        "S1: no loop is lost", supervision, is_lost=always(False)
     ),
     *(
-        without(
+        each.without(
             f"checkpoints, {what}: what the journal forgets is noted nowhere",
-            bounds,
             broker,
             forgotten=always(Journal(forgot=True)),
         )
-        for what, bounds in {
+        for what, each in {
             "R4": row(repairs=1, forgets=1, found={Wrong.FORGOTTEN, Wrong.BACKWARDS}),
             "R3": row(outages=1, forgets=1, found={Wrong.OVERLAP, Wrong.BACKWARDS}),
             "an end": row(outages=1, forgets=1, stops=1, found={Wrong.STOPPED}),
         }.items()
     ),
-    without(
+    row(doublings=1, processors=1, found={Wrong.BACKWARDS, Wrong.RESETTLED}).without(
         "S2, the last settled position: a processor runs what it has settled itself",
-        row(doublings=1, processors=1, found={Wrong.BACKWARDS, Wrong.RESETTLED}),
         epochs,
         is_behind=always(False),
     ),
-    without(
-        "S2: no loop is doubled",
-        row(doublings=1, found={Wrong.TWO_LINES}),
-        epochs,
-        is_doubled=always(False),
+    row(doublings=1, found={Wrong.TWO_LINES}).without(
+        "S2: no loop is doubled", epochs, is_doubled=always(False)
     ),
 )

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from tests.model.breadth import Check
+from tests.model.breadth import Breadth, Check
 from tests.model.state import Budget
 
 
@@ -17,12 +17,12 @@ class Row:
     """A model, and what is found in it.
 
     Attributes:
-        search: reaches all states within these bounds.
+        search: of all states within these bounds.
         found: what goes wrong.
         states: how many there are.
     """
 
-    search: Callable[..., Check[Any, Any]]
+    search: Callable[[Any], Breadth[Any, Any, Any]]
     bounds: object
     found: AbstractSet[Enum]
     states: int
@@ -30,9 +30,13 @@ class Row:
     def __str__(self) -> str:
         return str(self.bounds)
 
-    def check(self) -> Check[Any, Any]:
-        """See what is found."""
-        return self.search(self.bounds)
+    def check(self, until: AbstractSet[Enum] = frozenset()) -> Check[Any, Any]:
+        """Reach all states, and see what is wrong; end where these have been found."""
+        return self.search(self.bounds).check(until)
+
+    def without(self, what: str, owner: ModuleType | type, **instead: Any) -> "Removal":
+        """Return the removal of a rule, by what is put in its place."""
+        return Removal(what, self, owner, instead)
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,12 @@ class Removal:
     def check(self) -> Check[Any, Any]:
         """See what is wrong without it."""
         with patch.multiple(self.owner, **self.instead):
-            return self.row.search(self.row.bounds, until=self.row.found)
+            return self.row.check(self.row.found)
 
 
-def rows_of(search: Callable[..., Check[Any, Any]], bounds: type[Any]) -> Callable[..., Row]:
+def rows_of(
+    search: Callable[[Any], Breadth[Any, Any, Any]], bounds: type[Any]
+) -> Callable[..., Row]:
     """Return what makes the rows of a table: of bounds, and of how often what may go wrong."""
 
     def row(
@@ -68,8 +74,3 @@ def rows_of(search: Callable[..., Check[Any, Any]], bounds: type[Any]) -> Callab
         return Row(search, bounds(budget=budget, **limits), found, states)
 
     return row
-
-
-def without(what: str, row: Row, owner: ModuleType | type, **instead: Any) -> Removal:
-    """Return the removal of a rule, by what is put in its place."""
-    return Removal(what, row, owner, instead)

@@ -6,7 +6,7 @@ Nothing, but where a node of the broker fails, and where the roster lacks what t
 from collections.abc import Set as AbstractSet
 
 from scheduler.protocol.epochs import Verb
-from tests.model.checker import check
+from tests.model.checker import Search
 from tests.model.moves import Wrong
 from tests.model.rows import rows_of
 from tests.model.state import RECURRING, Ask, Bounds, Name
@@ -17,7 +17,7 @@ FAILED_NODE: AbstractSet[Wrong] = {Wrong.OVERLAP, Wrong.BACKWARDS, Wrong.RESETTL
 UNNOTED: AbstractSet[Wrong] = {Wrong.FORGOTTEN, Wrong.BACKWARDS, Wrong.RESETTLED}
 """A first token goes on from what is left in the journal: checkpoints are load-bearing."""
 
-row = rows_of(check, Bounds)
+row = rows_of(Search, Bounds)
 
 PAUSED = Verb.PAUSE, Verb.RESUME
 STARTED = Verb.REMOVE, Verb.SEED

@@ -11,7 +11,6 @@ from tests.model.ordered import turns, world
 from tests.model.ordered.table import row
 from tests.model.ordered.world import Wrong
 from tests.model.removals import always, the_first_of
-from tests.model.rows import without
 
 
 async def nothing(*_: Any) -> None: ...
@@ -32,70 +31,45 @@ async def _cancel(self: InOrder) -> None:
 
 
 REMOVALS = (
-    without(
-        "order, one consumer: the broker delivers to all at once",
-        row(found={Wrong.ORDER}),
-        world,
-        served=the_first_of,
+    row(found={Wrong.ORDER}).without(
+        "order, one consumer: the broker delivers to all at once", world, served=the_first_of
     ),
-    without(
+    row(found={Wrong.ORDER}).without(
         "order, leaving: who rests cancels its consumer, and keeps what it was delivered",
-        row(found={Wrong.ORDER}),
         InOrder,
         _leave=_cancel,
     ),
-    without(
+    row(messages=1, found={Wrong.BUSY}).without(
         "order, resting: who may not run a message yet takes it again at once",
-        row(messages=1, found={Wrong.BUSY}),
         InOrder,
         _rest=always(0.0),
     ),
-    without(
-        "the note, reading: nobody reads it",
-        row(messages=1, found={Wrong.BACKWARDS}),
-        Order,
-        resume=nothing,
+    row(messages=1, found={Wrong.BACKWARDS}).without(
+        "the note, reading: nobody reads it", Order, resume=nothing
     ),
-    without(
-        "the note, its delay: only who noted a delay waits for its end",
-        row(messages=1, found={Wrong.EARLY}),
-        Order,
-        resume=_at_once,
+    row(messages=1, found={Wrong.EARLY}).without(
+        "the note, its delay: only who noted a delay waits for its end", Order, resume=_at_once
     ),
-    without(
-        "the note, runs that began: a run that begins is not noted",
-        row(outages=3, messages=1, found={Wrong.ENDLESS}),
-        Order,
-        begin=nothing,
+    row(outages=3, messages=1, found={Wrong.ENDLESS}).without(
+        "the note, runs that began: a run that begins is not noted", Order, begin=nothing
     ),
-    without(
+    row(messages=1, retries=0, stops=2, found={Wrong.FOREIGN}).without(
         "the note, runs that were interrupted: they count as if their processor had died",
-        row(messages=1, retries=0, stops=2, found={Wrong.FOREIGN}),
         Order,
         uncount=nothing,
     ),
-    without(
-        "the note, forgetting: it stays when its message is done with",
-        row(outages=1, twins=True, found={Wrong.FOREIGN}),
-        Order,
-        end=nothing,
+    row(outages=1, twins=True, found={Wrong.FOREIGN}).without(
+        "the note, forgetting: it stays when its message is done with", Order, end=nothing
     ),
-    without(
-        "the note, whose: it is taken for one of any message",
-        row(outages=2, late=1, found={Wrong.FOREIGN}),
-        heads,
-        _hash_of=always("any"),
+    row(outages=2, late=1, found={Wrong.FOREIGN}).without(
+        "the note, whose: it is taken for one of any message", heads, _hash_of=always("any")
     ),
-    without(
+    row(found={Wrong.BACKWARDS}).without(
         "the note, back in its place: who has read it does not wait until it is there again",
-        row(found={Wrong.BACKWARDS}),
         Heads,
         _until_back=nothing,
     ),
-    without(
-        "the note, in another's hand: who finds none does not look again",
-        row(outages=1, messages=1, found={Wrong.BACKWARDS}),
-        turns,
-        LOOKS=1,
+    row(outages=1, messages=1, found={Wrong.BACKWARDS}).without(
+        "the note, in another's hand: who finds none does not look again", turns, LOOKS=1
     ),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Set as AbstractSet
 
 from tests.model.ordered.state import Bounds
-from tests.model.ordered.world import Wrong, check
+from tests.model.ordered.world import World, Wrong
 from tests.model.rows import rows_of
 
 LATE_NOTE: AbstractSet[Wrong] = {Wrong.BACKWARDS, Wrong.EARLY}
@@ -12,7 +12,7 @@ LATE_NOTE: AbstractSet[Wrong] = {Wrong.BACKWARDS, Wrong.EARLY}
 STOOD_STILL: AbstractSet[Wrong] = {Wrong.ENDLESS}
 """Who is not told that its message was taken back begins its run when its next owner has begun."""
 
-row = rows_of(check, Bounds)
+row = rows_of(World, Bounds)
 
 SMALL = (
     row(states=3_105),

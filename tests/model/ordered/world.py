@@ -6,11 +6,10 @@ longer than that.
 """
 
 from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import NamedTuple
 
-from tests.model.breadth import Breadth, Check
+from tests.model.breadth import Breadth
 from tests.model.ordered.state import (
     NOTHING_NOTED,
     Answer,
@@ -60,6 +59,7 @@ class World(Breadth[State, Wrong, Move]):
     """All that can happen within these bounds."""
 
     def __init__(self, bounds: Bounds) -> None:
+        turn_of.cache_clear()  # a rule may have been taken out since
         self._bounds = bounds
         super().__init__(initial(bounds), canonical)
 
@@ -280,12 +280,6 @@ def canonical(state: State) -> State:
 def is_over(state: State) -> bool:
     """Whether all messages are done with."""
     return not state.ready and not any(each.held for each in state.processors)
-
-
-def check(bounds: Bounds, *, until: AbstractSet[Wrong] = frozenset()) -> Check[Wrong, Move]:
-    """Reach all states, and see what is wrong."""
-    turn_of.cache_clear()  # a rule may have been taken out since
-    return World(bounds).check(until)
 
 
 def _done(state: State, which: int, request: Request) -> Iterator[tuple[State, Answer]]:
