@@ -44,3 +44,19 @@ async def wire(request: pytest.FixtureRequest, queue_type: QueueType) -> AsyncIt
 def broker(wire: Wire) -> Broker:
     """A connection, where it does not matter which."""
     return wire.broker
+
+
+@pytest.fixture
+async def other(wire: Wire) -> Broker:
+    """Another connection."""
+    return await wire.connect()
+
+
+@pytest.fixture
+async def queue(wire: Wire) -> str:
+    return await wire.declare_queue()
+
+
+@pytest.fixture
+async def stream(wire: Wire) -> str:
+    return await wire.declare_stream()

@@ -7,7 +7,7 @@ import pytest
 from scheduler.brokers.amqp import browsing
 from scheduler.brokers.contract import Broker, Delivery
 from scheduler.errors import BrokerUnavailable, DeliveryLost, QueueNotFound
-from tests.contract.wire import Wire, eventually, has_depth, send, take, take_all
+from tests.contract.wire import Wire, has_depth, send, take, take_all, until
 
 PAGE = 40
 COUNT = 170
@@ -56,10 +56,7 @@ async def test_browsing_leaves_all_messages_in_the_queue(
     assert await take_all(broker, queue, COUNT) == BODIES
 
 
-async def test_acked_messages_leave_and_the_rest_keeps_its_order(
-    wire: Wire, broker: Broker
-) -> None:
-    queue = await wire.declare_queue()
+async def test_acked_messages_leave_and_the_rest_keeps_its_order(broker: Broker, queue: str):
     await send(broker, queue, *BODIES)
     assert await look(broker, queue, lambda body: int(body) % 3 == 0) == BODIES
     rest = [body for body in BODIES if int(body) % 3]
@@ -68,15 +65,13 @@ async def test_acked_messages_leave_and_the_rest_keeps_its_order(
 
 
 @pytest.mark.parametrize("limit", [0, PAGE, PAGE + 1])
-async def test_browsing_stops_at_its_limit(wire: Wire, broker: Broker, limit: int) -> None:
-    queue = await wire.declare_queue()
+async def test_browsing_stops_at_its_limit(broker: Broker, queue: str, limit: int) -> None:
     await send(broker, queue, *BODIES)
     assert await look(broker, queue, limit=limit) == BODIES[:limit]
     assert await look(broker, queue) == BODIES
 
 
-async def test_new_messages_come_after_the_browsed_ones(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_new_messages_come_after_the_browsed_ones(broker: Broker, queue: str) -> None:
     await send(broker, queue, *BODIES[:60])
     async with broker.browse(queue, limit=60) as deliveries:
         async for delivery in deliveries:
@@ -87,8 +82,7 @@ async def test_new_messages_come_after_the_browsed_ones(wire: Wire, broker: Brok
     assert await take_all(broker, queue, 60) == left
 
 
-async def test_browsing_that_ends_early_leaves_all_messages(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_browsing_that_ends_early_leaves_all_messages(broker: Broker, queue: str) -> None:
     await send(broker, queue, *BODIES)
     async with broker.browse(queue, limit=COUNT) as deliveries:
         assert (await anext(deliveries)).message.body == BODIES[0]
@@ -103,8 +97,7 @@ async def ready(broker: Broker, queue: str) -> int:
     return depth.ready
 
 
-async def test_browsing_does_not_wait_for_unacked_messages(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_browsing_does_not_wait_for_unacked_messages(broker: Broker, queue: str) -> None:
     await send(broker, queue, *BODIES[:12])
     other = await take(broker, queue)
     assert await look(broker, queue, limit=12) == BODIES[1:12]
@@ -112,9 +105,8 @@ async def test_browsing_does_not_wait_for_unacked_messages(wire: Wire, broker: B
 
 
 async def test_browsed_messages_are_requeued_with_the_connection(
-    wire: Wire, broker: Broker
+    wire: Wire, broker: Broker, queue: str
 ) -> None:
-    queue = await wire.declare_queue()
     await send(broker, queue, *BODIES)
     seen: list[Delivery] = []
 
@@ -124,7 +116,7 @@ async def test_browsed_messages_are_requeued_with_the_connection(
                 seen.append(delivery)
                 if len(seen) == PAGE + 1:
                     await wire.cut()
-                    await eventually(lambda: lost(seen[0]))
+                    await until(seen[0].lost.done)
 
     with pytest.raises((BrokerUnavailable, DeliveryLost)):
         await look_until_cut()
@@ -132,7 +124,3 @@ async def test_browsed_messages_are_requeued_with_the_connection(
     with pytest.raises(DeliveryLost):
         await seen[0].ack()
     await has_depth(await wire.connect(), queue, ready=COUNT)
-
-
-async def lost(delivery: Delivery) -> bool:
-    return delivery.lost.done()

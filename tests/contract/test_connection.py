@@ -23,9 +23,7 @@ async def send_through(broker: Broker, queue: str, body: bytes) -> None:
     await eventually(confirmed)
 
 
-async def test_a_cut_requeues_unacked_messages_and_keeps_the_prefetch(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_cut_requeues_unacked_messages_and_keeps_the_prefetch(wire: Wire, broker: Broker):
     queue, other = await wire.declare_queue(), await wire.declare_queue()
     inbox = await Inbox.open(broker, queue, prefetch=2)
     await send(broker, queue, b"a", b"b", b"c")
@@ -46,8 +44,9 @@ async def test_a_cut_requeues_unacked_messages_and_keeps_the_prefetch(
     assert (await inbox.next()).message.body == b"c"
 
 
-async def test_messages_acked_before_a_cut_are_not_redelivered(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_messages_acked_before_a_cut_are_not_redelivered(
+    wire: Wire, broker: Broker, queue: str
+) -> None:
     inbox = await Inbox.open(broker, queue)
     await send(broker, queue, b"a", b"b")
     first, second = await inbox.next(), await inbox.next()
@@ -61,8 +60,7 @@ async def test_messages_acked_before_a_cut_are_not_redelivered(wire: Wire, broke
     assert await inbox.bodies(2) == [b"b", b"c"]
 
 
-async def test_publishing_continues_after_a_cut(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_publishing_continues_after_a_cut(wire: Wire, broker: Broker, queue: str) -> None:
     for body in b"a", b"b", b"c":
         await send_through(broker, queue, body)
         await wire.cut()
@@ -76,8 +74,7 @@ async def test_publishing_continues_after_a_cut(wire: Wire, broker: Broker) -> N
     assert broker.connected
 
 
-async def test_a_consumer_continues_after_every_cut(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_a_consumer_continues_after_every_cut(wire: Wire, broker: Broker, queue: str) -> None:
     inbox = await Inbox.open(broker, queue, prefetch=1)
     publisher = await wire.connect()
     for body in b"a", b"b", b"c":
@@ -94,8 +91,7 @@ async def ack_if_still_ours(delivery: Delivery) -> None:
         await delivery.ack()
 
 
-async def test_a_closed_connection_requeues_its_deliveries(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_a_closed_connection_requeues_its_deliveries(wire: Wire, broker: Broker, queue: str):
     await send(broker, queue, b"a", b"b")
     other = wire.make_broker()
     async with other:
@@ -111,9 +107,7 @@ async def test_a_closed_connection_requeues_its_deliveries(wire: Wire, broker: B
 
 
 @pytest.mark.parametrize("operation", ["depth", "get"])
-async def test_a_cancelled_operation_does_no_harm(
-    wire: Wire, broker: Broker, operation: str
-) -> None:
+async def test_a_cancelled_operation_does_no_harm(wire: Wire, broker: Broker, operation: str):
     held_queue, queue = await wire.declare_queue(), await wire.declare_queue()
     await send(broker, held_queue, b"x")
     held = await take(broker, held_queue)

@@ -8,13 +8,10 @@ import pytest
 from scheduler.brokers.contract import Broker, Delivery
 from scheduler.errors import DeliveryLost
 from scheduler.protocol.topology import Topology
-from tests.contract.wire import PATIENCE, Inbox, Wire, eventually, has_depth, send, take, take_all
+from tests.contract.wire import PATIENCE, Inbox, Wire, has_depth, send, take, take_all, until
 
 
-async def test_a_consumer_gets_old_and_new_messages_up_to_its_prefetch(
-    wire: Wire, broker: Broker
-) -> None:
-    queue = await wire.declare_queue()
+async def test_a_consumer_gets_old_and_new_messages_up_to_its_prefetch(broker: Broker, queue: str):
     await send(broker, queue, b"a")
     inbox = await Inbox.open(broker, queue, prefetch=2)
     await send(broker, queue, b"b", b"c", b"d")
@@ -29,9 +26,8 @@ async def test_a_consumer_gets_old_and_new_messages_up_to_its_prefetch(
 
 
 async def test_consumers_share_a_queue_each_with_its_own_prefetch(
-    wire: Wire, broker: Broker
+    wire: Wire, broker: Broker, queue: str
 ) -> None:
-    queue = await wire.declare_queue()
     narrow = await Inbox.open(broker, queue, prefetch=1)
     wide = await Inbox.open(broker, queue, prefetch=3)
     there = await Inbox.open(await wire.connect(), queue, prefetch=1)
@@ -45,10 +41,7 @@ async def test_consumers_share_a_queue_each_with_its_own_prefetch(
     assert (await there.next()).message.body == b"x"
 
 
-async def test_a_requeued_message_is_first_and_marked_redelivered(
-    wire: Wire, broker: Broker
-) -> None:
-    queue = await wire.declare_queue()
+async def test_a_requeued_message_is_first_and_marked_redelivered(broker: Broker, queue: str):
     await send(broker, queue, b"a", b"b", b"c")
     held = await take(broker, queue)
     assert not held.redelivered
@@ -62,8 +55,7 @@ async def test_a_requeued_message_is_first_and_marked_redelivered(
     assert (unseen.message.body, unseen.redelivered) == (b"b", False)
 
 
-async def test_requeued_messages_keep_their_order(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_requeued_messages_keep_their_order(broker: Broker, queue: str) -> None:
     await send(broker, queue, b"a", b"b", b"c", b"d")
     held = [await take(broker, queue) for _ in range(3)]
     for number, delivery in enumerate(held, 1):
@@ -75,10 +67,7 @@ async def test_requeued_messages_keep_their_order(wire: Wire, broker: Broker) ->
 whose: ContextVar[str] = ContextVar("whose", default="nobody's")
 
 
-async def test_a_handler_runs_outside_the_context_of_the_publisher(
-    wire: Wire, broker: Broker
-) -> None:
-    queue = await wire.declare_queue()
+async def test_a_handler_runs_outside_the_context_of_the_publisher(broker: Broker, queue: str):
     seen: asyncio.Queue[str] = asyncio.Queue()
 
     def handle(delivery: Delivery) -> None:
@@ -91,11 +80,10 @@ async def test_a_handler_runs_outside_the_context_of_the_publisher(
         assert await seen.get() == "nobody's"
 
 
-async def test_a_cancelled_consumer_keeps_what_it_holds(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
-    inbox = await Inbox.open(broker, queue, prefetch=2)
-    await send(broker, queue, b"a", b"b", b"c")
-    first, second = await inbox.next(), await inbox.next()
+async def test_a_cancelled_consumer_keeps_what_it_holds(wire: Wire, broker: Broker, queue: str):
+    inbox = await Inbox.open(broker, queue, prefetch=3)
+    await send(broker, queue, b"a", b"b", b"c", b"d")
+    first, second, third = [await inbox.next() for _ in range(3)]
     for _ in range(2):  # the second time, there is nothing to do
         await inbox.consumer.cancel()
     assert not inbox.consumer.active
@@ -104,44 +92,32 @@ async def test_a_cancelled_consumer_keeps_what_it_holds(wire: Wire, broker: Brok
     await has_depth(broker, queue, ready=2)
     assert inbox.is_empty
     assert not first.lost.done()
-    assert await take_all(broker, queue, 2) == [b"b", b"c"]
+    assert await take_all(broker, queue, 2) == [b"b", b"d"]
+    await wire.cut()
+    await until(third.lost.done)
+    assert await take_all(await wire.connect(), queue, 1) == [b"c"]
 
 
-async def test_a_consumer_continues_after_its_queue_was_recreated(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_consumer_continues_after_its_queue_was_recreated(wire: Wire, broker: Broker):
     queue = wire.queue()
     await broker.declare(Topology(queues=(queue,)))
     # On a connection of its own: RabbitMQ closes that of who consumes from a quorum queue in the
     # moment in which it is made.
     inbox = await Inbox.open(await wire.connect(), queue.name)
     await broker.delete(queue.name)
-    await has_stopped(inbox)
+    await until(lambda: not inbox.consumer.active)
     await broker.declare(Topology(queues=(queue,)))
     await send(broker, queue.name, b"x")
     assert await inbox.bodies(1) == [b"x"]
     assert inbox.consumer.active
 
 
-async def has_stopped(inbox: Inbox) -> None:
-    async def stopped() -> bool:
-        return not inbox.consumer.active
-
-    await eventually(stopped)
-
-
-async def test_a_quorum_queue_stops_redelivering_after_its_limit(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_quorum_queue_stops_redelivering_after_its_limit(wire: Wire, broker: Broker):
     if wire.queue_type == "classic":
         pytest.skip("only quorum queues count deliveries")
     failed = await wire.declare_queue()
     queue = await wire.declare_queue(
-        {
-            "x-delivery-limit": 2,
-            "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": failed,
-        }
+        {"x-delivery-limit": 2, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": failed}
     )
     await send(broker, queue, b"poison")
     for _ in range(3):
@@ -155,8 +131,7 @@ async def test_a_quorum_queue_stops_redelivering_after_its_limit(
     assert dead.message.headers["x-first-death-reason"] == "delivery_limit"
 
 
-async def test_a_leaving_consumer_requeues_its_messages(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_a_leaving_consumer_requeues_its_messages(broker: Broker, queue: str) -> None:
     inbox = await Inbox.open(broker, queue, prefetch=2)
     await send(broker, queue, b"a", b"b", b"c")
     first, _ = await inbox.next(), await inbox.next()
@@ -170,8 +145,7 @@ async def test_a_leaving_consumer_requeues_its_messages(wire: Wire, broker: Brok
     assert inbox.is_empty
 
 
-async def test_acking_neighbours_leaves_an_unacked_message(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_acking_neighbours_leaves_an_unacked_message(broker: Broker, queue: str) -> None:
     inbox = await Inbox.open(broker, queue)
     await send(broker, queue, b"a", b"b", b"c", b"d", b"e", b"f")
     came = [await inbox.next() for _ in range(6)]

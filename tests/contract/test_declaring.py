@@ -23,9 +23,7 @@ async def test_declaring_again_changes_nothing(wire: Wire, broker: Broker) -> No
         await broker.declare(Topology(queues=(each,)))
 
 
-async def test_a_queue_with_other_arguments_is_refused_and_unchanged(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_queue_with_other_arguments_is_refused_and_unchanged(wire: Wire, broker: Broker):
     queue = wire.queue({"x-message-ttl": 60_000})
     await broker.declare(Topology(queues=(queue,)))
     inbox = await Inbox.open(broker, queue.name)  # over a connection that lives on
@@ -46,9 +44,8 @@ async def test_a_queue_with_other_arguments_is_refused_and_unchanged(
 
 
 async def test_an_exchange_of_another_type_is_refused_and_unchanged(
-    wire: Wire, broker: Broker
+    wire: Wire, broker: Broker, queue: str
 ) -> None:
-    queue = await wire.declare_queue()
     name = await wire.declare_exchange("topic", {"a.#": queue})
     for other in Exchange(name, "fanout"), Exchange(name, "topic", {"alternate-exchange": "x"}):
         with pytest.raises(IncompatibleBroker, match=name):
@@ -57,8 +54,7 @@ async def test_an_exchange_of_another_type_is_refused_and_unchanged(
     assert await take_all(broker, queue, 1) == [b"x"]
 
 
-async def test_an_unbound_exchange_delivers_nothing_more(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_an_unbound_exchange_delivers_nothing_more(wire: Wire, broker: Broker, queue: str):
     name = await wire.declare_exchange("topic", {"a": queue, "b": queue})
     first, other = (Binding(name, queue, key) for key in "ab")
     for _ in range(2):  # it need not be there
@@ -103,8 +99,7 @@ async def test_a_binding_to_nothing_is_refused(wire: Wire, broker: Broker) -> No
         await broker.declare(Topology(bindings=(Binding(exchange, missing, "#"),)))
 
 
-async def test_the_depth_counts_messages_and_consumers(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_the_depth_counts_messages_and_consumers(wire: Wire, broker: Broker, queue: str):
     await send(broker, queue, b"a", b"b", b"c")
     assert await broker.depth(queue) == Depth(ready=3, consumers=0)
     for held in 1, 2:
@@ -129,9 +124,7 @@ async def test_a_missing_queue_has_no_depth_and_cannot_be_read(wire: Wire, broke
         await Inbox.open(broker, missing)
 
 
-async def test_deleting_deletes_the_queue_its_messages_and_its_bindings(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_deleting_deletes_the_queue_its_messages_and_its_bindings(wire: Wire, broker: Broker):
     queue, other = wire.queue(), await wire.declare_queue()
     await broker.declare(Topology(queues=(queue,)))
     exchange = await wire.declare_exchange("topic", {"a": queue.name, "#": other})

@@ -18,9 +18,8 @@ from tests.contract.wire import Wire, send, take, take_all
 
 @pytest.mark.parametrize("in_order", [True, False])
 async def test_concurrent_publishes_are_confirmed_and_in_order_if_asked(
-    wire: Wire, broker: Broker, in_order: bool
+    wire: Wire, broker: Broker, queue: str, in_order: bool
 ) -> None:
-    queue = await wire.declare_queue()
     exchange = await wire.declare_exchange("topic", {"#": queue})
     bodies = [b"%d" % n for n in range(300)]
     await asyncio.gather(
@@ -31,19 +30,6 @@ async def test_concurrent_publishes_are_confirmed_and_in_order_if_asked(
     )
     arrived = await take_all(broker, queue, len(bodies))
     assert (arrived if in_order else sorted(arrived)) == (bodies if in_order else sorted(bodies))
-
-
-async def test_a_delivery_has_the_exchange_and_key_of_its_publish(
-    wire: Wire, broker: Broker
-) -> None:
-    queue = await wire.declare_queue()
-    exchange = await wire.declare_exchange("topic", {"loop.#": queue})
-    await broker.publish(Message(b"x"), exchange=exchange, routing_key="loop.a.b")
-    delivery = await take(broker, queue)
-    assert (delivery.queue, delivery.exchange) == (queue, exchange)
-    assert delivery.routing_key == "loop.a.b"
-    assert not delivery.redelivered
-    assert not delivery.lost.done()
 
 
 @pytest.mark.parametrize(
@@ -60,12 +46,12 @@ async def test_a_delivery_has_the_exchange_and_key_of_its_publish(
 async def test_an_exchange_matches_keys(
     wire: Wire,
     broker: Broker,
+    queue: str,
     kind: Literal["topic", "fanout", "direct"],
     pattern: str,
     matching: list[str],
     others: list[str],
 ) -> None:
-    queue = await wire.declare_queue()
     exchange = await wire.declare_exchange(kind, {pattern: queue})
     for key in others:
         with pytest.raises(Unroutable, match=f"'{key}'"):
@@ -84,8 +70,7 @@ async def test_each_bound_queue_gets_a_message_once(wire: Wire, broker: Broker) 
     assert await take_all(broker, second, 1) == [b"x"]
 
 
-async def test_exchanges_are_bound_to_exchanges(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_exchanges_are_bound_to_exchanges(wire: Wire, broker: Broker, queue: str) -> None:
     far = await wire.declare_exchange("topic", {"a.#": queue})
     near = await wire.declare_exchange("topic", {"a.b": queue})
     await broker.declare(Topology(bindings=(Binding(near, far, "#", to="exchange"),)))
@@ -95,9 +80,8 @@ async def test_exchanges_are_bound_to_exchanges(wire: Wire, broker: Broker) -> N
 
 
 async def test_an_unroutable_message_is_found_among_those_with_its_id(
-    wire: Wire, broker: Broker
+    wire: Wire, broker: Broker, queue: str
 ) -> None:
-    queue = await wire.declare_queue()
     exchange = await wire.declare_exchange("topic", {"to.us": queue})
     keys = "to.us", "to.nobody", "to.us", "to.nobody"
     done = await asyncio.gather(
@@ -112,9 +96,8 @@ async def test_an_unroutable_message_is_found_among_those_with_its_id(
 
 
 async def test_a_return_without_a_waiting_caller_harms_no_other_publish(
-    wire: Wire, broker: Broker
+    wire: Wire, broker: Broker, queue: str
 ) -> None:
-    queue = await wire.declare_queue()
     exchange = await wire.declare_exchange("topic", {"a": queue})
     await broker.publish(Message(b"x"), exchange=exchange, routing_key="a")
     forgotten, publishing = (
@@ -127,8 +110,7 @@ async def test_a_return_without_a_waiting_caller_harms_no_other_publish(
     assert await take_all(broker, queue, 2) == [b"x", b"y"]
 
 
-async def test_a_refused_message_harms_no_other_publish(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_a_refused_message_harms_no_other_publish(broker: Broker, queue: str) -> None:
     done = await asyncio.gather(
         send(broker, queue, b"one"),
         broker.publish(Message(b"x"), exchange="e" * 256, routing_key=queue),
@@ -161,9 +143,7 @@ async def test_an_alternate_exchange_takes_unroutable_messages(wire: Wire, broke
     assert (await take(broker, parked)).routing_key == "b"
 
 
-async def test_a_full_queue_rejects_and_other_queues_keep_the_message(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_full_queue_rejects_and_other_queues_keep_the_message(wire: Wire, broker: Broker):
     limit = {"classic": 2, "quorum": 1}[wire.queue_type]
     full = await wire.declare_queue({"x-max-length": limit, "x-overflow": "reject-publish"})
     other, stream = await wire.declare_queue(), await wire.declare_stream()
@@ -218,9 +198,8 @@ def types_of(headers: dict[str, Any]) -> dict[str, type]:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_an_unencodable_message_is_not_sent(
-    wire: Wire, broker: Broker, unfit: dict[str, Any], why: str
+    broker: Broker, queue: str, unfit: dict[str, Any], why: str
 ) -> None:
-    queue = await wire.declare_queue()
     await send(broker, queue, b"before")
     held = await take(broker, queue)
     with pytest.raises(Unencodable, match=why):
@@ -253,8 +232,7 @@ async def test_receivers_cannot_change_a_message_for_each_other(wire: Wire, brok
     assert second["list"] == [1]
 
 
-async def test_properties_arrive_as_they_were_sent(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_properties_arrive_as_they_were_sent(broker: Broker, queue: str) -> None:
     sent = Message(
         body='{"grüße": "世界"}'.encode(),
         headers=HEADERS,
@@ -276,8 +254,7 @@ async def test_properties_arrive_as_they_were_sent(wire: Wire, broker: Broker) -
     assert replace(received, headers=HEADERS) == sent
 
 
-async def test_headers_larger_than_a_frame_are_refused(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_headers_larger_than_a_frame_are_refused(broker: Broker, queue: str) -> None:
 
     async def publish(text: str) -> None:
         await broker.publish(Message(b"x", {"text": text}), exchange="", routing_key=queue)
@@ -298,10 +275,7 @@ async def test_headers_larger_than_a_frame_are_refused(wire: Wire, broker: Broke
     await held.ack()
 
 
-async def test_a_too_large_body_is_refused_to_its_publisher_alone(
-    wire: Wire, broker: Broker
-) -> None:
-    queue = await wire.declare_queue()
+async def test_a_too_large_body_is_refused_to_its_publisher_alone(broker: Broker, queue: str):
     is_old = broker.info.version.startswith("3.")  # accepts 128 MiB
     large = Message(bytes((129 if is_old else 17) << 20))
 

@@ -13,16 +13,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerUnavailable, IncompatibleBroker, QueueNotFound, StreamTooLong
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Queue, QueueType, Topology
-from tests.contract.wire import (
-    PATIENCE,
-    MemoryWire,
-    Reader,
-    Wire,
-    eventually,
-    has_depth,
-    send,
-    take_all,
-)
+from tests.contract.wire import PATIENCE, MemoryWire, Reader, Wire, has_depth, send, take_all, until
 
 
 @pytest.fixture
@@ -40,18 +31,9 @@ def numbered(*numbers: int) -> list[bytes]:
     return [b"%d" % number for number in numbers]
 
 
-async def test_reading_takes_nothing_away(wire: Wire, broker: Broker) -> None:
-    stream = await wire.declare_stream()
-    assert await bodies_of(broker, stream) == []
-    await send(broker, stream, b"a", b"b", b"c")
-    assert await bodies_of(broker, stream) == [b"a", b"b", b"c"]
-    assert await bodies_of(await wire.connect(), stream) == [b"a", b"b", b"c"]
-
-
 async def test_confirmed_messages_are_read_at_once_without_writing(
-    wire: Wire, broker: Broker
+    broker: Broker, stream: str, other: Broker
 ) -> None:
-    stream, other = await wire.declare_stream(), await wire.connect()
     many = numbered(*range(5000))  # RabbitMQ writes them in few chunks
     await asyncio.gather(*(send(other, stream, body) for body in many))
     assert set(await bodies_of(broker, stream)) == set(many)
@@ -67,8 +49,7 @@ async def test_confirmed_messages_are_read_at_once_without_writing(
     await has_depth(broker, stream, ready=5020)
 
 
-async def test_a_message_is_read_as_it_was_published(wire: Wire, broker: Broker) -> None:
-    stream = await wire.declare_stream()
+async def test_a_message_is_read_as_it_was_published(broker: Broker, stream: str) -> None:
     headers = {
         "seq": 2**40,
         "ratio": 0.1,
@@ -114,8 +95,9 @@ async def bodies_to_end(broker: Broker, stream: str, **window: Any) -> list[byte
     return [message.body async for message in to_end(broker, stream, **window)]
 
 
-async def test_the_end_of_a_stream_is_found_while_it_grows(wire: Wire, broker: Broker) -> None:
-    stream, other = await wire.declare_stream(), await wire.connect()
+async def test_the_end_of_a_stream_is_found_while_it_grows(
+    broker: Broker, stream: str, other: Broker
+) -> None:
     written = itertools.count()
     confirmed: list[bytes] = []
 
@@ -136,15 +118,16 @@ async def test_the_end_of_a_stream_is_found_while_it_grows(wire: Wire, broker: B
     assert len(confirmed) > 20
 
 
-async def test_marks_reach_no_reader(wire: Wire, broker: Broker) -> None:
-    stream, other = await wire.declare_stream(), await wire.connect()
+async def test_marks_reach_no_reader(broker: Broker, stream: str, other: Broker) -> None:
+    assert await bodies_of(broker, stream) == []
     follower = await Reader.open(broker, stream, since="first")
     for number in range(3):
         await send(broker, stream, b"%d" % number)
         await asyncio.gather(*(bodies_to_end(each, stream) for each in (broker, other)))
     await has_depth(broker, stream, ready=9)
     assert await bodies_to_end(other, stream) == numbered(0, 1, 2)
-    assert await bodies_of(broker, stream) == numbered(0, 1, 2)
+    for each in (broker, other):
+        assert await bodies_of(each, stream) == numbered(0, 1, 2)
     assert await follower.bodies(3) == numbered(0, 1, 2)
     await send(broker, stream, b"3")
     assert await follower.bodies(1) == [b"3"]
@@ -202,8 +185,7 @@ async def test_an_unroutable_mark_is_an_error(wire: Wire, broker: Broker) -> Non
     assert await bodies_to_end(broker, stream) == []
 
 
-async def test_reading_a_deleted_or_cut_stream_fails(wire: Wire, broker: Broker) -> None:
-    stream = await wire.declare_stream()
+async def test_reading_a_deleted_or_cut_stream_fails(wire: Wire, broker: Broker, stream: str):
     await asyncio.gather(*(send(broker, stream, body) for body in numbered(*range(3000))))
     if not isinstance(wire, MemoryWire):  # what is in this process is read without a connection
         for after in 1, 240:
@@ -213,8 +195,7 @@ async def test_reading_a_deleted_or_cut_stream_fails(wire: Wire, broker: Broker)
         await disturbed(broker.read(stream), lambda: broker.delete(stream))
 
 
-async def test_reading_to_the_end_may_stop_early(wire: Wire, broker: Broker) -> None:
-    stream = await wire.declare_stream()
+async def test_reading_to_the_end_may_stop_early(broker: Broker, stream: str) -> None:
     await send(broker, stream, b"a", b"b", b"c")
     for _ in range(3):
         async with aclosing(to_end(broker, stream)) as messages:
@@ -222,8 +203,7 @@ async def test_reading_to_the_end_may_stop_early(wire: Wire, broker: Broker) -> 
     assert await bodies_to_end(broker, stream) == [b"a", b"b", b"c"]
 
 
-async def test_a_stream_is_read_from_a_moment_to_the_end(wire: Wire, broker: Broker) -> None:
-    stream = await wire.declare_stream()
+async def test_a_stream_is_read_from_a_moment_to_the_end(wire: Wire, broker: Broker, stream: str):
     await send(broker, stream, b"old")
     await asyncio.sleep(1.1)  # RabbitMQ is asked for a moment in whole seconds
     between = wire.clock.now()
@@ -244,18 +224,13 @@ async def test_a_stream_is_read_from_the_offset_of_a_message(wire: Wire, broker:
     for offset in 0, 300, 599:
         for reading in to_end(broker, stream, since=offset), broker.read(stream, since=offset):
             assert [message.offset async for message in reading] == [*range(offset, 600)]
-
-    async def has_heard_all() -> bool:
-        return heard == [*range(600)]
-
-    await eventually(has_heard_all)
+    await until(lambda: heard == [*range(600)])
     await follower.cancel()
 
 
 async def test_a_stream_shorter_than_an_offset_is_read_from_its_start(
-    wire: Wire, broker: Broker
+    wire: Wire, broker: Broker, stream: str
 ) -> None:
-    stream = await wire.declare_stream()
     assert await bodies_to_end(broker, stream, since=3) == []
     await send(broker, stream, *numbered(0, 1, 2))
     for reading in to_end(broker, stream, since=1_000), broker.read(stream, since=2**62):
@@ -270,8 +245,7 @@ async def test_a_stream_shorter_than_an_offset_is_read_from_its_start(
         assert await reader.bodies(1) == [b"3"]
 
 
-async def test_the_last_message_of_a_stream(wire: Wire, broker: Broker) -> None:
-    stream, other = await wire.declare_stream(), await wire.connect()
+async def test_the_last_message_of_a_stream(broker: Broker, stream: str, other: Broker) -> None:
     assert await broker.last(stream) is None
     await send(other, stream, b"first")
     await has_depth(broker, stream, ready=1)  # RabbitMQ counts the messages of a stream at times
@@ -282,10 +256,8 @@ async def test_the_last_message_of_a_stream(wire: Wire, broker: Broker) -> None:
         assert (last.body, last.offset) == (b"%d" % number * 200_000, number)
 
 
-async def test_reading_since_a_moment_misses_nothing(wire: Wire, broker: Broker) -> None:
-    stream = await wire.declare_stream()
+async def test_reading_since_a_moment_misses_nothing(wire: Wire, broker: Broker, stream: str):
     for number in range(4):
-        await wire.pass_time()
         since = wire.clock.now()
         await send(broker, stream, b"%d" % number)
         assert b"%d" % number in await bodies_to_end(broker, stream, since=since)
@@ -313,8 +285,9 @@ async def test_other_queues_cannot_be_read_or_followed_as_streams(
     assert await take_all(broker, queue, 2) == [b"a", b"b"]
 
 
-async def test_a_follower_begins_with_the_first_or_the_next(wire: Wire, broker: Broker) -> None:
-    stream = await wire.declare_stream()
+async def test_a_follower_begins_with_the_first_or_the_next(
+    wire: Wire, broker: Broker, stream: str
+) -> None:
     await send(broker, stream, b"a", b"b")
     first = await Reader.open(broker, stream, since="first")
     following = await Reader.open(broker, stream)
@@ -326,8 +299,9 @@ async def test_a_follower_begins_with_the_first_or_the_next(wire: Wire, broker: 
     assert following.follower.active
 
 
-async def test_a_follower_begins_with_the_message_of_an_offset(wire: Wire, broker: Broker) -> None:
-    stream = await wire.declare_stream()
+async def test_a_follower_begins_with_the_message_of_an_offset(
+    wire: Wire, broker: Broker, stream: str
+) -> None:
     await send(broker, stream, *numbered(*range(5)))
     assert len(await bodies_to_end(broker, stream)) == 5  # with a mark, that is handed to nobody
     for since in (0, 3, 4):
@@ -340,8 +314,7 @@ async def test_a_follower_begins_with_the_message_of_an_offset(wire: Wire, broke
     assert await following.bodies(2) == [b"4", b"next"]
 
 
-async def test_a_cancelled_follower_gets_nothing_more(wire: Wire, broker: Broker) -> None:
-    stream = await wire.declare_stream()
+async def test_a_cancelled_follower_gets_nothing_more(broker: Broker, stream: str) -> None:
     cancelled, other = [await Reader.open(broker, stream) for _ in range(2)]
     await cancelled.follower.cancel()
     await cancelled.follower.cancel()
@@ -351,8 +324,7 @@ async def test_a_cancelled_follower_gets_nothing_more(wire: Wire, broker: Broker
     assert cancelled.is_empty
 
 
-async def test_a_follower_continues_after_every_cut(wire: Wire, broker: Broker) -> None:
-    stream = await wire.declare_stream()
+async def test_a_follower_continues_after_every_cut(wire: Wire, broker: Broker, stream: str):
     await send(broker, stream, b"0")
     reader = await Reader.open(broker, stream, since="first")
     publisher = await wire.connect_past_cuts()
@@ -388,14 +360,13 @@ async def test_a_closed_connection_ends_its_followers(wire: Wire, broker: Broker
 
 @pytest.mark.parametrize("anew", [1, 3, 5], ids=["shorter", "as long", "longer"])
 async def test_a_recreated_stream_is_followed_from_its_start(
-    wire: Wire, broker: Broker, anew: int
+    broker: Broker, stream: str, other: Broker, anew: int
 ) -> None:
-    stream, other = await wire.declare_stream(), await wire.connect()
     await send(broker, stream, b"a", b"b", b"c")
     reader = await Reader.open(other, stream, since="first")
     assert await reader.bodies(3) == [b"a", b"b", b"c"]
     await broker.delete(stream)
-    await eventually(lambda: has_stopped(reader))
+    await until(lambda: not reader.follower.active)
     await broker.declare(Topology(queues=(Queue(stream, {"x-queue-type": "stream"}),)))
     bodies = numbered(*range(anew))
     await send(broker, stream, *bodies)
@@ -405,12 +376,7 @@ async def test_a_recreated_stream_is_followed_from_its_start(
     assert reader.follower.active
 
 
-async def has_stopped(reader: Reader) -> bool:
-    return not reader.follower.active
-
-
-async def test_a_stream_is_bound_and_declared_like_a_queue(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+async def test_a_stream_is_bound_and_declared_like_a_queue(wire: Wire, broker: Broker, queue: str):
     limits = {"x-max-length-bytes": 10_000_000, "x-stream-max-segment-size-bytes": 1_000_000}
     stream = Queue(wire.name("stream"), {"x-queue-type": "stream", "x-max-age": "7D", **limits})
     for _ in range(2):
@@ -423,9 +389,7 @@ async def test_a_stream_is_bound_and_declared_like_a_queue(wire: Wire, broker: B
     await has_depth(broker, stream.name, ready=2)
 
 
-async def test_a_stream_with_other_arguments_or_a_bad_age_is_refused(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_stream_with_other_arguments_or_a_bad_age_is_refused(wire: Wire, broker: Broker):
     there, other = await wire.declare_stream({"x-max-age": "7D"}), wire.name("stream")
     for name, arguments in (
         (there, {}),

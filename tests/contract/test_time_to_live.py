@@ -6,19 +6,10 @@ from datetime import timedelta
 import pytest
 
 from scheduler.brokers.contract import Broker
+from scheduler.errors import Rejected
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Topology
-from tests.contract.wire import (
-    Arguments,
-    Inbox,
-    Wire,
-    eventually,
-    has_depth,
-    is_rejected,
-    send,
-    take,
-    take_all,
-)
+from tests.contract.wire import Arguments, Inbox, Wire, eventually, has_depth, send, take, take_all
 
 SHORT = 150  # milliseconds, while which nothing has to happen
 BRIEF = 1_000  # long enough to do something before, even on a slow machine
@@ -45,7 +36,8 @@ async def test_an_expired_message_leaves_with_its_key_and_without_its_expiration
     arrived = await inbox.next()
     # Brokers count in whole milliseconds.
     assert asyncio.get_running_loop().time() - started > (SHORT - 2) / 1000
-    assert (arrived.exchange, arrived.routing_key) == (exchange, "loop.a.b")
+    assert (arrived.queue, arrived.exchange) == (target, exchange)
+    assert arrived.routing_key == "loop.a.b"
     assert (arrived.message.body, arrived.message.headers["seq"]) == (b"x", 1)
     assert arrived.message.expiration is None
     assert not arrived.redelivered
@@ -154,9 +146,7 @@ async def test_cc_keys_route_until_a_queue_replaces_them(
     assert [await broker.get(queue) for queue in ends.values()] == [None] * len(ends)
 
 
-async def test_a_headers_exchange_routes_by_header_whatever_the_keys(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_a_headers_exchange_routes_by_header_whatever_the_keys(wire: Wire, broker: Broker):
     one, two, none = [wire.queue() for _ in range(3)]
     otherwise = Exchange(wire.name("otherwise"), "fanout")
     alternate = {"alternate-exchange": otherwise.name}
@@ -167,9 +157,7 @@ async def test_a_headers_exchange_routes_by_header_whatever_the_keys(
     ]
     await wire.declare_all(
         Topology(
-            (otherwise, entry),
-            (one, two, none),
-            (*bound, Binding(otherwise.name, none.name, "")),
+            (otherwise, entry), (one, two, none), (*bound, Binding(otherwise.name, none.name, ""))
         )
     )
     for headers in ({"at": "1", "CC": ["2"]}, {"at": "2"}, {"at": 1}, {"on": "1"}):
@@ -188,25 +176,25 @@ async def test_a_full_queue_dead_letters_its_oldest_message(wire: Wire, broker: 
     assert await take_all(broker, queue, 1) == [b"new"]
 
 
-async def declare_timer_of_one(wire: Wire, exchange: str) -> str:
-    """Declare a queue that rejects a second message, and dead-letters at least once if it can."""
-    quorum = wire.queue_type == "quorum"
-    arguments = {"x-max-length": 0 if quorum else 1, "x-overflow": "reject-publish"}
-    strategy = {"x-dead-letter-strategy": "at-least-once"} if quorum else {}
-    return await wire.declare_queue({**arguments, **strategy, "x-dead-letter-exchange": exchange})
-
-
-async def test_an_unroutable_dead_letter_goes_to_the_alternate_exchange(
-    wire: Wire, broker: Broker
-) -> None:
+async def test_an_unroutable_dead_letter_goes_to_the_alternate_exchange(wire: Wire, broker: Broker):
     parked = await wire.declare_queue()
     alternate = await wire.declare_exchange("topic", {"#": parked})
     exchange = await wire.declare_exchange("topic", {}, {"alternate-exchange": alternate})
-    queue = await declare_timer_of_one(wire, exchange)
+    # A queue that rejects a second message, and dead-letters at least once if it can.
+    arguments = {"x-dead-letter-exchange": exchange, "x-overflow": "reject-publish"}
+    if wire.queue_type == "quorum":
+        arguments |= {"x-max-length": 0, "x-dead-letter-strategy": "at-least-once"}
+    else:
+        arguments |= {"x-max-length": 1}
+    queue = await wire.declare_queue(arguments)
     await send(broker, queue, b"x", expires_in_ms=0)
     assert (await take(broker, parked)).message.body == b"x"
 
     async def is_free() -> bool:
-        return not await is_rejected(broker, queue)
+        try:
+            await send(broker, queue, b"the next")
+        except Rejected:
+            return False
+        return True
 
     await eventually(is_free)

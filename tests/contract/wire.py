@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import aiormq
 from yarl import URL
@@ -15,7 +15,6 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker, Consumer, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import Rejected
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import (
     UNREACHABLE_DELIVERY_LIMIT,
@@ -56,24 +55,17 @@ class Wire(ABC):
     @abstractmethod
     def make_broker(self) -> Broker: ...
 
-    @abstractmethod
-    def make_uncut_broker(self) -> Broker: ...
+    def make_uncut_broker(self) -> Broker:
+        """One that is not cut; in this process, a cut is over before anybody can notice."""
+        return self.make_broker()
 
     @abstractmethod
     async def cut(self) -> None:
         """Break all connections, without a goodbye."""
 
     @abstractmethod
-    async def pass_time(self) -> None:
-        """Let a moment pass, where an operation takes none."""
-
-    @abstractmethod
     async def publish_as_others_do(self, message: Message, exchange: str, key: str) -> None:
         """Publish with the headers as they are, CC and BCC too."""
-
-    @abstractmethod
-    async def delete(self, names: list[str]) -> None:
-        """Delete the queues and exchanges of these names."""
 
     async def connect(self) -> Broker:
         """Open a further connection; it is closed when the test is over."""
@@ -89,7 +81,6 @@ class Wire(ABC):
 
     async def __aexit__(self, *exception: object) -> None:
         await self._opened.aclose()
-        await self.delete(self._names)
 
     def name(self, label: str) -> str:
         """A new name; what bears it is deleted when the test is over."""
@@ -143,20 +134,11 @@ class MemoryWire(Wire):
     def make_broker(self) -> Broker:
         return MemoryBroker(self._server)
 
-    def make_uncut_broker(self) -> Broker:
-        return self.make_broker()  # a cut is over before anybody can notice
-
     async def cut(self) -> None:
         self._server.disconnect_all()
 
-    async def pass_time(self) -> None:
-        await asyncio.sleep(0.001)
-
     async def publish_as_others_do(self, message: Message, exchange: str, key: str) -> None:
         self._server.publish(message, exchange, key)
-
-    async def delete(self, names: list[str]) -> None:
-        pass  # they go with the server
 
 
 class RabbitWire(Wire):
@@ -176,9 +158,6 @@ class RabbitWire(Wire):
     async def cut(self) -> None:
         self._proxy.cut()
 
-    async def pass_time(self) -> None:
-        pass
-
     async def publish_as_others_do(self, message: Message, exchange: str, key: str) -> None:
         connection = await aiormq.connect(self._url)
         channel = await connection.channel()
@@ -188,39 +167,46 @@ class RabbitWire(Wire):
         )
         await connection.close()
 
-    async def delete(self, names: list[str]) -> None:
-        connection = await aiormq.connect(self._url)
-        channel = await connection.channel()
-        for name in names:
-            await channel.queue_delete(name)
-            await channel.exchange_delete(name)
-        await connection.close()
-
     async def __aenter__(self) -> Self:
         await self._proxy.__aenter__()
         return await super().__aenter__()
 
     async def __aexit__(self, *exception: object) -> None:
         await super().__aexit__(*exception)
+        connection = await aiormq.connect(self._url)
+        channel = await connection.channel()
+        for name in self._names:
+            await channel.queue_delete(name)
+            await channel.exchange_delete(name)
+        await connection.close()
         await self._proxy.__aexit__()
 
 
-class Inbox:
-    """A consumer that lays out what it is given."""
+class Arrivals(Generic[T]):
+    """What has come, in its order."""
 
     def __init__(self) -> None:
-        self.consumer: Consumer
-        self._arrived: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._arrived = asyncio.Queue[T]()
+
+    async def next(self) -> T:
+        async with asyncio.timeout(PATIENCE):
+            return await self._arrived.get()
+
+    @property
+    def is_empty(self) -> bool:
+        return self._arrived.empty()
+
+
+class Inbox(Arrivals[Delivery]):
+    """A consumer that lays out what it is given."""
+
+    consumer: Consumer
 
     @classmethod
     async def open(cls, broker: Broker, queue: str, *, prefetch: int = 100) -> Self:
         inbox = cls()
         inbox.consumer = await broker.consume(queue, inbox._arrived.put_nowait, prefetch=prefetch)
         return inbox
-
-    async def next(self, within: float = PATIENCE) -> Delivery:
-        async with asyncio.timeout(within):
-            return await self._arrived.get()
 
     async def bodies(self, count: int) -> list[bytes]:
         """Take and ack that many messages."""
@@ -231,17 +217,11 @@ class Inbox:
             await delivery.ack()
         return bodies
 
-    @property
-    def is_empty(self) -> bool:
-        return self._arrived.empty()
 
-
-class Reader:
+class Reader(Arrivals[Message]):
     """A follower of a stream that lays out what it is given."""
 
-    def __init__(self) -> None:
-        self.follower: Consumer
-        self._arrived: asyncio.Queue[Message] = asyncio.Queue()
+    follower: Consumer
 
     @classmethod
     async def open(
@@ -253,12 +233,7 @@ class Reader:
 
     async def bodies(self, count: int) -> list[bytes]:
         """The next so many messages."""
-        async with asyncio.timeout(PATIENCE):
-            return [(await self._arrived.get()).body for _ in range(count)]
-
-    @property
-    def is_empty(self) -> bool:
-        return self._arrived.empty()
+        return [(await self.next()).body for _ in range(count)]
 
 
 async def send(
@@ -269,15 +244,6 @@ async def send(
     for body in bodies:
         message = Message(body, expiration=expiration)
         await broker.publish(message, exchange="", routing_key=queue)
-
-
-async def is_rejected(broker: Broker, queue: str) -> bool:
-    """Whether the queue rejects one more message."""
-    try:
-        await send(broker, queue, b"one too many")
-    except Rejected:
-        return True
-    return False
 
 
 async def take(broker: Broker, queue: str) -> Delivery:
@@ -307,6 +273,15 @@ async def has_depth(
         return depth.ready == ready and consumers in (None, depth.consumers)
 
     await eventually(reached)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until something is so, of which no event tells."""
+
+    async def is_so() -> bool:
+        return bool(condition())
+
+    await eventually(is_so)
 
 
 async def eventually(attempt: Callable[[], Awaitable[T | None]], seconds: float = PATIENCE) -> T:
