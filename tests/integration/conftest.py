@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, QueueType, Topology
 from tests.contract.proxy import Proxy
+from tests.contract.wire import RabbitWire
 from tests.integration.scene import Scene
 from tests.integration.shop import Shop
 from tests.stage import an_app
@@ -50,10 +52,7 @@ class Field:
         return self._start(arguments, environment)
 
     def _start(
-        self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        output: Path | None = None,
+        self, arguments: Sequence[str], environment: Mapping[str, str], output: Path | None = None
     ) -> Program:
         # What it prints is in its log, with its errors, unless there is a file for it.
         command, *options = arguments
@@ -78,6 +77,12 @@ class Field:
             )
         self.processes.append(process)
         return process
+
+    async def until_killed(self, *arguments: str, **environment: str) -> None:
+        """Start `scheduler`, and wait until it has killed itself."""
+        doomed = self.start(*arguments, **environment)
+        await self.until(lambda: doomed.poll() is not None, seconds=60)
+        assert doomed.returncode == -signal.SIGKILL
 
     def log_of(self, number: int) -> Path:
         return self.record.with_name(f"process-{number}.log")
@@ -193,7 +198,7 @@ def shared(broker_url: str) -> Iterator[Shop]:
     """A shop for all tests of this process, seeded once."""
     shop = Shop(broker_url, new_namespace())
     try:
-        asyncio.run(shop.seed())
+        asyncio.run(shop.seed(broker_url))
         yield shop
     finally:
         asyncio.run(clear(broker_url, shop.app.topology()))
@@ -219,6 +224,17 @@ async def proxy(broker_url: str) -> AsyncIterator[Proxy]:
 def through(broker_url: str, proxy: Proxy) -> str:
     """The URL of the broker as it is reached through the proxy."""
     return str(URL(broker_url).with_port(proxy.port))
+
+
+@pytest.fixture
+async def wire(broker_url: str) -> AsyncIterator[RabbitWire]:
+    async with RabbitWire("quorum", broker_url) as wire:
+        yield wire
+
+
+@pytest.fixture
+async def queue(wire: RabbitWire) -> str:
+    return await wire.declare_queue()
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.events import Event, RunEvent
+from scheduler.tasks.tasks import SUPERVISION
 
 RECORD = Path(os.environ["RECORD"])
 
@@ -30,6 +32,21 @@ def notes() -> list[dict[str, Any]]:
 def die() -> None:
     """End this process, as `kill -9` does."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(event: Event) -> None:
+    """End this process at the event that KILL_AT names; of a run, also by its seq or attempt."""
+    moment, _, number = os.environ.get("KILL_AT", "").partition("@")
+    if type(event).__name__ != moment:
+        return
+    seq = None
+    if isinstance(event, RunEvent):
+        seq = event.seq
+        count = event.attempt if seq is None else seq
+        if event.loop == SUPERVISION or number not in ("", str(count)):
+            return
+    note("killed", seq=seq)
+    die()
 
 
 def die_after(steps: int) -> None:

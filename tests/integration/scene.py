@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 from scheduler import Context, Scheduler, Settings
@@ -16,7 +16,9 @@ from scheduler.processor.processor import Worker
 from scheduler.program import Program
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import ParkedMessage
-from tests.stage import SYSTEM_CLOCK, processor_of, program_of
+from tests.contract.wire import has_depth
+from tests.integration.witness import News
+from tests.stage import SYSTEM_CLOCK, at_work, processor_of, program_of
 from tests.sweep import clear
 
 
@@ -37,14 +39,12 @@ class Run:
     facts: tuple[Any, ...] = ()
 
 
-@dataclass
-class Diary:
+class Diary(News):
     """The runs of all pods, in the order in which they began."""
 
-    runs: list[Run] = field(default_factory=list[Run])
-
-    def __post_init__(self) -> None:
-        self._news = asyncio.Event()
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        super().__init__(self.runs)
 
     async def write(self, ctx: Context, *facts: Any, takes: float = 0, release: str = "") -> None:
         """Write down a run that takes so long, in seconds."""
@@ -72,13 +72,6 @@ class Diary:
             for place, run in enumerate(runs)
             if any(before.ended is None or before.ended > run.began for before in runs[:place])
         ]
-
-    async def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
-        """Wait until the runs show something."""
-        async with asyncio.timeout(seconds):
-            while not condition():
-                self._news.clear()
-                await self._news.wait()
 
 
 class Mortal:
@@ -194,35 +187,18 @@ class Scene:
             queue = app.names.processor_queue(unacked) if unacked else ""
             connection = Mortal(broker, unacked=queue)
             process = processor_of(
-                app,
-                cast(Broker, connection),
-                tasks=tasks,
-                concurrency=concurrency,
-                grace=grace,
+                app, cast(Broker, connection), tasks=tasks, concurrency=concurrency, grace=grace
             )
-            running = asyncio.create_task(process.run())
-            try:
+            async with at_work(process):
                 yield Pod(process.worker, connection)
-            finally:
-                process.worker.stop()
-                await running
 
     async def until_ready(self, app: Scheduler, task: str, messages: int = 1) -> None:
         """Wait until so many messages are ready for a task of which no pod is there."""
-        await self._until_waiting(app.names.processor_queue(task), messages)
+        await has_depth(self.broker, app.names.processor_queue(task), ready=messages)
 
     async def until_parked(self, app: Scheduler, task: str) -> None:
         """Wait until a message of a task is parked, also where the broker does it."""
-        await self._until_waiting(app.names.failed_queue(task), 1)
-
-    async def _until_waiting(self, queue: str, messages: int) -> None:
-        async with asyncio.timeout(20):
-            while await self._depth(queue) < messages:  # noqa: ASYNC110 - of this no event tells
-                await asyncio.sleep(0.05)
-
-    async def _depth(self, queue: str) -> int:
-        depth = await self.broker.depth(queue)
-        return depth.ready if depth else 0
+        await has_depth(self.broker, app.names.failed_queue(task), ready=1)
 
     async def kill_whoever_takes(self, app: Scheduler, task: str) -> None:
         """Have the message at the head of a task's queue taken by a pod that dies of it."""

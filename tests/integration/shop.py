@@ -1,7 +1,6 @@
 """An app of one-off tasks on a real broker: seeded once, for all tests of a process."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +11,7 @@ from scheduler.protocol.messages import Message
 from scheduler.queues.failed import FailedQueues, ParkedMessage
 from tests.contract.wire import eventually
 from tests.integration.witness import Witness
-from tests.stage import at_work, failed_of, processor_of, program_of
+from tests.stage import failed_of
 from tests.sweep import empty
 
 
@@ -34,8 +33,7 @@ class Shop(Witness):
     def __init__(self, url: str, namespace: str) -> None:
         self.url, self.namespace = url, namespace
         settings: Any = {"broker_url": url}
-        self.app = Scheduler(namespace, Settings(**settings))
-        super().__init__(self.app)
+        super().__init__(Scheduler(namespace, Settings(**settings)))
         self.runs: list[Run] = []
         self._register()
 
@@ -84,18 +82,9 @@ class Shop(Witness):
 
         self.work, self.fails, self.book = work, fails, book
 
-    @asynccontextmanager
-    async def working(self, *tasks: str) -> AsyncGenerator[AmqpBroker]:
+    def working(self, *tasks: str) -> AbstractAsyncContextManager[AmqpBroker]:
         """A processor, in this process."""
-        async with (
-            AmqpBroker(self.url, emit=self.app.events.emit) as broker,
-            at_work(
-                processor_of(
-                    self.app, broker, tasks=tasks or None, concurrency=200, supervises=False
-                )
-            ),
-        ):
-            yield broker
+        return self.at_work(self.url, tasks=tasks or None, concurrency=200, supervises=False)
 
     def failed(self, broker: AmqpBroker) -> FailedQueues:
         return failed_of(self.app.names, broker)
@@ -113,10 +102,6 @@ class Shop(Witness):
             return sum(depth.ready for depth in depths if depth) == count
 
         await eventually(all_parked)
-
-    async def seed(self) -> None:
-        async with AmqpBroker(self.url) as broker:
-            await program_of(self.app, broker).seeding.seed()
 
     async def empty(self) -> None:
         """Forget what other tests left behind."""

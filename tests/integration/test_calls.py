@@ -14,18 +14,11 @@ import pytest
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.errors import TooLarge
-from scheduler.events import (
-    ConnectionLost,
-    Escalated,
-    RunReturned,
-    RunSettled,
-)
+from scheduler.events import ConnectionLost, Escalated, RunReturned, RunSettled
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import EVERYTHING
-from tests.contract.wire import eventually
 from tests.integration.conftest import Field
 from tests.integration.shop import Shop
-from tests.warm import Program
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -146,9 +139,7 @@ async def test_a_message_too_large_to_retry_is_parked_and_reported(shop: Shop) -
     assert shop.count(ConnectionLost) == 0
 
 
-async def test_an_ordered_task_keeps_the_order_over_two_processors_and_through_retries(
-    shop: Shop,
-) -> None:
+async def test_an_ordered_task_keeps_the_order_over_two_processors_and_through_retries(shop: Shop):
     async with shop.working("book"), shop.working("book") as broker:
         for n in range(5):
             await shop.book.send(n)
@@ -165,6 +156,8 @@ async def test_an_ordered_task_keeps_the_order_over_two_processors_and_through_r
 
 
 # Delays, and processors that are killed
+
+WORK = ("run", "--tasks", "work,fails", "--json")
 
 
 async def test_a_delayed_call_is_held_by_the_broker_and_by_no_processor(shop: Shop) -> None:
@@ -187,11 +180,6 @@ def clerks(shop: Shop, tmp_path: Path) -> Iterator[Field]:
     field.kill()
 
 
-def work(clerks: Field, **environment: str) -> Program:
-    """Start a processor that takes messages from now on."""
-    return clerks.start("run", "--tasks", "work,fails", "--json", **environment)
-
-
 async def test_every_delayed_call_runs_and_none_early_though_a_processor_is_killed(
     shop: Shop, clerks: Field
 ) -> None:
@@ -199,13 +187,13 @@ async def test_every_delayed_call_runs_and_none_early_though_a_processor_is_kill
         return {note["n"] for note in clerks.notes("work")}
 
     random, count = Random(1), 300
-    doomed = work(clerks)
+    doomed = clerks.start(*WORK)
     async with shop.app:
         await asyncio.gather(
             *(shop.work.send_later(f"{random.randint(100, 3000)}ms", n) for n in range(count))
         )
     await clerks.until(lambda: len(seen()) >= 20)
-    work(clerks)
+    clerks.start(*WORK)
     doomed.send_signal(signal.SIGKILL)
     assert doomed.wait(timeout=30) == -signal.SIGKILL
     await clerks.until(lambda: len(seen()) == count)
@@ -218,7 +206,7 @@ async def test_every_delayed_call_runs_and_none_early_though_a_processor_is_kill
         ("RunFinished@1", [1, 1, 2, 3], 1),  # before anything was published
         # Killed between the confirmed retry and the ack, which is written a moment later.
         ("RunSettled@1", [1, 1, 2, 2, 3, 3], 2),
-        ("MessageParked@3", [1, 2, 3, 3], 2),  # between the confirmed parking and the ack
+        ("MessageParked", [1, 2, 3, 3], 2),  # between the confirmed parking and the ack
     ],
 )
 async def test_a_failing_call_is_parked_whenever_its_processor_is_killed(
@@ -226,18 +214,10 @@ async def test_a_failing_call_is_parked_whenever_its_processor_is_killed(
 ) -> None:
     name = await shop.fails.send(1)
     await shop.app.outbox.close()
-    doomed = work(clerks, KILL_AT=moment)
-    await clerks.until(lambda: bool(clerks.notes("killed")))
-    assert doomed.wait(timeout=30) == -signal.SIGKILL
-    work(clerks)
-    names = shop.app.names
+    await clerks.until_killed(*WORK, KILL_AT=moment)
+    clerks.start(*WORK)
     async with AmqpBroker(shop.url) as broker:
-
-        async def all_parked() -> bool:
-            depth = await broker.depth(names.failed_queue("fails"))
-            return depth is not None and depth.ready >= copies
-
-        await eventually(all_parked)
+        await shop.until_parked(broker, copies)
         parked = await shop.failed(broker).browse(["fails"])
     assert len(parked) == copies
     assert {each.message.message_id for each in parked} == {name}

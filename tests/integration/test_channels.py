@@ -28,12 +28,11 @@ from scheduler.events import (
     Event,
 )
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Binding, Names, Queue, QueueType, Topology, topology
+from scheduler.protocol.topology import Binding, Queue, Topology
 from tests.contract.proxy import Proxy, Way
-from tests.contract.wire import Inbox, RabbitWire, Reader, eventually, has_depth, send, take_all
+from tests.contract.wire import Inbox, RabbitWire, Reader, has_depth, send, take_all, until
 from tests.rabbitmq import PrivateNode
-from tests.stage import failed_of, of
-from tests.sweep import sweep as delete_all
+from tests.stage import of
 
 connections: list[driver.DriverConnection] = []
 
@@ -65,99 +64,62 @@ def consuming(connection: driver.DriverConnection) -> Any:
 
 async def back(events: list[Event]) -> None:
     """Wait until a connection was made again."""
-
-    async def connected() -> bool:
-        return bool(of(Connected, events))
-
-    await eventually(connected)
+    await until(lambda: of(Connected, events))
 
 
 async def closed_down_to(number: int) -> None:
-    async def reached() -> bool:
-        return channels() == number
-
-    await eventually(reached)
+    await until(lambda: channels() == number)
 
 
-async def test_a_cancelled_consumer_leaves_nothing_behind(
-    broker_url: str, queue_type: QueueType
-) -> None:
-    async with RabbitWire(queue_type, broker_url) as wire:
-        queue, unused = await wire.declare_queue(), await wire.declare_queue()
-        await send(wire.broker, queue, b"a", b"b", b"c")
-        await has_depth(wire.broker, queue, ready=3)  # over a channel that is kept
-        before = channels()
-        for _ in range(20):
-            await (await Inbox.open(wire.broker, unused, prefetch=1)).consumer.cancel()
-        await closed_down_to(before)
-        inbox = await Inbox.open(wire.broker, queue, prefetch=2)
-        first, second = await inbox.next(), await inbox.next()
-        await inbox.consumer.cancel()
-        await has_depth(wire.broker, queue, ready=1)
-        assert channels() == before + 1  # what it holds is still its own
-        await first.ack()
-        await has_depth(wire.broker, queue, ready=1)
-        assert channels() == before + 1
-        await second.requeue()
-        await closed_down_to(before)
-        await inbox.consumer.cancel()
-        consumer = weakref.ref(inbox.consumer)
-        del inbox, first, second
-        assert await take_all(wire.broker, queue, 2) == [b"b", b"c"]
-        await wire.broker.delete(queue)  # aiormq has the channel of what it read last
-        gc.collect()
-        assert consumer() is None
+async def test_a_cancelled_consumer_leaves_nothing_behind(wire: RabbitWire) -> None:
+    queue, unused = await wire.declare_queue(), await wire.declare_queue()
+    await send(wire.broker, queue, b"a", b"b", b"c")
+    await has_depth(wire.broker, queue, ready=3)  # over a channel that is kept
+    before = channels()
+    for _ in range(20):
+        await (await Inbox.open(wire.broker, unused, prefetch=1)).consumer.cancel()
+    await closed_down_to(before)
+    inbox = await Inbox.open(wire.broker, queue, prefetch=2)
+    first, second = await inbox.next(), await inbox.next()
+    await inbox.consumer.cancel()
+    await has_depth(wire.broker, queue, ready=1)
+    assert channels() == before + 1  # what it holds is still its own
+    await first.ack()
+    await has_depth(wire.broker, queue, ready=1)
+    assert channels() == before + 1
+    await second.requeue()
+    await closed_down_to(before)
+    await inbox.consumer.cancel()
+    consumer = weakref.ref(inbox.consumer)
+    del inbox, first, second
+    assert await take_all(wire.broker, queue, 2) == [b"b", b"c"]
+    await wire.broker.delete(queue)  # aiormq has the channel of what it read last
+    gc.collect()
+    assert consumer() is None
 
 
-async def test_the_messages_of_a_cancelled_consumer_are_lost_with_its_connection(
-    broker_url: str, queue_type: QueueType
-) -> None:
-    async with RabbitWire(queue_type, broker_url) as wire:
-        queue = await wire.declare_queue()
-        await send(wire.broker, queue, b"a", b"b")
-        inbox = await Inbox.open(wire.broker, queue)
-        first, second = await inbox.next(), await inbox.next()
-        await inbox.consumer.cancel()
-        await first.ack()
-        await has_depth(wire.broker, queue, ready=0)  # its round trip says that the ack arrived
-        await wire.cut()
-        async with asyncio.timeout(10):
-            await second.lost
-        assert await take_all(await wire.connect(), queue, 1) == [b"b"]
-
-
-async def test_browsing_parked_messages_leaves_no_channel_open(
-    broker_url: str, namespace: str, queue_type: QueueType
-) -> None:
-    names, wanted = Names(namespace), topology(namespace, ["sms"], queue_type=queue_type)
-    async with AmqpBroker(broker_url) as broker:
-        await broker.declare(wanted)
-        for _ in range(3):
-            await broker.publish(Message(b"x"), exchange=names.failed, routing_key="task.sms")
-        await has_depth(broker, names.failed_queue("sms"), ready=3)  # over a channel that is kept
-        before = channels()
-        failed = failed_of(names, broker)
-        for _ in range(5):
-            await has_depth(broker, names.failed_queue("sms"), ready=3)
-            assert len(await failed.browse(["sms"])) == 3
-        await closed_down_to(before)
-        await delete_all(broker, (queue.name for queue in wanted.queues))
+async def test_browsing_leaves_no_channel_open(wire: RabbitWire, queue: str) -> None:
+    await send(wire.broker, queue, b"a", b"b", b"c")
+    before = channels()
+    for _ in range(5):
+        await has_depth(wire.broker, queue, ready=3)
+        async with wire.broker.browse(queue, limit=3) as found:
+            assert len([each async for each in found]) == 3
+    await closed_down_to(before)
 
 
 async def test_channels_to_many_exchanges_are_not_all_kept(
-    broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
+    wire: RabbitWire, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "MOST_EXCHANGES", 3)
-    async with RabbitWire(queue_type, broker_url) as wire:
-        queue = await wire.declare_queue()
-        exchanges = [await wire.declare_exchange("fanout") for _ in range(10)]
-        bindings = tuple(Binding(each, queue, "") for each in exchanges)
-        await wire.broker.declare(Topology(bindings=bindings))
-        before = channels()
-        for exchange in exchanges:
-            await wire.broker.publish(Message(b"x"), exchange=exchange, routing_key="")
-        await has_depth(wire.broker, queue, ready=10)
-        await closed_down_to(before + 1)
+    exchanges = [await wire.declare_exchange("fanout") for _ in range(10)]
+    bindings = tuple(Binding(each, queue, "") for each in exchanges)
+    await wire.broker.declare(Topology(bindings=bindings))
+    before = channels()
+    for exchange in exchanges:
+        await wire.broker.publish(Message(b"x"), exchange=exchange, routing_key="")
+    await has_depth(wire.broker, queue, ready=10)
+    await closed_down_to(before + 1)
 
 
 @pytest.mark.parametrize("is_cut", [True, False], ids=["cut", "closed"])
@@ -193,7 +155,7 @@ async def test_a_channel_that_both_ends_close_is_closed_once(
 
 
 async def test_a_consumer_that_is_given_up_while_it_begins_holds_nothing(
-    broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
+    wire: RabbitWire, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consume = DriverChannel.consume
 
@@ -205,21 +167,19 @@ async def test_a_consumer_that_is_given_up_while_it_begins_holds_nothing(
         await asyncio.sleep(0)
         return tag
 
-    async with RabbitWire(queue_type, broker_url) as wire:
-        queue = await wire.declare_queue()
-        await send(wire.broker, queue, b"a")
-        await has_depth(wire.broker, queue, ready=1)
-        before = channels()
-        monkeypatch.setattr(DriverChannel, "consume", cut)
-        beginning = asyncio.ensure_future(wire.broker.consume(queue, print, prefetch=1))
-        await asyncio.wait([beginning])
-        assert beginning.cancelled()
-        await closed_down_to(before)
-        await has_depth(wire.broker, queue, ready=1)
+    await send(wire.broker, queue, b"a")
+    await has_depth(wire.broker, queue, ready=1)
+    before = channels()
+    monkeypatch.setattr(DriverChannel, "consume", cut)
+    beginning = asyncio.ensure_future(wire.broker.consume(queue, print, prefetch=1))
+    await asyncio.wait([beginning])
+    assert beginning.cancelled()
+    await closed_down_to(before)
+    await has_depth(wire.broker, queue, ready=1)
 
 
 async def test_a_connection_without_a_free_channel_says_so(
-    broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
+    wire: RabbitWire, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = driver.connect
 
@@ -229,75 +189,72 @@ async def test_a_connection_without_a_free_channel_says_so(
         return connection
 
     monkeypatch.setattr(driver, "connect", limited)
-    async with RabbitWire(queue_type, broker_url) as wire:
-        queue = await wire.declare_queue()
-        await send(wire.broker, queue, *[b"x"] * 9)
-        await has_depth(wire.broker, queue, ready=9)
-        taken = list[Delivery | None]()
+    broker = await wire.connect()
+    await send(broker, queue, *[b"x"] * 9)
+    await has_depth(broker, queue, ready=9)
+    taken = list[Delivery | None]()
 
-        async def take() -> None:
-            while len(taken) < 9:
-                taken.append(await wire.broker.get(queue))
+    async def take() -> None:
+        while len(taken) < 9:
+            taken.append(await broker.get(queue))
 
-        with pytest.raises(BrokerUnavailable, match="All 7 channels .* raise channel_max"):
-            await take()
-        assert taken[0] is not None
-        await taken[0].requeue()
-        assert await wire.broker.get(queue) is not None
+    with pytest.raises(BrokerUnavailable, match="All 7 channels .* raise channel_max"):
+        await take()
+    assert taken[0] is not None
+    await taken[0].requeue()
+    assert await broker.get(queue) is not None
 
 
 @pytest.mark.parametrize("began", [True, False], ids=["after something", "after nothing"])
 async def test_a_follower_that_gets_no_deliveries_subscribes_again(
-    broker_url: str, began: bool, monkeypatch: pytest.MonkeyPatch
+    wire: RabbitWire, began: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence = timedelta(seconds=0.5)
     monkeypatch.setattr(streams, "SILENCE_BEFORE_ASKING_ANEW", silence)
-    async with RabbitWire("quorum", broker_url) as wire:
-        stream = await wire.declare_stream()
-        reader = await Reader.open(wire.broker, stream)
-        if began:
-            await send(wire.broker, stream, b"a")
-            assert await reader.bodies(1) == [b"a"]
-        for channel in list[Any](connections[0].channels.values()):
-            if channel is not None:
-                channel.consumers.clear()
-        await send(wire.broker, stream, b"b", b"c")
-        assert await reader.bodies(2) == [b"b", b"c"]
-        await asyncio.sleep(3 * silence.total_seconds())
-        assert reader.is_empty
-        await send(wire.broker, stream, b"d")
-        assert await reader.bodies(1) == [b"d"]
+    stream = await wire.declare_stream()
+    reader = await Reader.open(wire.broker, stream)
+    if began:
+        await send(wire.broker, stream, b"a")
+        assert await reader.bodies(1) == [b"a"]
+    for channel in list[Any](connections[0].channels.values()):
+        if channel is not None:
+            channel.consumers.clear()
+    await send(wire.broker, stream, b"b", b"c")
+    assert await reader.bodies(2) == [b"b", b"c"]
+    await asyncio.sleep(3 * silence.total_seconds())
+    assert reader.is_empty
+    await send(wire.broker, stream, b"d")
+    assert await reader.bodies(1) == [b"d"]
 
 
 async def test_an_ack_over_a_closing_channel_does_not_end_the_connection(
-    broker_url: str,
+    wire: RabbitWire, queue: str
 ) -> None:
-    async with RabbitWire("quorum", broker_url) as wire:
-        queue = await wire.declare_queue()
-        await send(wire.broker, queue, b"a")
-        inbox = await Inbox.open(wire.broker, queue, prefetch=1)
-        delivery = await inbox.next()
-        closing = asyncio.create_task(consuming(connections[0]).close())
-        for _ in range(10):  # until that is written, and not answered
-            await asyncio.sleep(0)
-        with pytest.raises(DeliveryLost):
-            await delivery.ack()
-        await closing
-        await (await inbox.next()).ack()
-        assert len(connections) == 1
+    await send(wire.broker, queue, b"a")
+    inbox = await Inbox.open(wire.broker, queue, prefetch=1)
+    delivery = await inbox.next()
+    closing = asyncio.create_task(consuming(connections[0]).close())
+    for _ in range(10):  # until that is written, and not answered
+        await asyncio.sleep(0)
+    with pytest.raises(DeliveryLost):
+        await delivery.ack()
+    await closing
+    await (await inbox.next()).ack()
+    assert len(connections) == 1
 
 
 @pytest.mark.parametrize("waits", ["send", "get"])
 async def test_a_connection_without_answers_is_replaced(
-    broker_url: str, proxy: Proxy, through: str, waits: str, monkeypatch: pytest.MonkeyPatch
+    wire: RabbitWire,
+    queue: str,
+    proxy: Proxy,
+    through: str,
+    waits: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=2))
     events = list[Event]()
-    async with (
-        RabbitWire("quorum", broker_url) as wire,
-        AmqpBroker(through, emit=events.append) as broker,
-    ):
-        queue = await wire.declare_queue()
+    async with AmqpBroker(through, emit=events.append) as broker:
         await send(broker, queue, b"a")
         proxy.swallow(Way.DOWN)
         with pytest.raises(Unconfirmed, match="was lost before the broker responded"):
@@ -334,20 +291,18 @@ async def test_a_connection_that_an_alarm_blocks_is_kept(
 
 @pytest.mark.parametrize("ends", ["leaves", "is cancelled"])
 async def test_acked_messages_do_not_return_when_their_consumer_ends(
-    broker_url: str, queue_type: QueueType, ends: str
+    wire: RabbitWire, queue: str, ends: str
 ) -> None:
     count = 1000
-    async with RabbitWire(queue_type, broker_url) as wire:
-        queue = await wire.declare_queue()
-        await asyncio.gather(*(send(wire.broker, queue, b"%d" % n) for n in range(count)))
-        inbox = await Inbox.open(wire.broker, queue, prefetch=count)
-        held = [await inbox.next() for _ in range(count)]
-        before = channels()
-        await asyncio.gather(*(delivery.ack() for delivery in held))
-        await (inbox.consumer.leave() if ends == "leaves" else inbox.consumer.cancel())
-        await closed_down_to(before - 1)
-        await send(wire.broker, queue, b"next")
-        assert await take_all(wire.broker, queue, 1) == [b"next"]
+    await asyncio.gather(*(send(wire.broker, queue, b"%d" % n) for n in range(count)))
+    inbox = await Inbox.open(wire.broker, queue, prefetch=count)
+    held = [await inbox.next() for _ in range(count)]
+    before = channels()
+    await asyncio.gather(*(delivery.ack() for delivery in held))
+    await (inbox.consumer.leave() if ends == "leaves" else inbox.consumer.cancel())
+    await closed_down_to(before - 1)
+    await send(wire.broker, queue, b"next")
+    assert await take_all(wire.broker, queue, 1) == [b"next"]
 
 
 CHANNEL_CLOSE = b"\x00\x14\x00\x28"  # class 20, method 40
@@ -440,14 +395,10 @@ async def test_a_lost_connection_is_made_again_after_any_error(
 
 
 async def test_an_interrupted_consumer_begins_again_after_any_error(
-    broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
+    wire: RabbitWire, queue: str, broker_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: asyncio.Queue[Event] = asyncio.Queue()
-    async with (
-        RabbitWire(queue_type, broker_url) as wire,
-        AmqpBroker(broker_url, emit=events.put_nowait) as broker,
-    ):
-        queue = await wire.declare_queue()
+    async with AmqpBroker(broker_url, emit=events.put_nowait) as broker:
         inbox = await Inbox.open(broker, queue)
         stumbling(monkeypatch, session.Session, "open_channel")
         await consuming(connections[1]).close()
@@ -472,9 +423,7 @@ def test_a_connection_that_was_closed_leaves_no_task_behind(broker_url: str) -> 
 # Connections that a program opens with the driver itself
 
 
-async def test_a_queue_that_is_exclusive_to_another_connection_cannot_be_declared(
-    broker_url: str,
-) -> None:
+async def test_a_queue_that_is_exclusive_to_another_connection_cannot_be_declared(broker_url: str):
     async with RabbitWire("classic", broker_url) as wire:
         queue = wire.queue()
         other = await aiormq.connect(broker_url)

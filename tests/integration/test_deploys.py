@@ -1,6 +1,5 @@
 """A new version beside the old one: nothing stands still, nothing runs twice, nothing is parked."""
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +108,7 @@ async def test_a_renamed_task_takes_over_though_seeds_are_killed(
             await send.send_later("3s", page=page)
 
         for after in 1, 3, 5:
-            seeding = renaming.start("seed", KILL_AFTER=str(after), **NEW)
-            assert seeding.wait(timeout=60) == -signal.SIGKILL
+            await renaming.until_killed("seed", KILL_AFTER=str(after), **NEW)
         (counter,) = renaming.call("seed", **NEW)["loops"]
         assert (counter["loop"], counter["did"]) == ("counter", "renamed")
         new = renaming.start("run", **NEW)

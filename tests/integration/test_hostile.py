@@ -62,9 +62,7 @@ async def test_a_strange_message_is_run_and_keeps_its_headers_through_retries(
 
 
 @pytest.mark.parametrize("header", [b"CC", b"BCC"])
-async def test_cc_and_bcc_route_a_message_once_and_not_its_retries(
-    shop: Shop, header: bytes
-) -> None:
+async def test_cc_and_bcc_route_a_message_once_and_not_its_retries(shop: Shop, header: bytes):
     """Not again with a retry: neither at once, nor to another task, nor at another time."""
     here, ours = (
         (b"order.shipped",),

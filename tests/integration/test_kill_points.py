@@ -37,9 +37,7 @@ async def test_a_loop_survives_its_processor(
 ) -> None:
     every = {"EVERY": "200ms"}
     field_.call("seed", **every)
-    doomed = field_.start("run", KILL_AT=f"{moment}@{VICTIM}", **every)
-    await field_.until(lambda: bool(field_.notes("killed")))
-    assert doomed.wait(timeout=30) == -signal.SIGKILL
+    await field_.until_killed("run", KILL_AT=f"{moment}@{VICTIM}", **every)
     field_.start("run", **every)
     await field_.until(lambda: any(note["seq"] >= VICTIM + 3 for note in field_.notes("end")))
     field_.stop()
@@ -51,16 +49,12 @@ async def test_a_loop_survives_its_processor(
     assert await field_.tokens(broker, 1) == {"loop0": 1}
 
 
-async def test_another_processor_continues_before_supervision_acts(
-    field_: Field, broker: Broker
-) -> None:
+async def test_another_processor_continues_before_supervision_acts(field_: Field, broker: Broker):
     every = {"EVERY": "500ms", "TAKES": "0.3"}
     field_.call("seed", **every)
     field_.start("run", **every)
     await field_.until(lambda: bool(field_.notes("start")))
-    doomed = field_.start("run", KILL_AT="RunFinished", **every)  # of the first that it is given
-    await field_.until(lambda: bool(field_.notes("killed")))
-    assert doomed.wait(timeout=30) == -signal.SIGKILL
+    await field_.until_killed("run", KILL_AT="RunFinished", **every)  # in its first run
     (killed,) = field_.notes("killed")
 
     def since() -> list[dict[str, Any]]:
@@ -110,6 +104,13 @@ def task_of(field: Field) -> tuple[Scheduler, PeriodicTask[..., Any]]:
     return app, loop0
 
 
+async def until_none_is_scheduled(task: PeriodicTask[..., Any]) -> None:
+    async def is_removed() -> bool:
+        return await task.scheduled() == []
+
+    await eventually(is_removed, 60)
+
+
 @pytest.mark.parametrize(
     ("moment", "begun"),
     [
@@ -126,16 +127,11 @@ async def test_a_named_one_off_survives_its_processor_and_is_done_once(
     with app.lending(broker, SYSTEM_CLOCK):
         at = datetime.now(UTC) + timedelta(seconds=1)
         assert await task.once("order-7", at=at) is Effect.CREATED
-        doomed = field_.start("run", KILL_AT=moment, **SLOW)
-        await field_.until(lambda: bool(field_.notes("killed")))
-        assert doomed.wait(timeout=30) == -signal.SIGKILL
+        await field_.until_killed("run", KILL_AT=moment, **SLOW)
         assert await task.once("order-7", at=at) is Effect.UNCHANGED
         field_.start("run", **SLOW)
 
-        async def is_removed() -> bool:
-            return await task.scheduled() == []
-
-        await eventually(is_removed, 60)
+        await until_none_is_scheduled(task)
         assert await task.once("order-7", at=at) is Effect.UNCHANGED
         assert await task.scheduled() == []
     field_.stop()
@@ -145,9 +141,7 @@ async def test_a_named_one_off_survives_its_processor_and_is_done_once(
     assert not (await count(broker, app.names, [NAMED])).total()
 
 
-async def test_one_of_many_programs_creates_a_requested_one_off(
-    field_: Field, broker: Broker
-) -> None:
+async def test_one_of_many_programs_creates_a_requested_one_off(field_: Field, broker: Broker):
     field_.call("seed", **SLOW)
     apps = [task_of(field_) for _ in range(8)]
     names = [f"order-{number}" for number in range(5)]
@@ -164,12 +158,8 @@ async def test_one_of_many_programs_creates_a_requested_one_off(
     field_.start("run", **SLOW)
     await field_.until(lambda: len(field_.notes("end")) >= len(names))
     app, task = apps[0]
-
-    async def all_removed() -> bool:
-        with app.lending(broker, SYSTEM_CLOCK):
-            return await task.scheduled() == []
-
-    await eventually(all_removed, 60)
+    with app.lending(broker, SYSTEM_CLOCK):
+        await until_none_is_scheduled(task)
     field_.stop()
     assert sorted(note["loop"] for note in field_.notes("start")) == [
         f"loop0.{name}" for name in names

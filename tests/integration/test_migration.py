@@ -12,7 +12,7 @@ from scheduler.control.reports import Effect
 from scheduler.errors import UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
-from tests.contract.wire import eventually
+from tests.contract.wire import eventually, has_depth, until
 from tests.stage import SYSTEM_CLOCK, at_work, processor_of, program_of
 from tests.sweep import clear, new_namespace
 
@@ -70,10 +70,7 @@ async def run_all(version: Version, broker: Broker, count: int) -> Ran:
 
 
 async def run_all_of(version: Version, count: int) -> Ran:
-    async def enough() -> bool:
-        return len(version.ran) >= count
-
-    await eventually(enough)
+    await until(lambda: len(version.ran) >= count)
     return version.ran
 
 
@@ -86,12 +83,8 @@ async def test_a_queue_is_recreated_with_its_messages_unless_it_has_consumers(
     await program_of(old.app, broker).seeding.seed()
     migrating = program_of(new.app, broker).seeding
 
-    async def is_consumed() -> bool:
-        depth = await broker.depth(old.app.names.processor_queue("work"))
-        return depth is not None and depth.consumers == 1
-
     async with at_work(processor_of(old.app, broker)):
-        await eventually(is_consumed)
+        await has_depth(broker, old.app.names.processor_queue("work"), ready=0, consumers=1)
         with pytest.raises(UsageError, match="but has 1 processor.*stop all processors"):
             await migrating.seed(migrate=True)
         await broker.publish(Message(b"cream"), exchange=orders, routing_key="order.new")

@@ -74,9 +74,7 @@ async def test_a_tick_whose_pod_died_before_its_ack_is_not_run_again_behind_othe
     assert twice(scene, A) == []
 
 
-async def test_replaying_a_tick_that_the_broker_parked_does_not_double_its_loop(
-    scene: Scene,
-) -> None:
+async def test_replaying_a_tick_that_the_broker_parked_does_not_double_its_loop(scene: Scene):
     app = beating(scene, delivery_limit=1)
     operator = scene.operator(app)
     await operator.seeding.seed()

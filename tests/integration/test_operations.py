@@ -8,12 +8,10 @@ from pamqp import frame
 from pamqp.base import Frame
 
 from scheduler import Scheduler
-from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import RunStarted
 from tests.contract.proxy import Proxy, Way
 from tests.contract.wire import eventually
 from tests.integration.witness import Witness
-from tests.stage import at_work, processor_of, program_of
 
 SHORTEST_FRAME = 8  # bytes
 UNCOMMON, RUNS = 3, 10  # the first ones come after a roll call
@@ -53,14 +51,10 @@ async def test_a_common_run_is_a_publish_its_confirm_a_delivery_and_an_ack(
         await eventually(is_acked)
         counted.append(meter.methods.copy())
 
-    async with AmqpBroker(broker_url) as broker:
-        await program_of(app, broker).seeding.seed()
+    await witness.seed(broker_url)
     async with Proxy(str(place.hostname), place.port or 0, tap=meter.hear) as proxy:
         url = place._replace(netloc=f"{place.username}:{place.password}@127.0.0.1:{proxy.port}")
-        async with (
-            AmqpBroker(url.geturl()) as broker,
-            at_work(processor_of(app, broker, supervises=False)),
-        ):
+        async with witness.at_work(url.geturl(), supervises=False):
             await witness.heard(RunStarted, UNCOMMON + RUNS + 2)
     assert counted[UNCOMMON + RUNS] - counted[UNCOMMON] == {
         (Way.UP, "Basic.Publish"): RUNS,

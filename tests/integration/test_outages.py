@@ -1,8 +1,6 @@
 """The broker goes, and comes back; connections, channels and consumers are taken away."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -11,32 +9,15 @@ import pytest
 
 from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.events import (
-    Connected,
-    ConnectionLost,
-    RunLost,
-    RunSettled,
-    RunStarted,
-)
+from scheduler.events import Connected, ConnectionLost, RunLost, RunSettled, RunStarted
 from scheduler.protocol.topology import QueueType
 from tests.contract.proxy import Proxy
 from tests.integration.conftest import at_rest
 from tests.integration.witness import Witness
 from tests.rabbitmq import PrivateNode
-from tests.stage import at_work, processor_of, program_of
+from tests.stage import of
 from tests.sweep import clear, new_namespace
 from tests.tokens import count
-
-
-@asynccontextmanager
-async def working(
-    app: Scheduler, url: str, *, supervises: bool = False
-) -> AsyncGenerator[AmqpBroker]:
-    """A seeded app, and a processor of it in this process."""
-    async with AmqpBroker(url, emit=app.events.emit) as broker:
-        await program_of(app, broker).seeding.seed()
-        async with at_work(processor_of(app, broker, supervises=supervises)):
-            yield broker
 
 
 async def tokens(app: Scheduler, broker: AmqpBroker) -> int:
@@ -62,7 +43,8 @@ async def outlives_its_broker(url: str, queue_type: QueueType, goes: asyncio.Bar
     async def work(ctx: Context, n: int) -> None:
         late[n] = datetime.now(UTC) - ctx.scheduled_at
 
-    async with working(app, url, supervises=True):
+    await witness.seed(url)
+    async with witness.at_work(url):
         await asyncio.sleep(OLD_ENOUGH)
         for outage in range(OUTAGES):
             sent = range(outage * CALLS, (outage + 1) * CALLS)
@@ -81,8 +63,9 @@ async def outlives_its_broker(url: str, queue_type: QueueType, goes: asyncio.Bar
             await witness.heard(RunSettled, witness.count(RunSettled) + 5)
     assert min(late.values()) >= timedelta(0)
     # RabbitMQ 4.3 may end connections once more when it has just started.
-    lost = [each.reason for each in witness.events if isinstance(each, ConnectionLost)]
-    assert len([each for each in lost if "INTERNAL_ERROR" not in each]) <= OUTAGES
+    lost = [each.reason for each in of(ConnectionLost, witness.events)]
+    lost = [each for each in lost if "INTERNAL_ERROR" not in each]
+    assert len(lost) <= OUTAGES, lost
     async with AmqpBroker(url) as broker:
         assert await tokens(app, broker) == 1
     await clear(url, app.topology())
@@ -124,7 +107,8 @@ async def test_a_run_whose_connection_goes_is_cancelled_and_run_again(
         finally:
             going.clear()
 
-    async with working(app, through):
+    await witness.seed(broker_url)
+    async with witness.at_work(through, supervises=False):
         await cut_during.wait()
         proxy.cut()
         await witness.heard(RunLost, 1)

@@ -99,9 +99,7 @@ async def test_a_loop_continues_after_any_of_its_processes_is_killed(
     assert await forking.tokens(broker, 1) == {"loop0": 1}
 
 
-async def test_a_stopped_fork_server_does_not_delay_the_answers_of_its_processor(
-    forking: Field,
-) -> None:
+async def test_a_stopped_fork_server_does_not_delay_the_answers_of_its_processor(forking: Field):
     forking.call("seed")
     forking.start("run")
     await forking.until(lambda: len(forking.notes("end")) > 2)

@@ -17,7 +17,7 @@ from scheduler.brokers.amqp import driver
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.errors import NoReplica
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Event
-from tests.contract.wire import Inbox, RabbitWire, Reader, eventually, has_depth, send
+from tests.contract.wire import Inbox, RabbitWire, Reader, eventually, has_depth, send, until
 from tests.stage import of
 
 REFUSAL = (
@@ -67,13 +67,6 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
 
 
 @pytest.fixture
-async def wire(broker_url: str, nodes: Nodes) -> AsyncIterator[RabbitWire]:
-    async with RabbitWire("quorum", broker_url) as wire:
-        nodes.connections.clear()  # the next one is that of the broker that is tried
-        yield wire
-
-
-@pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "scheduler.brokers.amqp.connection.REPLICA_PATIENCE", timedelta(seconds=0.3)
@@ -87,8 +80,9 @@ def events() -> list[Event]:
 
 @pytest.fixture
 async def broker(
-    wire: RabbitWire, broker_url: str, events: list[Event]
+    wire: RabbitWire, nodes: Nodes, broker_url: str, events: list[Event]
 ) -> AsyncIterator[AmqpBroker]:
+    """A connection that is noted, which those of the wire are not."""
     async with AmqpBroker(broker_url, emit=events.append) as broker:
         yield broker
 
@@ -170,7 +164,6 @@ async def test_a_stream_that_was_deleted_is_not_waited_for(
         await wire.broker.delete(stream)
         await asyncio.sleep(0.05)
 
-    while not of(Connected, events):  # noqa: ASYNC110 - of this list nobody is told
-        await asyncio.sleep(0.05)
+    await until(lambda: of(Connected, events))
     reading.cancel()
     assert nodes.latest == 1

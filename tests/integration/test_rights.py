@@ -2,8 +2,8 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,15 +21,11 @@ from scheduler.events import LoopRepaired, MessageParked
 from scheduler.protocol.administration import Rights
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import (
-    Exchange,
-    Queue,
-    Topology,
-)
+from scheduler.protocol.topology import Exchange, Queue, Topology
 from scheduler.queues.failed import Selection
 from tests.integration.witness import Witness
 from tests.rabbitmq import Users
-from tests.stage import SYSTEM_CLOCK, at_work, failed_of, of, processor_of, program_of
+from tests.stage import SYSTEM_CLOCK, failed_of, of, program_of
 from tests.sweep import clear, empty, new_namespace
 
 ROLES = ("client", "processor", "seed")
@@ -59,7 +55,7 @@ class Office(Witness):
         self.users = {
             role: users.add(**asdict(rights_in(found[f"rights of a {role}"]))) for role in ROLES
         }
-        self.client, self.processor, self.seed = self.users.values()
+        self.client, self.processor, self.seeder = self.users.values()
         self.nobody = users.add()
 
     def _register(self) -> None:
@@ -99,21 +95,15 @@ class Office(Witness):
     def runs_of(self, task: str) -> list[tuple[Any, int]]:
         return [run[1:] for run in self.runs if run[0] == task]
 
-    @asynccontextmanager
-    async def working(self) -> AsyncGenerator[AmqpBroker]:
+    def working(self) -> AbstractAsyncContextManager[AmqpBroker]:
         """A processor that is logged in as the processor user."""
-        async with (
-            AmqpBroker(self.processor, emit=self.app.events.emit) as broker,
-            at_work(processor_of(self.app, broker)),
-        ):
-            yield broker
+        return self.at_work(self.processor)
 
     async def prepare(self) -> None:
         """Seed as the user who may; one exchange is somebody else's."""
         async with AmqpBroker(self.url) as broker:
             await broker.declare(Topology(exchanges=(Exchange(self.theirs, "topic"),)))
-        async with AmqpBroker(self.seed) as broker:
-            await program_of(self.app, broker).seeding.seed()
+        await self.seed(self.seeder)
 
     async def findings_of(self, url: str) -> dict[str, Finding]:
         async with AmqpBroker(url) as broker:
@@ -148,30 +138,26 @@ async def attempt(url: str, act: Callable[[AmqpBroker], Awaitable[object]]) -> s
     return ""
 
 
-async def test_the_seed_user_may_prune_and_ask_the_doctor(
-    office: Office,
-) -> None:
+async def test_the_seed_user_may_prune_and_ask_the_doctor(office: Office) -> None:
     older = Scheduler(office.namespace, Settings())
 
     @older.periodic(every="1d")
     async def gone() -> None: ...
 
-    async with AmqpBroker(office.seed) as broker:
+    async with AmqpBroker(office.seeder) as broker:
         await program_of(older, broker).seeding.seed()
         program = program_of(office.app, broker)
         assert await program.seeding.plan()
         reports = await program.seeding.seed(prune=True)
         assert [str(each.loop) for each in reports if each.did is Effect.REMOVED] == ["gone"]
         assert await broker.depth(office.names.processor_queue("gone")) is None
-    found = await office.findings_of(office.seed)
+    found = await office.findings_of(office.seeder)
     assert found["queues"].detail.endswith("all as expected")
     assert found["dead-lettering"].detail == "due messages reach their next queue"
     assert {each.verdict for each in found.values()} <= {"ok", "warning"}
 
 
-async def test_a_processor_runs_and_retries_loops_calls_and_foreign_messages(
-    office: Office,
-) -> None:
+async def test_a_processor_runs_and_retries_loops_calls_and_foreign_messages(office: Office):
     url: Any = office.client
     client = Scheduler(office.namespace, Settings(broker_url=url))
     mail = client.task(name="mail")(office.mail.spec.function)

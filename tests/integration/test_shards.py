@@ -1,6 +1,5 @@
 """A task whose number of shards changes under load, while seeds and processors are killed."""
 
-import signal
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -53,8 +52,7 @@ async def test_every_loop_continues_while_its_queues_change(sharded: Field, brok
     await until_all_ran(2)
     for shards in "4", "2", "1":
         for after in 2, 4, 6:
-            seeding = sharded.start("seed", SHARDS=shards, KILL_AFTER=str(after))
-            assert seeding.wait(timeout=60) == -signal.SIGKILL
+            await sharded.until_killed("seed", SHARDS=shards, KILL_AFTER=str(after))
         sharded.call("seed", SHARDS=shards)
         new = [sharded.start("run", SHARDS=shards) for _ in range(2)]
         old[0].kill()

@@ -37,9 +37,7 @@ async def taken_away(broker: Broker, queue: str) -> Message:
         await asyncio.sleep(0.01)
 
 
-async def test_a_token_that_was_handed_out_twice_is_one_line_again(
-    field_: Field, broker: Broker
-) -> None:
+async def test_a_token_that_was_handed_out_twice_is_one_line_again(field_: Field, broker: Broker):
     names = Scheduler(field_.namespace).names
     loop = {"EVERY": "500ms", "TAKES": "2", **SUPERVISED}
     field_.call("seed", **loop)
@@ -109,9 +107,7 @@ async def test_all_loops_run_again_after_the_broker_has_lost_everything(
             await sweep(field)
 
 
-async def test_twenty_concurrent_seeds_give_each_loop_one_token(
-    field_: Field, broker: Broker
-) -> None:
+async def test_twenty_concurrent_seeds_give_each_loop_one_token(field_: Field, broker: Broker):
     seeds = [field_.calling("seed", LOOPS="5", EVERY="1h") for _ in range(20)]
     # Not in this thread: the broker closes the connection of a client that shows no sign of life.
     reports = [await asyncio.to_thread(seed) for seed in seeds]

@@ -31,11 +31,7 @@ async def billing(
     return app, bill, operator
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"ordered": True}, {"rate": "50/s"}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{}, {"ordered": True}, {"rate": "50/s"}], ids=str)
 async def test_a_pause_lets_runs_end_and_returns_what_has_not_begun(
     scene: Scene, options: dict[str, Any]
 ) -> None:
@@ -73,9 +69,7 @@ async def test_a_run_that_outlasts_a_pause_still_counts_against_concurrency(scen
         assert any(run.ended for run in diary.runs)
 
 
-async def test_keyed_loops_wait_with_their_paused_task_and_keep_their_own_pause(
-    scene: Scene,
-) -> None:
+async def test_keyed_loops_wait_with_their_paused_task_and_keep_their_own_pause(scene: Scene):
     app, bill, operator = await billing(scene)
     for key in "ab":
         await bill.start(key, every="500ms")

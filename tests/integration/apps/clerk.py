@@ -3,11 +3,11 @@
 import os
 
 from scheduler import Context, Retry, Scheduler
-from scheduler.events import Event, MessageParked, RunEvent
-from tests.integration.record import die, note
+from tests.integration.record import die_at, note
 
 app = Scheduler(os.environ["NAMESPACE"])
 app.module = "shop"  # as it is called by those that seed it
+app.listen(die_at)
 
 
 @app.task(concurrency=200)
@@ -20,16 +20,3 @@ async def work(ctx: Context, n: int) -> None:
 async def fails(ctx: Context, n: int) -> None:
     note("fails", n=n, attempt=ctx.attempt)
     raise ValueError(f"boom {n}")
-
-
-@app.listen
-def die_at(event: Event) -> None:
-    """Kill this process, as `kill -9` does, at the event that KILL_AT names, and its attempt."""
-    moment, _, attempt = os.environ.get("KILL_AT", "").partition("@")
-    if type(event).__name__ != moment:
-        return
-    if isinstance(event, MessageParked) or (
-        isinstance(event, RunEvent) and event.attempt == int(attempt)
-    ):
-        note("killed")
-        die()

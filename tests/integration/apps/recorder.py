@@ -6,11 +6,10 @@ import time
 from typing import Any
 
 from scheduler import Context, Retry, Scheduler
-from scheduler.events import Event, RunEvent
-from scheduler.tasks.tasks import SUPERVISION
-from tests.integration.record import die, note
+from tests.integration.record import die_at, note
 
 app = Scheduler(os.environ["NAMESPACE"])
+app.listen(die_at)
 TAKES = float(os.environ.get("TAKES", "0.01"))
 
 
@@ -42,14 +41,3 @@ elif "EXECUTOR" in os.environ:
 else:
     for number in range(int(os.environ.get("LOOPS", "1"))):
         app.periodic(name=f"loop{number}", **every)(recorded)
-
-
-@app.listen
-def die_at(event: Event) -> None:
-    """Kill this process, as `kill -9` does, at the event, and seq if any, that KILL_AT names."""
-    moment, _, seq = os.environ.get("KILL_AT", "").partition("@")
-    if type(event).__name__ != moment or not isinstance(event, RunEvent):
-        return
-    if event.loop != SUPERVISION and seq in ("", str(event.seq)):
-        note("killed", seq=event.seq)
-        die()
