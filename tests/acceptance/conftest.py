@@ -34,10 +34,7 @@ TIME_LIMIT = 50
 PASSWORD = "open-sesame-17"
 UNREACHABLE = f"amqp://shop:{PASSWORD}@127.0.0.1:1/"  # nobody listens on port 1
 Process = warm.Program | subprocess.Popen[bytes]
-Start = Callable[
-    [Sequence[str], Path, Mapping[str, str], tuple[int, int, int]],
-    Process,
-]
+Start = Callable[[Sequence[str], Path, Mapping[str, str], tuple[int, int, int]], Process]
 
 
 @dataclass(frozen=True)
@@ -226,10 +223,7 @@ def offline(tmp_path: Path) -> CommandLine:
 def shop(url: str, namespace: str, directory: Path) -> Generator[CommandLine]:
     """The command line with a broker, for the app in `apps/shop.py`."""
     yield CommandLine(
-        directory,
-        SCHEDULER_BROKER_URL=url,
-        SCHEDULER_APP=SHOP,
-        SHOP_NAMESPACE=namespace,
+        directory, SCHEDULER_BROKER_URL=url, SCHEDULER_APP=SHOP, SHOP_NAMESPACE=namespace
     )
     asyncio.run(clear(url, an_app(namespace, LOOPS).topology()))
 

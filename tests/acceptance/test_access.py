@@ -92,9 +92,7 @@ def test_each_command_does_as_it_says_and_shows_no_secret(ways: dict[str, Comman
 
 
 @pytest.mark.parametrize("way", FAILURES)
-def test_commands_that_fail_say_why_and_show_no_secret(
-    ways: dict[str, CommandLine], way: str
-) -> None:
+def test_commands_that_fail_say_why_and_show_no_secret(ways: dict[str, CommandLine], way: str):
     for command, style in (("seed", "text"), ("doctor", "json"), ("run", "json")):
         if command == "run" and way == "unreachable":
             continue  # it waits for the broker

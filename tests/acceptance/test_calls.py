@@ -229,9 +229,7 @@ def at_once(
         yield from zip(commands, (each.result() for each in running), strict=True)
 
 
-def test_a_command_ends_though_the_broker_does_not_answer(
-    node: PrivateNode, on_node: CommandLine
-) -> None:
+def test_a_command_ends_though_the_broker_does_not_answer(node: PrivateNode, on_node: CommandLine):
     node.freeze()
     try:
         for command, done in at_once(on_node, [*LOOKS, *ACTS, *ASKS], "--timeout", "1s"):
@@ -244,9 +242,7 @@ def test_a_command_ends_though_the_broker_does_not_answer(
         node.thaw()
 
 
-def test_an_alarm_does_not_keep_commands_from_looking(
-    node: PrivateNode, on_node: CommandLine
-) -> None:
+def test_an_alarm_does_not_keep_commands_from_looking(node: PrivateNode, on_node: CommandLine):
     shop = on_node
     with shop.processor() as processor:
         processor.until("processing")

@@ -43,9 +43,7 @@ def refused(done: Done, *words: str) -> None:
     assert [word for word in words if word not in line] == []
 
 
-def test_queues_of_other_code_are_refused_until_they_are_migrated(
-    shop: CommandLine,
-) -> None:
+def test_queues_of_other_code_are_refused_until_they_are_migrated(shop: CommandLine) -> None:
     assert shop("seed", "market.py").code == FINE
     for n in range(3):
         assert shop("send", "market.py", "sell", "--args", f'{{"n": {n}}}').code == FINE

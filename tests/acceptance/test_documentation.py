@@ -12,17 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.migrations.guides import GUIDES
-from tests.reader import (
-    BLOCK,
-    ROOT,
-    Command,
-    File,
-    NotAsWritten,
-    Reader,
-    Typed,
-    install,
-    steps_of,
-)
+from tests.reader import BLOCK, ROOT, Command, File, NotAsWritten, Reader, Typed, install, steps_of
 from tests.sweep import alone_in
 
 PATIENCE = 90  # seconds, for a command

@@ -186,7 +186,7 @@ def test_a_terminal_shows_as_much_of_an_id_as_a_verb_needs(desk: Desk):
     shown = desk.run.in_terminal("failed", "list", NO_COLOR="1")
     head, *rows = shown.out.splitlines()
     assert head.replace("\x1b[1m", "").replace("\x1b[0m", "").split() == [
-        *("ID", "TASK", "REASON", "PARKED", "ERROR"),
+        *("ID", "TASK", "REASON", "PARKED", "ERROR")
     ]
     ids = [row.split()[0] for row in rows]
     assert ids[:2] == [desk.id_of("m1")[:8], desk.id_of("m2")[:8]]

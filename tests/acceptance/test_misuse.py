@@ -150,9 +150,7 @@ async def work() -> None: ...
 """
 
 
-def test_a_connected_program_that_fails_prints_its_own_error_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_connected_program_that_fails_prints_its_own_error_alone(tmp_path: Path) -> None:
     """It sends to the embedded broker before it fails, which takes no seed."""
     (tmp_path / "sends.py").write_text(APP + SENDS)
     environment = {**os.environ, "SCHEDULER_BROKER_URL": "memory://"}

@@ -125,11 +125,7 @@ def register() -> None:
         **{name: (body_of(name), schedule_of(every="500ms")) for name in OPERATED},
     }
     for name, (body, schedule) in every.items():
-        app.periodic(
-            schedule=schedule,
-            name=name,
-            retry=Retry(1, delays=["200ms"], jitter=0),
-        )(body)
+        app.periodic(schedule=schedule, name=name, retry=Retry(1, delays=["200ms"], jitter=0))(body)
 
 
 register()

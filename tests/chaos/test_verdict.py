@@ -70,10 +70,7 @@ def fault(struck: float, healed: float, kind: str = "kill") -> list[Note]:
 
 def twice(moment: float, loop: str = "l") -> list[Note]:
     """Two runs at once."""
-    return [
-        *run(moment, moment + 2, loop=loop),
-        *run(moment + 1, moment + 2, who="b", loop=loop),
-    ]
+    return [*run(moment, moment + 2, loop=loop), *run(moment + 1, moment + 2, who="b", loop=loop)]
 
 
 def gives(before: float, after: float, epoch: int, schedule: str, who: str = "a") -> list[Note]:
@@ -229,14 +226,7 @@ OTHERS: list[Case] = [
     ("what", "count", "notes"),
     [
         pytest.param(what, count, notes, id=f"{count} {what}: {case}")
-        for what, count, case, notes in (
-            *OVERLAPS,
-            *REPEATS,
-            *PAUSES,
-            *EPOCHS,
-            *SCHEDULES,
-            *OTHERS,
-        )
+        for what, count, case, notes in (*OVERLAPS, *REPEATS, *PAUSES, *EPOCHS, *SCHEDULES, *OTHERS)
     ],
 )
 def test_the_judge_finds_what_is_wrong(what: str, count: int, notes: list[Note]) -> None:

@@ -3,25 +3,22 @@
 import asyncio
 import io
 import json
-import os
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import NoReturn
 
 from scheduler.cli.printing import print_json
 from scheduler.control.rows import whole_row_of_parked
 from scheduler.queues.failed import EVERYTHING, ParkedMessage, Selection
-from tests import warm
+from tests.acceptance.conftest import CommandLine
 from tests.fuzz.field import Field
 from tests.stage import program_of
 
 ALL = "65535"
 APP = "tests/fuzz/app.py:app"
 ROOT = Path(__file__).parents[2]
-TIME_LIMIT = 60
 
 
 class Complaint(Exception):
@@ -65,15 +62,10 @@ class Operator:
 
     def _run(self, *words: str) -> str:
         own = {"SCHEDULER_BROKER_URL": self.field.url, "NAMESPACE": self.field.app.namespace}
-        with TemporaryFile() as nothing, TemporaryFile() as out, TemporaryFile() as err:
-            streams = (nothing.fileno(), out.fileno(), err.fileno())
-            code = warm.start(words, ROOT, os.environ | own, streams).wait(TIME_LIMIT)
-            out.seek(0)
-            err.seek(0)
-            told = err.read().decode()
-            if code or "Traceback" in told:
-                raise Complaint(f"{words}: {code}, {told[-2000:]}")
-            return out.read().decode()
+        done = CommandLine(ROOT, **own)(*words)
+        if done.code or "Traceback" in done.err:
+            raise Complaint(f"{words}: {done.code}, {done.err[-2000:]}")
+        return done.out
 
 
 def _typed(name: str) -> str:

@@ -58,9 +58,7 @@ class Fuzz:
         self._operator = Operator(field)
         self._rng = Random(seed + 1)
         self._samples = Samples(
-            seed,
-            field.app.names,
-            fragile=field.broker.info.version.startswith("3."),
+            seed, field.app.names, fragile=field.broker.info.version.startswith("3.")
         )
         self._sent = 0
         self._since = SYSTEM_CLOCK.now()

@@ -29,9 +29,7 @@ def pods_for(scaler: Manifest, ready: int) -> int:
     return min(max(math.ceil(ready / value), spec["minReplicaCount"], 1), spec["maxReplicaCount"])
 
 
-async def test_ready_messages_add_pods_and_unacked_ones_do_not(
-    broker_url: str, namespace: str
-) -> None:
+async def test_ready_messages_add_pods_and_unacked_ones_do_not(broker_url: str, namespace: str):
     assert [pods_for(DEDICATED, ready) for ready in (0, 1, 101, 1_000_000)] == [0, 1, 2, 20]
     assert [pods_for(GENERAL, ready) for ready in (0, 201)] == [2, 3]
     names = Names(namespace)

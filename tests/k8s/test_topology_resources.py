@@ -47,8 +47,5 @@ def as_exported(resource: Manifest) -> dict[str, Any]:
             rest = {"auto_delete": spec["autoDelete"]}
         case _:
             names = ("vhost", "source", "destination", "arguments")
-            rest = {
-                "destination_type": spec["destinationType"],
-                "routing_key": spec["routingKey"],
-            }
+            rest = {"destination_type": spec["destinationType"], "routing_key": spec["routingKey"]}
     return {name: spec[name] for name in names} | rest

@@ -65,13 +65,7 @@ GUIDES = dict(
         shop("celery", "moving-from-celery.md"),
         shop("django-celery-beat", "moving-from-django-celery-beat.md"),
         shop("taskiq", "moving-from-taskiq.md"),
-        guide(
-            "cron",
-            "moving-from-cron.md",
-            apart=True,
-            report=OnGrid(60),
-            stock=OnGrid(60),
-        ),
+        guide("cron", "moving-from-cron.md", apart=True, report=OnGrid(60), stock=OnGrid(60)),
         guide("cronjob", "moving-from-cronjob.md", apart=True, report=OnGrid(60)),
         guide(
             "apscheduler-3",

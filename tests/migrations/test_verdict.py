@@ -43,9 +43,7 @@ def test_a_period_is_kept_over_a_seam(ours: Sequence[float], missing: int, doubl
 @pytest.mark.parametrize(
     ("first", "missing", "made_up_for"), [(4.0, 0, 0), (8.0, 0, 2), (70.0, 1, 0)]
 )
-def test_one_run_may_stand_for_all_ticks_of_a_seam(
-    first: float, missing: int, made_up_for: int
-) -> None:
+def test_one_run_may_stand_for_all_ticks_of_a_seam(first: float, missing: int, made_up_for: int):
     kind = Every(2, once_for_all=THEIRS)
     found = judge(kind, ran(2.0, OURS), ran(first), ran(first + 2))
     assert (len(found.missing), found.made_up_for) == (missing, made_up_for)
@@ -55,12 +53,7 @@ def test_one_run_may_stand_for_all_ticks_of_a_seam(
 
 @pytest.mark.parametrize(
     ("ours", "missing", "doubled"),
-    [
-        ([9, 13], 0, 0),
-        ([13], 1, 0),
-        ([8.9, 9], 0, 1),
-        ([9, 9], 0, 1),
-    ],
+    [([9, 13], 0, 0), ([13], 1, 0), ([8.9, 9], 0, 1), ([9, 9], 0, 1)],
 )
 def test_a_grid_is_kept_over_a_seam(ours: Sequence[float], missing: int, doubled: int) -> None:
     found = judge(OnGrid(4, offset=1), ran(5.01), *(ran(20, OURS, due=due) for due in ours))
