@@ -13,7 +13,6 @@ import asyncio
 import os
 import re
 import statistics
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -30,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.benchmarks.broker_cpu import cpu_of, memory_of
 from tests.benchmarks.costs import Load, fleet, ours
 from tests.benchmarks.growth import warm_up
+from tests.browser.working import shown as answering
 from tests.rabbitmq import shared_broker
 
 PAGES = (
@@ -130,26 +130,10 @@ class Dashboard:
 @contextmanager
 def shown(app: str, environment: Mapping[str, str]) -> Generator[Dashboard]:
     """Have a dashboard of an app."""
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "scheduler", "dashboard", app, "--port", "0"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    try:
-        said = process.stdout.readline()
-        address = re.search(r"http://\S+", said)
-        if address is None:
-            raise RuntimeError(f"There is no dashboard: {said}")
-        parts = urlsplit(address[0])
+    with answering("dashboard", app, "--port", "0", **environment) as program:
+        parts = urlsplit(program.address)
         assert parts.port
-        yield Dashboard(process.pid, parts.hostname or "", parts.port)
-    finally:
-        process.terminate()
-        process.wait(30)
-        process.stdout.close()
+        yield Dashboard(program.process.pid, parts.hostname or "", parts.port)
 
 
 async def begin(dashboard: Dashboard) -> None:

@@ -1,20 +1,17 @@
 """A real browser, and somebody who looks at a dashboard with it."""
 
 import os
-import re
 import shutil
-import subprocess
-import sys
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
-from tests.browser.working import Ward
+from tests.browser.working import Dashboard, Ward, shown
 from tests.rabbitmq import found_or_installed
 
 APPS = Path(__file__).parent / "apps"
@@ -23,7 +20,6 @@ NO_BROWSER = (
     "These tests need a browser, and none was found: install Chromium (Debian: apt-get install "
     "chromium), or name its program in SCHEDULER_TEST_CHROMIUM."
 )
-START_LIMIT_S = 30
 
 
 def find_chromium() -> str | None:
@@ -45,36 +41,6 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
-
-
-class Dashboard(NamedTuple):
-    """A program that shows an app, at a port of its own."""
-
-    process: subprocess.Popen[str]
-    address: str
-
-
-@contextmanager
-def shown(*command: str, **environment: str) -> Generator[Dashboard]:
-    """A `scheduler` that answers at an address, which it prints."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("SCHEDULER_")}
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "scheduler", *command],
-        env=clean | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        said = process.stdout.readline()
-        found = re.search(r"http://\S+", said)
-        assert found, said
-        yield Dashboard(process, found[0].rstrip("/"))
-    finally:
-        process.terminate()
-        process.wait(START_LIMIT_S)
-        process.stdout.close()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from scheduler.control.loops import Where
 from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.entries import RosterEntry
-from scheduler.queues.outbox import Posting
 from tests.browser.conftest import Reader
 from tests.browser.working import Ward
 
@@ -29,6 +28,16 @@ def done(page: Page, told: str) -> None:
 
 def button(place: Page | Locator, name: str) -> Locator:
     return place.get_by_role("button", name=name, exact=True)
+
+
+def press(place: Page | Locator, name: str, told: str) -> None:
+    """Press a button; the page says what came of it."""
+    button(place, name).click()
+    done(place.page if isinstance(place, Locator) else place, told)
+
+
+def undo(page: Page, told: str) -> None:
+    press(page.locator("#doing"), "Undo", told)
 
 
 def row(page: Page, loop: str) -> Locator:
@@ -60,17 +69,6 @@ def refused(visitor: Reader, told: str) -> None:
     visitor.wrong[:] = wrong  # a browser tells of each
 
 
-def send(ward: Ward, task: str, *addresses: str) -> None:
-    """Send messages, and wait until they are parked."""
-    calls = ward.app.outbox
-
-    async def post(_: Program) -> None:
-        for to in addresses:
-            await calls.send(task, {"to": to}, Posting())
-
-    ward.ask(post)
-
-
 def parked(ward: Ward, page: Page, task: str, count: int) -> None:
     """The page has counted so many."""
     expect(page.locator("#parked").get_by_role("link", name=f"{task} {count}")).to_be_visible(
@@ -91,24 +89,18 @@ def remain(ward: Ward, task: str, ids: list[str]) -> None:
 
 def test_pause_run_and_resume_from_the_list(visitor: Reader, ward: Ward) -> None:
     page = visitor.open("/loops?q=laundry")
-    button(row(page, "laundry"), "Run now").click()
-    done(page, "laundry: triggered")
+    press(row(page, "laundry"), "Run now", "laundry: triggered")
     expect(row(page, "laundry")).to_contain_text("succeeded")
     # Without a reload, in the same place; and it can be taken back.
     page.evaluate("window.loadedOnce = true")
-    button(row(page, "laundry"), "Pause").click()
-    done(page, "laundry: paused")
+    press(row(page, "laundry"), "Pause", "laundry: paused")
     expect(row(page, "laundry")).to_contain_text("paused from the dashboard")
     assert ward.is_paused("laundry")
-    button(page.locator("#doing"), "Undo").click()
-    done(page, "laundry: resumed")
+    undo(page, "laundry: resumed")
     assert not ward.is_paused("laundry")
-    button(row(page, "laundry"), "Pause").click()
-    done(page, "laundry: paused")
-    button(row(page, "laundry"), "Resume").click()
-    done(page, f"It was paused by {BY}")
-    button(page.locator("#doing"), "Undo").click()
-    done(page, "laundry: paused")
+    press(row(page, "laundry"), "Pause", "laundry: paused")
+    press(row(page, "laundry"), "Resume", f"It was paused by {BY}")
+    undo(page, "laundry: paused")
     page.route("**/do/resume", lambda route: route.abort())
     button(row(page, "laundry"), "Resume").click()
     expect(page.locator("#doing .bad")).to_contain_text("it is not known whether this was done")
@@ -118,9 +110,7 @@ def test_pause_run_and_resume_from_the_list(visitor: Reader, ward: Ward) -> None
     assert endings(ward, "laundry") == what
 
 
-def test_a_bulk_action_asks_first_and_is_done_to_the_loops_it_named(
-    visitor: Reader, ward: Ward
-) -> None:
+def test_a_bulk_action_asks_first_and_is_done_to_the_loops_it_named(visitor: Reader, ward: Ward):
     page = visitor.open("/loops?q=bed-")
     page.evaluate("window.loadedOnce = true")
     button(page, "Pause all 2").click()
@@ -138,34 +128,32 @@ def test_a_bulk_action_asks_first_and_is_done_to_the_loops_it_named(
 
     ward.ask(start)
     expect(row(page, "visit.bed-later")).to_be_visible()
-    button(question, "Pause 2 loops").click()
-    done(page, "1 more match the filter since, and were left alone: visit.bed-later")
+    press(
+        question,
+        "Pause 2 loops",
+        "1 more match the filter since, and were left alone: visit.bed-later",
+    )
     names = ("bed-north", "bed-south", "visit.bed-later")
     assert [ward.is_paused(each) for each in names] == [True, True, False]
-    button(page.locator("#doing"), "Undo").click()
-    done(page, "bed-south: resumed")
+    undo(page, "bed-south: resumed")
     assert [ward.is_paused(each) for each in names] == [False] * 3
     assert page.evaluate("window.loadedOnce")
     page = visitor.open("/loop?name=visit.bed-later")
     button(page, "Remove…").click()
-    button(asked(page, "Remove 1 loop?"), "Remove 1 loop").click()
-    done(page, "visit.bed-later: removed")
+    press(asked(page, "Remove 1 loop?"), "Remove 1 loop", "visit.bed-later: removed")
 
 
 def test_a_run_is_inspected_and_cancelled_in_place(visitor: Reader, ward: Ward) -> None:
     page = visitor.open("/loops?q=dialysis")
-    button(row(page, "dialysis"), "Run now").click()
-    done(page, "dialysis: triggered")
+    press(row(page, "dialysis"), "Run now", "dialysis: triggered")
     page = visitor.open("/running")
     page.evaluate("window.loadedOnce = true")
     run = page.locator("#runs tr", has_text="dialysis")
     expect(run).to_contain_text("25 %", timeout=30_000)
     expect(run).to_contain_text("a quarter")
-    button(run, "Stack").click()
-    done(page, "asyncio.sleep(3600)")
+    press(run, "Stack", "asyncio.sleep(3600)")
     button(run, "Cancel…").click()
-    button(asked(page, "Cancel this run?"), "Cancel the run").click()
-    done(page, "cancelled")
+    press(asked(page, "Cancel this run?"), "Cancel the run", "cancelled")
     expect(run).to_have_count(0)
     assert page.evaluate("window.loadedOnce")
     assert endings(ward, "dialysis")[-1] == "cancelled"
@@ -191,12 +179,10 @@ def test_rows_are_selected_and_acted_on_by_keyboard(visitor: Reader, ward: Ward)
         page.keyboard.press(key)
     expect(page.locator("#picked")).to_be_visible()
     button(page.locator("#picked"), "Pause").click()
-    button(asked(page, "Pause 2 loops?"), "Pause 2 loops").click()
-    done(page, "bed-south: paused")
+    press(asked(page, "Pause 2 loops?"), "Pause 2 loops", "bed-south: paused")
     assert ward.is_paused("bed-north")
     expect(page.locator("#picked")).to_be_hidden()
-    button(page.locator("#doing"), "Undo").click()
-    done(page, "bed-south: resumed")
+    undo(page, "bed-south: resumed")
     assert not ward.is_paused("bed-south")
 
 
@@ -208,13 +194,11 @@ def test_a_failure_is_acknowledged_with_a_note_in_place(visitor: Reader, ward: W
     page.evaluate("window.loadedOnce = true")
     failure.get_by_text("Acknowledge…").click()
     failure.get_by_label("Note").fill("a new fan comes on Monday")
-    button(failure, "Acknowledge").click()
-    done(page, "scanner: acknowledged, until the next success")
+    press(failure, "Acknowledge", "scanner: acknowledged, until the next success")
     expect(failure).to_contain_text(re.compile("by a user of .+: a new fan comes on Monday"))
     expect(page.locator("#verdict")).to_contain_text("1 is failing (1 acknowledged)")
     expect(page).to_have_title(re.compile("^Overview"))
-    button(page.locator("#doing"), "Undo").click()
-    done(page, "scanner: not acknowledged")
+    undo(page, "scanner: not acknowledged")
     expect(failure.get_by_text("Acknowledge…")).to_be_visible()
     expect(page).to_have_title(re.compile(r"^\(1\) "))
     assert page.evaluate("window.loadedOnce")
@@ -241,8 +225,7 @@ def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
     page.get_by_label("Every", exact=True).fill("1h")
     button(page, "Start…").click()
     assert listed(ward, loop) is None
-    button(page, "Start visit.north.1").click()
-    done(page, "visit.north.1: created")
+    press(page, "Start visit.north.1", "visit.north.1: created")
     found = listed(ward, loop)
     assert found is not None
     assert (found.schedule, dict(found.args)) == (Every("1h"), {"ward": "north"})
@@ -252,8 +235,7 @@ def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
     button(page, "Remove…").click()
     question = asked(page, "Remove 1 loop?")
     assert ward.tokens(loop) == 1
-    button(question, "Remove 1 loop").click()
-    done(page, "visit.north.1: removed")
+    press(question, "Remove 1 loop", "visit.north.1: removed")
     assert ward.tokens(loop) == 0
     gone = listed(ward, loop)
     assert gone is not None
@@ -263,7 +245,7 @@ def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
 
 def test_parked_messages_are_edited_replayed_and_deleted(visitor: Reader, ward: Ward) -> None:
     ward.mended = False
-    send(ward, "bill", "dora", "emil", "fritz", "gerda")
+    ward.send("bill", "dora", "emil", "fritz", "gerda")
     page = visitor.open("/failed?task=bill")
     parked(ward, page, "bill", 4)
     ids = [each.id for each in ward.parked("bill")]
@@ -277,22 +259,18 @@ def test_parked_messages_are_edited_replayed_and_deleted(visitor: Reader, ward: 
         expect(page.get_by_label("Arguments")).to_have_value(typed)
     remain(ward, "bill", ids)
     page.get_by_label("Arguments").fill('{"to": "dora@example.org"}')
-    button(page, "Replay with these").click()
-    done(page, "replayed")
+    press(page, "Replay with these", "replayed")
     remain(ward, "bill", ids[1:])
     # The address of another one is the same, though there was a replay.
     ward.mended = True
     page = visitor.open(f"/failed/message?id={quote(ids[1])}")
-    button(page, "Replay").click()
-    done(page, "replayed")
+    press(page, "Replay", "replayed")
     remain(ward, "bill", ids[2:])
     page = visitor.open(f"/failed/message?id={quote(ids[2])}")
     button(page, "Delete…").click()
-    button(asked(page, "Delete 1 message?"), "Delete 1 message").click()
-    done(page, "deleted")
+    press(asked(page, "Delete 1 message?"), "Delete 1 message", "deleted")
     remain(ward, "bill", ids[3:])
-    button(page.locator("#doing"), "Undo").click()
-    done(page, "restored")
+    undo(page, "restored")
     remain(ward, "bill", ids[2:])
     page = visitor.open("/failed?task=bill")
     page.evaluate("window.loadedOnce = true")
@@ -301,14 +279,11 @@ def test_parked_messages_are_edited_replayed_and_deleted(visitor: Reader, ward: 
     question = asked(page, "Delete 2 messages?")
     # A key that is held down deletes nothing.
     expect(question.get_by_role("link", name="No, go back")).to_be_focused()
-    button(question, "Delete 2 messages").click()
-    done(page, "deleted")
+    press(question, "Delete 2 messages", "deleted")
     assert ward.parked("bill") == []
-    button(page.locator("#doing"), "Undo").click()
-    done(page, "restored")
+    undo(page, "restored")
     remain(ward, "bill", ids[2:])
     button(page.locator("article", has_text="bill"), "Replay all 2…").click()
-    button(asked(page, "Replay 2 messages?"), "Replay 2 messages").click()
-    done(page, "replayed")
+    press(asked(page, "Replay 2 messages?"), "Replay 2 messages", "replayed")
     assert ward.parked("bill") == []
     assert page.evaluate("window.loadedOnce")

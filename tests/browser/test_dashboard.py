@@ -54,9 +54,7 @@ def test_each_page_is_accessible_and_fits_its_window(reader: Reader, path: str) 
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_each_page_says_the_same_without_javascript(
-    chromium: Browser, dev: Dashboard, path: str
-) -> None:
+def test_each_page_says_the_same_without_javascript(chromium: Browser, dev: Dashboard, path: str):
     with reading(chromium, dev, java_script_enabled=False) as reader:
         page = reader.open(path)
         told = page.locator("main").inner_text()
@@ -183,9 +181,7 @@ HIDE = """hidden => {
 }"""
 
 
-def test_a_hidden_tab_stops_updates_until_it_is_visible(
-    reader: Reader,
-) -> None:
+def test_a_hidden_tab_stops_updates_until_it_is_visible(reader: Reader) -> None:
     page = reader.open("/loop?name=pulse")
     page.wait_for_function(LATER, arg=tick_of(page))
     page.evaluate(HIDE, True)

@@ -1,5 +1,6 @@
 """The dashboard in a real browser, on RabbitMQ, which may go away."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from scheduler.protocol.administration import rights_to_look
 from scheduler.protocol.topology import Names
+from tests.acceptance.conftest import CommandLine
 from tests.browser.conftest import APPS, reading, shown
 from tests.rabbitmq import Users
 
@@ -19,22 +21,13 @@ CLINIC = f"{APPS}/clinic.py:app"
 def clinic(broker_url: str, namespace: str) -> Iterator[dict[str, str]]:
     """The environment of an app that is seeded, and at work."""
     environment = {"CLINIC_NAMESPACE": namespace, "SCHEDULER_BROKER_URL": broker_url}
-    command = [sys.executable, "-m", "scheduler"]
-    subprocess.run([*command, "seed", CLINIC], env=environment, check=True, capture_output=True)
-    processor = subprocess.Popen(
-        [*command, "run", CLINIC],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    scheduler = CommandLine(APPS, **environment)
+    assert scheduler("seed", CLINIC).code == 0
+    with scheduler.processor(CLINIC):
         yield environment
-    finally:
-        processor.terminate()
-        processor.wait(30)
-        # In a process of its own: this one has the event loop of the browser.
-        sweep = [sys.executable, "-m", "tests.sweep", broker_url, CLINIC]
-        subprocess.run(sweep, env=environment, check=True)
+    # In a process of its own: this one has the event loop of the browser.
+    sweep = [sys.executable, "-m", "tests.sweep", broker_url, CLINIC]
+    subprocess.run(sweep, env=os.environ | environment, check=True)
 
 
 def test_a_read_only_user_sees_all_until_the_dashboard_is_gone(

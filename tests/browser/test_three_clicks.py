@@ -8,7 +8,6 @@ from playwright.sync_api import Locator, Page, expect
 
 from scheduler.control.reports import acting_as
 from scheduler.program import Program
-from scheduler.queues.outbox import Posting
 from tests.browser.conftest import Reader
 from tests.browser.working import NOBODYS, Ward
 
@@ -87,13 +86,9 @@ def test_running_runs_are_shown_with_their_pod(finger: Finger, ward: Ward) -> No
 
 
 def test_all_messages_of_one_error_are_replayed(finger: Finger, ward: Ward) -> None:
-    async def send(_: Program) -> None:
-        for to in ("anna", "bert"):
-            await ward.app.outbox.send("letter", {"to": to}, Posting())
-        await ward.app.outbox.send("bill", {"to": "carla"}, Posting())
-
     ward.mended = False
-    ward.ask(send)
+    ward.send("letter", "anna", "bert")
+    ward.send("bill", "carla")
     page = finger.page
     tile = page.locator("[id='vital/Calls']")
     expect(tile).to_contain_text(

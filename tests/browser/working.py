@@ -1,10 +1,15 @@
 """An app at work on either broker, shown by a dashboard, into whose queues a test can look."""
 
 import asyncio
-import threading
+import os
+import re
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.brokers.contract import Broker
@@ -18,15 +23,48 @@ from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.journal import JournalEntry
+from scheduler.queues.outbox import Posting
 from scheduler.timing.moments import SystemClock
 from tests.stage import at_work, processor_of, program_of
 from tests.sweep import sweep as delete_all
 from tests.tokens import count
 
 T = TypeVar("T")
-READY_WITHIN_S = 60
+ANSWERS_WITHIN_S = 60
+START_LIMIT_S = 30
 NOBODYS = "night_watch"
 """The task of which no processor takes messages."""
+
+
+class Dashboard(NamedTuple):
+    """A program that shows an app, at a port of its own."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+
+@contextmanager
+def shown(*command: str, **environment: str) -> Generator[Dashboard]:
+    """A `scheduler` that answers at an address, which it prints; in a session of its own."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SCHEDULER_")}
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "scheduler", *command],
+        env=clean | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        said = process.stdout.readline()
+        found = re.search(r"http://\S+", said)
+        assert found, said
+        yield Dashboard(process, found[0].rstrip("/"))
+    finally:
+        process.terminate()
+        process.wait(START_LIMIT_S)
+        process.stdout.close()
 
 
 class Ward:
@@ -42,7 +80,7 @@ class Ward:
         self.address = ""
         self.mended = False
         self._server = MemoryServer() if broker_url is None else None
-        self._loop: asyncio.AbstractEventLoop
+        self._portal: BlockingPortal
         self._program: Program
         register(self)
 
@@ -53,11 +91,16 @@ class Ward:
 
     def ask(self, question: Callable[[Program], Awaitable[T]]) -> T:
         """Ask the broker, by the parts that the commands are made of."""
+        return self._portal.start_task_soon(question, self._program).result(ANSWERS_WITHIN_S)
 
-        async def answer() -> T:
-            return await question(self._program)
+    def send(self, task: str, *addresses: str) -> None:
+        """Send a letter or a bill to each."""
 
-        return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(READY_WITHIN_S)
+        async def post(_: Program) -> None:
+            for to in addresses:
+                await self.app.outbox.send(task, {"to": to}, Posting())
+
+        self.ask(post)
 
     def where(self, name: str) -> Where:
         """Return where the token of a loop is, as `scheduler status` tells."""
@@ -89,34 +132,11 @@ class Ward:
     @contextmanager
     def at_work(self) -> Generator[None]:
         """Have it work in a thread of its own: this one has the event loop of the browser."""
-        ready, ended = threading.Event(), asyncio.Event()
-        failures: list[BaseException] = []
-
-        async def work() -> None:
-            self._loop = asyncio.get_running_loop()
-            async with self._working():
-                ready.set()
-                await ended.wait()
-
-        def run() -> None:
-            try:
-                asyncio.run(work())
-            except BaseException as error:
-                failures.append(error)
-                ready.set()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            assert ready.wait(READY_WITHIN_S)
-            if failures:
-                raise failures[0]
+        with (
+            start_blocking_portal() as self._portal,
+            self._portal.wrap_async_context_manager(self._working()),
+        ):
             yield
-        finally:
-            if not failures:
-                self._loop.call_soon_threadsafe(ended.set)
-            thread.join()
-        assert not failures
 
     @asynccontextmanager
     async def _working(self) -> AsyncGenerator[None]:

@@ -18,8 +18,7 @@ scheduler = TaskiqScheduler(broker, sources=[LabelScheduleSource(broker)])
 
 
 @broker.task(
-    task_name="loop",
-    schedule=[{"interval": 1, "args": [number]} for number in range(LOOPS)],
+    task_name="loop", schedule=[{"interval": 1, "args": [number]} for number in range(LOOPS)]
 )
 async def loop(number: int) -> None:
     ran(number)
