@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from scheduler import Context, Retry, Scheduler, Settings
-from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery, Depth
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.control.loops import Where
@@ -26,11 +26,13 @@ from scheduler.queues.entries import RosterEntry, messages_of
 from scheduler.queues.failed import FailedQueues, ParkedMessage
 from scheduler.queues.journal import Journal
 from scheduler.queues.listing import Listing
+from scheduler.queues.outbox import Posting
 from scheduler.queues.roster import Roster
 from scheduler.queues.timers import Lead, Timers, send_again
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import run_virtually
 from scheduler.timing.moments import Clock, LoopClock, SystemClock
+from tests.faulty import FaultyBroker
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SYSTEM_CLOCK = SystemClock()
@@ -149,6 +151,7 @@ class Stage:
         app: a new one, unless another is seeded; all but the clock, the server and the broker are
             of the one that was.
         events: what it has told.
+        faulty: a connection of a processor that a test makes fail.
     """
 
     def __init__(self, clock: LoopClock) -> None:
@@ -156,6 +159,7 @@ class Stage:
         self.clock = clock
         self.server = MemoryServer(clock)
         self.broker = MemoryBroker(self.server)
+        self.faulty = FaultyBroker(self.server)
         self.events: list[Event] = []
         self._exceptions = dict[LoopId, int]()
         self._some_stay_in_hand = False
@@ -193,6 +197,19 @@ class Stage:
             )
             async with at_work(alone):
                 yield alone.worker
+
+    async def work(
+        self,
+        seconds: float,
+        *,
+        concurrency: int = 10,
+        grace: float = 5,
+        app: Scheduler | None = None,
+        over: MemoryBroker | None = None,
+    ) -> None:
+        """Have a processor work for so long."""
+        async with self.processor(grace, concurrency, app, over):
+            await asyncio.sleep(seconds)
 
     @asynccontextmanager
     async def supervised(
@@ -354,9 +371,23 @@ class Stage:
 
     async def ready(self, queue: str) -> int:
         """How many messages are in a queue, which is there, and in no hand."""
+        return (await self._depth(queue)).ready
+
+    async def ready_for(self, task: str) -> int:
+        """How many messages wait for a task, in no hand."""
+        return await self.ready(self.app.names.processor_queue(task))
+
+    async def consumers_of(self, task: str) -> int:
+        return (await self._depth(self.app.names.processor_queue(task))).consumers
+
+    async def _depth(self, queue: str) -> Depth:
         depth = await self.broker.depth(queue)
         assert depth is not None, f"there is no queue {queue}"
-        return depth.ready
+        return depth
+
+    async def send(self, task: str, message_id: str | None = None, **args: Any) -> str:
+        """Send a call of any task; return its ID."""
+        return await self.app.outbox.send(task, args, Posting(message_id=message_id))
 
     def starts(self, loop: str | None = None) -> list[float]:
         """When each run started, of one loop or of all, in seconds since the beginning."""

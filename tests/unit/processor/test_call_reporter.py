@@ -14,13 +14,14 @@ from scheduler.errors import TooLarge, Unconfirmed
 from scheduler.processor import call_reporter
 from scheduler.protocol.messages import Message
 from scheduler.queues.history import MOST_TOLD, Attempt, CallTotals, Summary, totals_of
-from tests.faulty import Call, FaultyBroker
+from tests.faulty import Call
 from tests.stage import START, Stage, new_app, program_of
 
 DOWN = "ConnectionError: the mail server is down"
 
 
-def shop() -> Scheduler:
+@pytest.fixture
+async def app(stage: Stage) -> Scheduler:
     app = new_app()
 
     @app.task(retry=Retry(1, delays=["1s"], jitter=0))
@@ -35,6 +36,7 @@ def shop() -> Scheduler:
     @app.periodic(every="1s")
     async def tick() -> None: ...
 
+    await stage.seed(app)
     return app
 
 
@@ -43,16 +45,21 @@ async def told(stage: Stage, **which: Any) -> list[Summary | Attempt]:
     return [each async for each in history.read(**which)]
 
 
-async def totals(stage: Stage) -> dict[str, CallTotals]:
-    return totals_of([each for each in await told(stage) if isinstance(each, Summary)])
+async def attempts(stage: Stage, **which: Any) -> list[Attempt]:
+    return [each for each in await told(stage, **which) if isinstance(each, Attempt)]
 
 
-async def test_a_summary_counts_the_outcomes_of_a_tasks_calls(stage: Stage) -> None:
-    app = shop()
-    await stage.seed(app)
-    mail = app.senders["mail"]
+async def totals(stage: Stage, task: str) -> CallTotals:
+    return totals_of([each for each in await told(stage) if isinstance(each, Summary)])[task]
+
+
+async def mail(stage: Stage, *names: str) -> list[str]:
+    return [await stage.send("mail", to=name) for name in names]
+
+
+async def test_a_summary_counts_the_outcomes_of_a_tasks_calls(stage: Stage, app: Scheduler) -> None:
     async with stage.processor():
-        ids = [await mail.send(to) for to in ("ada", "nobody", "bob")]
+        ids = await mail(stage, "ada", "nobody", "bob")
         await stage.publish(Message(b"?", message_id="odd"), "task.mail", app.names.calls)
         await asyncio.sleep(12)
         (summary,) = [each for each in await told(stage) if isinstance(each, Summary)]
@@ -66,125 +73,98 @@ async def test_a_summary_counts_the_outcomes_of_a_tasks_calls(stage: Stage) -> N
     assert summary.errors[1].id == "odd"
 
 
+@pytest.mark.usefixtures("app")
 async def test_an_attempt_is_reported_if_it_failed_or_its_task_keeps_history(stage: Stage) -> None:
-    app = shop()
-    await stage.seed(app)
     async with stage.processor():
-        failed = await app.senders["mail"].send("nobody")
-        await app.senders["mail"].send("ada")
-        billed = await app.senders["bill"].send_later("2s", 7)
+        failed, _ = await mail(stage, "nobody", "ada")
+        billed = await stage.app.senders["bill"].send_later("2s", 7)
         await asyncio.sleep(5)
-    attempts = [each for each in await told(stage) if isinstance(each, Attempt)]
-    assert [(each.id, each.attempt, each.outcome, each.error) for each in attempts] == [
+    found = await attempts(stage)
+    assert [(each.id, each.attempt, each.outcome, each.error) for each in found] == [
         (failed, 1, "retried", DOWN),
         (failed, 2, "escalated", DOWN),
         (billed, 1, "succeeded", ""),
     ]
-    assert (attempts[2].sent_at, attempts[2].due_at) == (START, START + timedelta(seconds=2))
-    assert await told(stage, containing=billed) == attempts[2:]
+    assert (found[2].sent_at, found[2].due_at) == (START, START + timedelta(seconds=2))
+    assert await told(stage, containing=billed) == found[2:]
 
 
+@pytest.mark.usefixtures("app")
 async def test_a_loop_alone_reports_no_calls(stage: Stage) -> None:
-    await stage.seed(shop())
-    async with stage.processor():
-        await asyncio.sleep(30)
+    await stage.work(30)
     assert await told(stage) == []
 
 
-async def test_reports_wait_for_the_broker(stage: Stage) -> None:
-    app = shop()
-    await stage.seed(app)
-    names = app.names
-    async with stage.processor():
-        await stage.broker.delete(names.history)
-        for _ in range(MOST_TOLD + 1):
-            await app.senders["mail"].send("nobody")
-        await asyncio.sleep(25)
-        await stage.broker.declare(app.topology().only([names.history]))
-        await app.senders["mail"].send("ada")
-        await asyncio.sleep(12)
-    assert (await totals(stage))["mail"].failed == MOST_TOLD + 1
-    attempts = [each for each in await told(stage) if isinstance(each, Attempt)]
-    assert len(attempts) == 2 * (MOST_TOLD + 1)
-
-
-async def test_a_report_that_was_confirmed_is_not_repeated(stage: Stage) -> None:
-    app = shop()
-    await stage.seed(app)
-    broker = FaultyBroker(stage.server)
-    reports = broker.on("publish", key=app.names.history)
+async def test_reports_wait_for_the_broker_and_are_not_repeated_once_confirmed(
+    stage: Stage, app: Scheduler
+) -> None:
+    reports = stage.faulty.on("publish", key=app.names.history)
 
     async def refuse(call: Call) -> None:
-        if call.at < 15 or len(reports.met) % 2:  # then every second one
+        if len(reports.met) % 2:
             raise Unconfirmed("It went.")
 
     reports.first(refuse)
-    async with stage.processor(over=broker):
-        for _ in range(3 * MOST_TOLD):
-            await app.senders["mail"].send("nobody")
+    async with stage.processor(over=stage.faulty):
+        await stage.broker.delete(app.names.history)
+        await mail(stage, *["nobody"] * 3 * MOST_TOLD)
         await asyncio.sleep(14)
-        await app.senders["mail"].send("ada")
+        await stage.broker.declare(app.topology().only([app.names.history]))
+        await mail(stage, "ada")
         await asyncio.sleep(12)
-    assert (await totals(stage))["mail"].failed == 3 * MOST_TOLD
-    attempts = [each for each in await told(stage) if isinstance(each, Attempt)]
-    assert len(attempts) == 2 * 3 * MOST_TOLD
+    assert (await totals(stage, "mail")).failed == 3 * MOST_TOLD
+    assert len(await attempts(stage)) == 2 * 3 * MOST_TOLD
 
 
 async def test_the_oldest_of_too_many_reports_are_dropped(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, app: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, ids = shop(), list[str]()
-    await stage.seed(app)
+    ids = list[str]()
     monkeypatch.setattr(call_reporter, "MOST_ATTEMPTS", 3)
-    broker = FaultyBroker(stage.server)
-    failing = broker.on("publish", key=app.names.history).hangs(0.9)
-    async with stage.processor(over=broker):
+    failing = stage.faulty.on("publish", key=app.names.history).hangs(0.9)
+    async with stage.processor(over=stage.faulty):
         for order in range(10):
-            ids.append(await app.senders["bill"].send(order))
+            ids.append(await stage.send("bill", order=order))
             await asyncio.sleep(0.7)
         await failing.cease()
         await asyncio.sleep(5)
     assert failing.met
-    attempts = [each for each in await told(stage) if isinstance(each, Attempt)]
-    assert [each.id for each in attempts] == ids[-3:]
+    assert [each.id for each in await attempts(stage)] == ids[-3:]
 
 
-async def test_reports_are_split_for_a_broker_that_accepts_little(stage: Stage) -> None:
-    app = shop()
-    await stage.seed(app)
-    broker = FaultyBroker(stage.server)
-    broker.on(
+async def test_reports_are_split_for_a_broker_that_accepts_little(
+    stage: Stage, app: Scheduler
+) -> None:
+    stage.faulty.on(
         "publish", key=app.names.history, where=lambda call: len(call.message.body) > 600
     ).fails(TooLarge(limit=600))
-    async with stage.processor(over=broker):
-        for _ in range(5):
-            await app.senders["mail"].send("nobody")
+    async with stage.processor(over=stage.faulty):
+        await mail(stage, *["nobody"] * 5)
         await asyncio.sleep(25)
-        await app.senders["mail"].send("ada")
+        await mail(stage, "ada")
         await asyncio.sleep(1)
-    assert (await totals(stage))["mail"].succeeded == 1
-    assert len([each for each in await told(stage) if isinstance(each, Attempt)]) == 10
+    assert (await totals(stage, "mail")).succeeded == 1
+    assert len(await attempts(stage)) == 10
 
 
-async def test_a_task_with_old_waiting_calls_is_behind_until_paused_or_empty(stage: Stage) -> None:
-    app = shop()
-    await stage.seed(app)
+async def test_a_task_with_old_waiting_calls_is_behind_until_paused_or_empty(
+    stage: Stage, app: Scheduler
+) -> None:
     program, picture = program_of(app, stage.broker, stage.clock), Picture(app.namespace)
 
     async def shown() -> tuple[timedelta | None, bool, str, list[str]]:
-        (mail,) = [each for each in await program.survey.backlogs() if each.task == "mail"]
-        found = await program.doctor.examine()
-        doctors = [each.detail for each in found if each.about == "calls of mail"]
+        (found,) = [each for each in await program.survey.backlogs() if each.task == "mail"]
+        examined = await program.doctor.examine()
+        doctors = [each.detail for each in examined if each.about == "calls of mail"]
         queue = app.names.processor_queue("mail")
         picture.depths[queue] = await stage.broker.depth(queue)
         async for message in stage.broker.read(app.names.history):
             picture.hear_of_calls(message)
         now = stage.clock.now()
         dashboards = delays_in_words(app, picture, picture.calls(now), now)
-        return mail.oldest, mail.is_fine, "".join(doctors), dashboards
+        return found.oldest, found.is_fine, "".join(doctors), dashboards
 
-    for _ in range(200):
-        await app.senders["mail"].send("ada")
+    await mail(stage, *["ada"] * 200)
     await asyncio.sleep(400)
     async with stage.processor(concurrency=1):
         await asyncio.sleep(12)
@@ -197,9 +177,9 @@ async def test_a_task_with_old_waiting_calls_is_behind_until_paused_or_empty(sta
         assert await shown() == (None, True, "", [])
 
 
-async def test_backlog_and_doctor_report_a_task_whose_calls_fail(stage: Stage) -> None:
-    app = shop()
-    await stage.seed(app)
+async def test_backlog_and_doctor_report_a_task_whose_calls_fail(
+    stage: Stage, app: Scheduler
+) -> None:
     program = program_of(app, stage.broker, stage.clock)
 
     async def findings() -> list[Finding]:
@@ -208,25 +188,22 @@ async def test_backlog_and_doctor_report_a_task_whose_calls_fail(stage: Stage) -
 
     async with stage.processor():
         assert [each.verdict for each in await findings()] == ["ok"]
-        for _ in range(3):
-            await app.senders["mail"].send("nobody")
-        await app.senders["mail"].send("ada")
+        await mail(stage, "nobody", "nobody", "nobody", "ada")
         await asyncio.sleep(12)
         (finding,) = await findings()
         recent = (await program.survey.recent_calls())["mail"]
     assert (recent.lost, recent.is_failing) == (3, True)
     assert finding.verdict == "problem"
-    assert (
-        "3 calls failed in the last 15 minutes, 1 succeeded; 6 x ConnectionError" in finding.detail
-    )
+    told = "3 calls failed in the last 15 minutes, 1 succeeded; 6 x ConnectionError"
+    assert told in finding.detail
 
 
 @pytest.mark.parametrize(
     "body",
     [b"?", b"[]", b'{"summaries": 1}', b'{"summaries": [{"task": 1}], "attempts": [{}, "x"]}'],
 )
-async def test_other_messages_are_not_read_as_reports(stage: Stage, body: bytes) -> None:
-    app = shop()
-    await stage.seed(app)
+async def test_other_messages_are_not_read_as_reports(
+    stage: Stage, app: Scheduler, body: bytes
+) -> None:
     await stage.publish(Message(body), app.names.history, app.names.control)
     assert await told(stage) == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scheduler import Context, Reject, Retry, RetryLater, StopLoop
+from scheduler import Context, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.events import (
     Escalated,
@@ -103,8 +103,7 @@ async def test_the_processors_clock_times_moments_and_the_broker_times_delays(
     stage.app.outbox.use(stage.broker, LoopClock(START + fast))
     await at.send_at(START + timedelta(hours=2), 1)
     await later.send_later("10m")
-    async with stage.processor():
-        await asyncio.sleep(4 * 3600)
+    await stage.work(4 * 3600)
     started = {str(run.loop): run.started_at - START for run in of(RunStarted, stage.events)}
     # A sender whose clock is behind says that it is due already: what is left is not waited for.
     by = timedelta(seconds=STEP) + SHORT_BY if fast < timedelta(0) else timedelta(0)
@@ -170,9 +169,8 @@ async def test_a_task_rejects_or_retries_its_own_run(
         raise raised
 
     await stage.seed()
-    async with stage.processor():
-        await task.send()
-        await asyncio.sleep(60)
+    await task.send()
+    await stage.work(60)
     assert [run.ending for run in of(RunFinished, stage.events)] == endings
     starts = stage.starts()
     gaps = [b - a for a, b in zip(starts, starts[1:], strict=False)]
@@ -191,8 +189,7 @@ async def test_a_retry_can_wait_longer_than_the_longest_timer(stage: Stage) -> N
     await task.send()
     for day in 0, 1350, 1399, 1400, 1401:
         await asyncio.sleep((START + timedelta(days=day) - stage.clock.now()).total_seconds())
-        async with stage.processor():
-            await asyncio.sleep(3600)
+        await stage.work(3600)
     assert stage.starts() == [is_about(0), is_about(1400 * 86_400)]
     assert await stage.waiting() == 0
 
@@ -306,16 +303,25 @@ async def test_an_unroutable_call_waits_for_the_rest_of_its_delay(
     await stage.seed()
     sent, due_at = START, START + timedelta(seconds=delay)
     call = new_call("test", "greet", {"name": "x"}, message_id="m", sent_at=sent, due_at=due_at)
-    async with stage.processor():
-        await stage.publish(call, task_key("greet"), stage.app.names.later_unrouted)
-        await asyncio.sleep(120)
+    await stage.publish(call, task_key("greet"), stage.app.names.later_unrouted)
+    await stage.work(120)
     assert stage.starts() == [is_about(after)]
+
+
+def told_to_a_hook(app: Scheduler) -> list[tuple[str, str, str, bool]]:
+    """What a hook is told of each message that is parked."""
+    told: list[tuple[str, str, str, bool]] = []
+    app.on_escalation(
+        lambda event: told.append((str(event.loop), event.message_id, event.reason, event.paused))
+    )
+    return told
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
 async def test_an_unrunnable_message_is_parked_with_the_reason(stage: Stage, bad: Any) -> None:
     ran: list[tuple[str, Any]] = []
     tasks_of(stage.app, "orders", ran)
+    told = told_to_a_hook(stage.app)
     await stage.seed()
     message = bad.message(stage.app.namespace)
     async with stage.processor():
@@ -323,6 +329,8 @@ async def test_an_unrunnable_message_is_parked_with_the_reason(stage: Stage, bad
         await stage.publish(message, key, exchange)
         await asyncio.sleep(LONG_ENOUGH)
         (parked,) = await stage.parked()
+        by_processor = [] if bad.reason == "unknown-task" else [bad.reason]
+        assert told == [(bad.task, bad.name, reason, False) for reason in by_processor]
         assert parked.reason == bad.reason
         assert re.search(bad.told, parked.error)
         assert parked.message.body == message.body
@@ -339,10 +347,9 @@ async def test_an_unusual_but_valid_message_runs(stage: Stage) -> None:
     ran: list[tuple[str, Any]] = []
     tasks_of(stage.app, "orders", ran)
     await stage.seed()
-    async with stage.processor():
-        for message in GOOD:
-            await stage.publish(message, "scan.page", "orders")
-        await asyncio.sleep(1)
+    for message in GOOD:
+        await stage.publish(message, "scan.page", "orders")
+    await stage.work(1)
     assert ran == [("scan", message.body) for message in GOOD]
 
 
@@ -356,20 +363,19 @@ async def test_a_message_that_is_too_old_is_parked_or_dropped_and_counted(
     @stage.app.task(expires="1h", expired=expired)
     async def offer(n: int) -> None: ...
 
+    told = told_to_a_hook(stage.app)
     await stage.seed()
-    await offer.send(1)
+    name = await offer.send(1)
     await offer.options(expires="3h").send(2)
     await offer.send_later("90m", 3)  # it expires an hour after its time
     await asyncio.sleep(7200)
-    async with stage.processor():
-        await asyncio.sleep(3600)
-    endings = [(run.ending, run.message_id) for run in of(RunFinished, stage.events)]
-    assert [ending for ending, _ in endings].count(Ending.SKIPPED) == 1
-    reasons = [run.skipped for run in of(RunFinished, stage.events) if run.skipped is not None]
-    assert reasons == ["it expired 3600.0 s ago"]
+    await stage.work(3600)
+    (skipped,) = [run for run in of(RunFinished, stage.events) if run.ending is Ending.SKIPPED]
+    assert (skipped.skipped, skipped.message_id) == ("it expired 3600.0 s ago", name)
     assert len(of(RunStarted, stage.events)) == 2
     assert not of(Escalated, stage.events)
     parked = await stage.parked()
+    assert told == [("offer", name, each.reason, False) for each in parked]
     assert [(each.reason, each.attempts) for each in parked] == (
         [("expired", 0)] if expired == "park" else []
     )
@@ -419,9 +425,8 @@ async def test_concurrent_runs_stay_within_the_limits_of_task_and_processor(
         await work.send(n)
     async with stage.processor(concurrency=of_processor):
         await asyncio.sleep(0.5)
-        queue = await stage.broker.depth(stage.app.names.processor_queue("work"))
-        assert queue is not None
-        assert queue.ready == 20 - at_once  # it holds what it runs, and no more
+        # It holds what it runs, and no more.
+        assert await stage.ready_for("work") == 20 - at_once
         await asyncio.sleep(20)
     assert max(most) == at_once
     assert len(most) == 20
@@ -448,8 +453,7 @@ async def test_a_message_that_kills_processors_is_parked_by_the_next_or_by_the_b
     queue, failed = names.processor_queue("work"), names.failed_queue("work")
     spared = await work.send()
     await killed(stage, queue, limit - 1)
-    async with stage.processor():
-        await asyncio.sleep(1)
+    await stage.work(1)
     name = await work.send()
     await killed(stage, queue, limit)
     async with stage.processor():
@@ -483,7 +487,7 @@ async def test_escalation_hooks_are_called_and_their_errors_do_no_harm(
 
     @stage.app.on_escalation
     def plain(event: Escalated) -> None:
-        told.append((current_run.get(), event.loop.task, str(event.error), event.attempt))
+        told.append((current_run.get(), event.reason, str(event.error), event.attempt))
 
     @stage.app.on_escalation
     def bad(event: Escalated) -> None:
@@ -510,38 +514,9 @@ async def test_escalation_hooks_are_called_and_their_errors_do_no_harm(
         await asyncio.sleep(35)  # a second for the retry, and 30 for all hooks
         assert [each.attempt for each in of(RunSettled, stage.events)] == [1, 2]
         await asyncio.sleep(10)
-    assert told == [(("ours", name), "ours", "boom", 2), ("coroutine", False)]
+    assert told == [(("ours", name), "exhausted", "boom", 2), ("coroutine", False)]
     assert len(await stage.parked()) == 1
     failed = [r for r in caplog.records if "escalation hook" in r.getMessage()]
     errors = [type(r.exc_info[1]) for r in failed if r.exc_info]
     assert errors == [RuntimeError, TimeoutError, TimeoutError]
     assert {record.levelno for record in failed} == {logging.ERROR}
-
-
-async def test_hooks_get_every_parked_message_with_the_reason(stage: Stage) -> None:
-    told: list[Any] = []
-
-    @stage.app.task(retry=ONCE, expires="1m")
-    async def ours(n: int) -> None:
-        raise Reject(f"no {n}")
-
-    @stage.app.on_escalation
-    def hook(event: Escalated) -> None:
-        told.append((str(event.loop), event.message_id, event.reason, event.paused))
-
-    await stage.seed()
-    unfit = new_call("test", "ours", {}, message_id="unfit", sent_at=START, due_at=START)
-    headers = {**unfit.headers, "scheduler-expires-at-ms": 1}
-    too_old = replace(unfit, headers=headers, message_id="old", body=b'{"args": {"n": 1}}')
-    async with stage.processor():
-        name = await ours.send(1)
-        for message in Message(b"?", message_id="odd"), unfit, too_old:
-            await stage.publish(message, task_key("ours"), stage.app.names.calls)
-        await asyncio.sleep(5)
-    assert sorted(told) == [
-        ("ours", name, "rejected", False),
-        ("ours", "odd", "undecodable", False),
-        ("ours", "old", "expired", False),
-        ("ours", "unfit", "invalid-arguments", False),
-    ]
-    assert len(of(Escalated, stage.events)) == 1

@@ -87,7 +87,7 @@ async def test_the_stack_of_a_coroutine_begins_in_the_task_and_has_no_values(sta
 
     await stage.seed(app)
     for name in ("other", "mine"):
-        await app.outbox.send("work", {"secret": "hunter2"}, Posting(message_id=name))
+        await stage.send("work", name, secret="hunter2")
     async with stage.processor():
         await asyncio.sleep(1)
         stacks = {run.id: run.stack for run in (await app.running(stack_of="mi")).runs}
@@ -111,7 +111,7 @@ async def test_any_progress_of_a_run_can_be_reported(stage: Stage) -> None:
         await over
 
     await stage.seed(app)
-    await app.outbox.send("work", {}, Posting(message_id="mine"))
+    await stage.send("work", "mine")
     async with stage.processor():
         await asyncio.sleep(1)
         (run,) = (await app.running(stack_of="mine")).runs

@@ -12,7 +12,6 @@ from scheduler.events import RunSettled
 from scheduler.protocol.topology import QueueType
 from scheduler.queues.heads import NOTHING_NOTED
 from scheduler.sending import CallTask
-from tests.faulty import FaultyBroker
 from tests.stage import Stage, new_app, of, seconds_of
 
 
@@ -31,12 +30,6 @@ async def paced(stage: Stage, rate: str, concurrency: int = 10) -> CallTask[...,
     return send_sms
 
 
-async def in_hand(stage: Stage, task: str, sent: int) -> int:
-    depth = await stage.broker.depth(stage.app.names.processor_queue(task))
-    assert depth is not None
-    return sent - depth.ready
-
-
 async def test_calls_beyond_the_rate_wait_in_the_broker(stage: Stage) -> None:
     send_sms = await paced(stage, "1/m", concurrency=5)
     for n in range(5):
@@ -44,43 +37,40 @@ async def test_calls_beyond_the_rate_wait_in_the_broker(stage: Stage) -> None:
     async with stage.processor(grace=30):
         for done in range(1, 5):
             await asyncio.sleep(30)
-            assert await in_hand(stage, "send_sms", 5) == done == len(of(RunSettled, stage.events))
+            assert 5 - await stage.ready_for("send_sms") == done
+            assert len(of(RunSettled, stage.events)) == done
             await asyncio.sleep(15 if done == 4 else 30)
         stopped_at = stage.clock.now()
     assert stage.clock.now() - stopped_at < timedelta(seconds=1)
     assert await stage.waiting() == 1
 
 
-async def test_a_task_with_a_rate_keeps_its_concurrency(stage: Stage) -> None:
-    @stage.app.task(rate="60/m", concurrency=2)
+@pytest.mark.parametrize(
+    ("rate", "options", "takes", "starts"),
+    [
+        ("60/m", {"concurrency": 2}, 10, [0, 1, 10, 11, 20]),
+        ("6/m", {"ordered": True}, 0, [0, 10, 20, 30, 40]),
+    ],
+)
+async def test_a_task_with_a_rate_keeps_its_concurrency_or_its_order(
+    stage: Stage, rate: str, options: dict[str, Any], takes: float, starts: list[int]
+) -> None:
+    seen: list[int] = []
+
+    @stage.app.task(rate=rate, **options)
     async def send_sms(n: int) -> None:
-        await asyncio.sleep(10)
+        seen.append(n)
+        await asyncio.sleep(takes)
 
     await stage.seed()
     for n in range(5):
         await send_sms.send(n)
     async with stage.processor():
-        await asyncio.sleep(40)
-    waits = [0, 1, 10, 11, 20]
-    assert stage.starts() == [is_about(seconds) for seconds in waits]
-
-
-async def test_an_ordered_task_with_a_rate_keeps_both(stage: Stage) -> None:
-    seen: list[int] = []
-
-    @stage.app.task(rate="6/m", ordered=True)
-    async def book(n: int) -> None:
-        seen.append(n)
-
-    await stage.seed()
-    for n in range(4):
-        await book.send(n)
-    async with stage.processor():
-        await asyncio.sleep(25)
-        assert await in_hand(stage, "book", 4) == 3
-        await asyncio.sleep(25)
-    assert seen == [0, 1, 2, 3]
-    assert stage.starts() == [is_about(seconds) for seconds in (0, 10, 20, 30)]
+        await asyncio.sleep(15)
+        assert await stage.ready_for("send_sms") == len([at for at in starts if at > 15])
+        await asyncio.sleep(30)
+    assert seen == [0, 1, 2, 3, 4]
+    assert stage.starts() == [is_about(seconds) for seconds in starts]
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -115,7 +105,7 @@ async def test_an_ordered_retry_waits_in_the_broker_with_all_later_messages(
         await book.send(n)
     async with stage.processor(), stage.processor():
         await asyncio.sleep(3600)
-        assert await in_hand(stage, "book", 3) == 0
+        assert await stage.ready_for("book") == 3
         await asyncio.sleep(6 * 3600)
     hours = [0, 2, 2, 4, 4, 6]
     assert stage.starts() == [is_about(3600 * hour) for hour in hours]
@@ -187,8 +177,7 @@ async def test_a_processor_that_stops_counts_as_no_death(
     await stage.seed(app)
     await book.send(0)
     for _ in range(5):
-        async with stage.processor(grace=1):
-            await asyncio.sleep(30)
+        await stage.work(30, grace=1)
     assert begun == [0] * 5
     assert await stage.parked() == []
     assert len(of(RunSettled, stage.events)) == 1
@@ -207,12 +196,12 @@ async def test_an_ordered_message_ends_once_though_its_note_is_not_removed_at_on
 
     await stage.seed()
     await book.send()
-    broker = FaultyBroker(stage.server)
     head = stage.app.names.head("book")
-    async with stage.processor(over=broker):
+    async with stage.processor(over=stage.faulty):
         await asyncio.sleep(30)
-        fault = broker.on("publish", key=head, where=lambda call: call.message == NOTHING_NOTED)
-        fault.fails(Unconfirmed("It went.")).times = 1
+        fault = stage.faulty.on(
+            "publish", key=head, where=lambda call: call.message == NOTHING_NOTED, times=1
+        ).fails(Unconfirmed("It went."))
         await asyncio.sleep(60)
     assert fault.met
     assert attempts == [1, 2]
@@ -225,12 +214,10 @@ async def test_a_note_that_cannot_be_read_is_asked_for_at_intervals(stage: Stage
 
     await stage.seed()
     await book.send()
-    async with stage.processor(grace=1):
-        await asyncio.sleep(1)
-    broker = FaultyBroker(stage.server)
-    refused = broker.on("get", stage.app.names.head("book"), times=1000)
+    await stage.work(1, grace=1)
+    refused = stage.faulty.on("get", stage.app.names.head("book"), times=1000)
     refused.fails(AccessRefused("No right to read."))
-    async with stage.processor(over=broker):
+    async with stage.processor(over=stage.faulty):
         await asyncio.sleep(10)
         assert 50 < len(refused.met) < 120
         await refused.cease()

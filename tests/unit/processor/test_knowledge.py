@@ -29,7 +29,7 @@ from scheduler.queues.roll_call import RollCall
 from scheduler.timing.moments import LoopClock
 from scheduler.timing.schedules import Every
 from tests.faulty import Call, Fault, FaultyBroker
-from tests.stage import START, Stage, append_blindly, roster_of, seconds_of
+from tests.stage import START, Stage, append_blindly, looping, roster_of, seconds_of
 
 LOOP, NAMES = LoopId("task"), Names("test")
 LOST = ConnectionLost("memory://", "cut"), Connected("memory://", "4.0", timedelta(seconds=1))
@@ -64,6 +64,11 @@ class Knowing:
     broker: FaultyBroker
     events: list[Event]
 
+    def cut(self) -> None:
+        """Its connection is lost, and is there again."""
+        for event in LOST:
+            self.knowledge.hear(event)
+
     async def is_current(self) -> bool:
         """Whether it knows all, or comes to within a second."""
         try:
@@ -86,7 +91,7 @@ async def knowing(stage: Stage) -> AsyncGenerator[Knowing]:
 async def test_a_processor_stops_without_confirmation_of_its_end(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await due_at_ten(stage)
+    await stage.seed(looping(every="10s"))
     alarm_is_over, leave = asyncio.Event(), RollCall.__aexit__
 
     async def hang(roll_call: RollCall, *exception: object) -> None:
@@ -101,17 +106,8 @@ async def test_a_processor_stops_without_confirmation_of_its_end(
     await asyncio.sleep(1)
 
 
-async def due_at_ten(stage: Stage) -> None:
-    """Seed a loop that is due after ten seconds."""
-
-    @stage.app.periodic(every="10s")
-    async def task() -> None: ...
-
-    await stage.seed()
-
-
 async def test_a_processor_reports_its_lag_behind_the_roster(stage: Stage) -> None:
-    await due_at_ten(stage)
+    await stage.seed(looping(every="10s"))
     slow_clock = LoopClock(START - timedelta(seconds=3))
     async with knowing(stage) as its:
         gone = LoopId("task", "gone")
@@ -126,18 +122,15 @@ async def test_a_processor_reports_its_lag_behind_the_roster(stage: Stage) -> No
 async def test_no_token_runs_before_the_roster_was_read_at_the_start_and_after_a_cut(
     stage: Stage,
 ) -> None:
-    await due_at_ten(stage)
+    await stage.seed(looping(every="10s"))
     await asyncio.sleep(11)
-    broker = FaultyBroker(stage.server)
-    reading = Reading(broker)
+    reading = Reading(stage.faulty)
     reading.held()
     lost, back = LOST
-    async with stage.processor(over=broker):
+    async with stage.processor(over=stage.faulty):
         await reading.begun.wait()
         await asyncio.sleep(5)
-        queue = await stage.broker.depth(NAMES.processor_queue("task"))
-        assert queue is not None
-        assert (queue.ready, queue.consumers) == (1, 0)
+        assert (await stage.ready_for("task"), await stage.consumers_of("task")) == (1, 0)
         reading.go_on.set()
         await asyncio.sleep(5)
         assert stage.starts() == [16.0]
@@ -159,24 +152,14 @@ async def test_a_reconnect_after_its_end_begins_nothing(stage: Stage) -> None:
     async with knowing(stage) as it:
         pass
     before = asyncio.all_tasks()
-    for event in LOST:
-        it.knowledge.hear(event)
+    it.cut()
     assert asyncio.all_tasks() == before
-
-
-async def test_after_a_cut_the_roster_is_read_again_after_any_error(stage: Stage) -> None:
-    await due_at_ten(stage)
-    async with knowing(stage) as its:
-        its.broker.on("read", ".roster", times=2).fails(NoSpace("The disk is full."))
-        for event in LOST:
-            its.knowledge.hear(event)
-        assert await its.is_current()
 
 
 async def test_it_reads_the_whole_roster_again_after_its_table_found_no_space(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await due_at_ten(stage)
+    await stage.seed(looping(every="10s"))
     settings = "scheduler.queues.loop_table.SETTINGS"
     entry, args = Entry(9, LoopState.PAUSED, 9), {"x": "x" * 1000}
     later = RosterEntry(LoopId("c"), Every("1h"), {}, entry)
@@ -207,8 +190,7 @@ async def test_after_a_cut_a_call_waits_a_while_for_the_roster_which_may_pause_i
 
     await stage.seed()
     lost, back = LOST
-    broker = FaultyBroker(stage.server)
-    async with stage.processor(over=broker):
+    async with stage.processor(over=stage.faulty):
         await asyncio.sleep(5)
         (connection,) = [each for each in stage.server.connections if each.subscriptions]
         connection.detach()
@@ -216,7 +198,7 @@ async def test_after_a_cut_a_call_waits_a_while_for_the_roster_which_may_pause_i
         if paused:
             await stage.app.pause("mail")
         await mail.send()
-        reading = Reading(broker)
+        reading = Reading(stage.faulty)
         reading.held()
         connection.attach()
         back_at = seconds_of([stage.clock.now()])[0]
@@ -234,7 +216,7 @@ async def test_after_a_cut_a_call_waits_a_while_for_the_roster_which_may_pause_i
     "queue", [NAMES.roster, NAMES.roll_call, NAMES.presence, NAMES.processor_queue("task")]
 )
 async def test_a_processor_without_the_roster_is_not_current(stage: Stage, queue: str) -> None:
-    await due_at_ten(stage)
+    await stage.seed(looping(every="10s"))
     matters = queue != NAMES.processor_queue("task")
     lost, back = interrupted(queue)
     async with knowing(stage) as known:
@@ -246,13 +228,11 @@ async def test_a_processor_without_the_roster_is_not_current(stage: Stage, queue
 
 
 async def test_reading_starts_after_roll_calls_and_roster_are_followed(stage: Stage) -> None:
-    await due_at_ten(stage)
+    await stage.seed(looping(every="10s"))
     async with knowing(stage) as known:
         (connection,) = [each for each in stage.server.connections if each.subscriptions]
-        lost, back = LOST
         connection.detach()
-        known.knowledge.hear(lost)
-        known.knowledge.hear(back)
+        known.cut()
         known.broker.calls.clear()
         assert not await known.is_current()
         assert not known.broker.calls
@@ -260,13 +240,14 @@ async def test_reading_starts_after_roll_calls_and_roster_are_followed(stage: St
         assert await known.is_current()
 
 
-async def test_an_unreadable_roster_is_read_again_until_it_works(stage: Stage) -> None:
-    await due_at_ten(stage)
+@pytest.mark.parametrize("error", [BrokerUnavailable("not yet"), NoSpace("The disk is full.")])
+async def test_an_unreadable_roster_is_read_again_until_it_works(
+    stage: Stage, error: Exception
+) -> None:
+    await stage.seed(looping(every="10s"))
     async with knowing(stage) as known:
-        failing = known.broker.on("read", ".roster").fails(BrokerUnavailable("not yet"))
-        lost, back = LOST
-        known.knowledge.hear(lost)
-        known.knowledge.hear(back)
+        failing = known.broker.on("read", ".roster").fails(error)
+        known.cut()
         assert not await known.is_current()
         assert len(failing.met) > 3
         await failing.cease()
@@ -275,13 +256,12 @@ async def test_an_unreadable_roster_is_read_again_until_it_works(stage: Stage) -
 
 
 async def test_a_cut_during_the_reading_restarts_it(stage: Stage) -> None:
-    await due_at_ten(stage)
+    await stage.seed(looping(every="10s"))
     lost, back = LOST
     async with knowing(stage) as known:
         reading = Reading(known.broker)
         holding = reading.held()
-        known.knowledge.hear(lost)
-        known.knowledge.hear(back)
+        known.cut()
         await reading.begun.wait()
         known.knowledge.hear(lost)
         reading.go_on.set()

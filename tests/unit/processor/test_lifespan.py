@@ -11,11 +11,9 @@ import pytest
 from scheduler import Context, Scheduler
 from scheduler.errors import LifespanError, QueueNotFound
 from scheduler.events import RunSettled
-from scheduler.queues.outbox import Posting
 from tests.stage import START, Stage, new_app, of
 
 Step = Callable[[], Awaitable[None]]
-POSTING = Posting()
 
 
 async def nothing() -> None: ...
@@ -54,10 +52,6 @@ class Pool:
         return app
 
 
-async def send(stage: Stage, **args: Any) -> None:
-    await stage.app.outbox.send("sell", args, POSTING)
-
-
 async def raise_refused() -> None:
     raise ConnectionRefusedError("no database")
 
@@ -67,14 +61,14 @@ async def test_a_lifespan_opens_before_the_first_run_and_closes_after_the_last(
 ) -> None:
     pool = Pool(opening=lambda: asyncio.sleep(60))
     await stage.seed(pool.app())
-    await send(stage)
+    await stage.send("sell")
     async with stage.processor() as worker:
         await asyncio.sleep(59.9)
         assert pool.said == ["opening"]
         assert await stage.waiting() == 1
         assert worker.silent  # so it is not ready
         await asyncio.sleep(1)
-        await send(stage, seconds=3)
+        await stage.send("sell", seconds=3)
         await asyncio.sleep(1)
     run = [("run", 1), "settled"]
     assert pool.said == ["opening", ("open", 1), *run, *run, ("closed", 1)]
@@ -83,11 +77,10 @@ async def test_a_lifespan_opens_before_the_first_run_and_closes_after_the_last(
 async def test_nothing_is_consumed_if_the_lifespan_cannot_open(stage: Stage) -> None:
     pool = Pool(opening=raise_refused)
     await stage.seed(pool.app())
-    await send(stage)
+    await stage.send("sell")
     told = "The lifespan Pool.open could not be opened, .*: ConnectionRefusedError: no database"
     with pytest.raises(LifespanError, match=told) as raised:
-        async with stage.processor():
-            await asyncio.sleep(1)
+        await stage.work(1)
     assert isinstance(raised.value.__cause__, ConnectionRefusedError)
     assert pool.said == ["opening"]
     assert await stage.waiting() == 1
@@ -96,9 +89,8 @@ async def test_nothing_is_consumed_if_the_lifespan_cannot_open(stage: Stage) -> 
 async def test_stopping_does_not_wait_for_a_lifespan_that_opens(stage: Stage) -> None:
     pool = Pool(opening=lambda: asyncio.sleep(3600))
     await stage.seed(pool.app())
-    await send(stage)
-    async with stage.processor():
-        await asyncio.sleep(1)
+    await stage.send("sell")
+    await stage.work(1)
     assert stage.clock.now().timestamp() - START.timestamp() < 2
     assert pool.said == ["opening"]
     left = await stage.broker.get(stage.app.names.processor_queue("sell"))
@@ -114,8 +106,7 @@ async def test_an_error_while_it_closes_is_logged_and_hides_no_other(
     await stage.seed(pool.app())
     await stage.broker.delete(stage.app.names.processor_queue("sell"))
     with pytest.raises(QueueNotFound, match="has no queue"):
-        async with stage.processor():
-            await asyncio.sleep(1)
+        await stage.work(1)
     (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert record.getMessage() == "The lifespan Pool.open could not be closed"
     assert record.exc_info is not None
@@ -140,18 +131,16 @@ async def test_a_failing_task_of_a_lifespan_ends_the_processor_after_its_run(sta
         await asyncio.sleep(seconds)
 
     await stage.seed(app)
-    await send(stage, seconds=3)
+    await stage.send("sell", seconds=3)
     with pytest.raises(LifespanError, match=r"feeding has ended the processor: ExceptionGroup: "):
-        async with stage.processor():
-            await asyncio.sleep(10)
+        await stage.work(10)
     assert len(of(RunSettled, stage.events)) == 1
 
 
 async def test_closing_a_lifespan_times_out(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     pool = Pool(closing=lambda: asyncio.sleep(3600))
     await stage.seed(pool.app())
-    async with stage.processor():
-        await asyncio.sleep(1)
+    await stage.work(1)
     assert 5 <= stage.clock.now().timestamp() - START.timestamp() < 10
     assert "The lifespan Pool.open could not be closed" in caplog.text
 
@@ -170,7 +159,6 @@ async def test_a_lifespan_may_send_while_it_opens_and_closes(stage: Stage) -> No
         heard.append(what)
 
     await stage.seed(app)
-    async with stage.processor():
-        await asyncio.sleep(1)
+    await stage.work(1)
     assert heard == ["opening"]
     assert await stage.waiting() == 1

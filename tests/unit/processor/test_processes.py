@@ -22,11 +22,8 @@ from scheduler.errors import RegistrationError
 from scheduler.events import Escalated, RunFinished
 from scheduler.processor.processes import Child, ProcessEnded
 from scheduler.protocol.tokens import Ending
-from scheduler.queues.outbox import Posting
 from tests.stage import Stage, new_app, of
-
-POSTING = Posting()
-ONCE = Retry(0)
+from tests.unit.tasks.test_context import context
 
 
 class Order(BaseModel):
@@ -131,8 +128,6 @@ def hand_over(ctx: Context, way: str) -> Any:
             return result
         case "error":
             raise TrapError("no")
-        case "stop":
-            next(iter([]))
         case "cancelled":
             raise asyncio.CancelledError
         case _:
@@ -164,27 +159,28 @@ def break_off(path: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def run(stage: Stage, app: Scheduler, task: str, seconds: float = 1, **args: Any) -> None:
-    await stage.seed(app)
-    await app.outbox.send(task, args, POSTING)
-    async with stage.processor():
-        await asyncio.sleep(seconds)
+async def run(stage: Stage, function: Callable[..., Any], **args: Any) -> RunFinished:
+    """Run a call of a function in a process of its own."""
+    stage.app.task(executor="process", retry=Retry(0))(function)
+    await stage.seed()
+    await stage.send(function.__name__, **args)
+    await stage.work(1)
+    (finished,) = of(RunFinished, stage.events)
+    return finished
 
 
 async def test_a_run_has_its_own_process(stage: Stage, tmp_path: Path) -> None:
-    app, path = new_app(), tmp_path / "pid"
-    app.task(executor="process")(write_pid)
-    await run(stage, app, "write_pid", path=str(path), order={"number": 5})
+    path = tmp_path / "pid"
+    finished = await run(stage, write_pid, path=str(path), order={"number": 5})
     pid, number = path.read_text().split()
     assert (pid != str(os.getpid()), number) == (True, "5")
-    assert [each.ending for each in of(RunFinished, stage.events)] == [Ending.SUCCEEDED]
+    assert finished.ending is Ending.SUCCEEDED
 
 
 async def test_a_context_works_in_a_process(stage: Stage) -> None:
     stage.app.periodic(every="1s", executor="process")(count)
     await stage.seed()
-    async with stage.processor():
-        await asyncio.sleep(3.5)
+    await stage.work(3.5)
     assert (await stage.token(stage.app.loop("count").id)).carry == 3
 
 
@@ -202,9 +198,7 @@ async def test_a_context_works_in_a_process(stage: Stage) -> None:
 async def test_the_outcome_of_a_process_is_that_of_its_run(
     stage: Stage, way: str, words: str
 ) -> None:
-    app = new_app()
-    app.task(executor="process", retry=ONCE)(fail)
-    await run(stage, app, "fail", way=way)
+    await run(stage, fail, way=way)
     (parked,) = of(Escalated, stage.events)
     assert str(parked.error) == words
     assert way != "value" or "in fail" in str(parked.error.__cause__)
@@ -214,26 +208,19 @@ NO_NEXT = "A one-off run has no next run to carry to: only loops carry."
 
 
 @pytest.mark.parametrize(
-    ("executor", "way", "words"),
+    ("way", "words"),
     [
-        ("process", "record", None),
-        ("process", "result", None),
-        ("process", "unpicklable result", None),
-        ("process", "deep result", None),
-        ("process", "error", "no"),
-        ("process", "cancelled", "the task was cancelled from within"),
-        ("process", "progress", NO_NEXT),
-        ("thread", "stop", "the task raised StopIteration"),
-        ("thread", "progress", NO_NEXT),
+        ("record", None),
+        ("result", None),
+        ("unpicklable result", None),
+        ("deep result", None),
+        ("error", "no"),
+        ("cancelled", "the task was cancelled from within"),
+        ("progress", NO_NEXT),
     ],
 )
-async def test_results_of_a_process_do_no_harm(
-    stage: Stage, executor: Any, way: str, words: str | None
-) -> None:
-    app = new_app()
-    app.task(executor=executor, retry=ONCE)(hand_over)
-    await run(stage, app, "hand_over", way=way)
-    (finished,) = of(RunFinished, stage.events)
+async def test_results_of_a_process_do_no_harm(stage: Stage, way: str, words: str | None) -> None:
+    finished = await run(stage, hand_over, way=way)
     told = None if finished.error is None else str(finished.error).removeprefix("TrapError: ")
     assert told == words
 
@@ -241,10 +228,8 @@ async def test_results_of_a_process_do_no_harm(
 async def test_a_process_logs_through_the_processor(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = new_app()
-    app.task(executor="process")(log)
     caplog.set_level(logging.INFO)
-    await run(stage, app, "log")
+    await run(stage, log)
     told = [(each.name, each.getMessage()) for each in caplog.records if each.name == "shop"]
     assert told == [("shop", "7 sold")]
 
@@ -272,18 +257,16 @@ def test_an_unknown_executor_is_refused(app: Scheduler) -> None:
 # In real time
 
 
-def child_of(app: Scheduler, task: str, **args: Any) -> Child:
-    from tests.unit.tasks.test_context import context
-
-    run, _ = context()
-    run.arguments = args
-    return Child(app.tasks[task], run, carries=False)
-
-
-def started(function: Any, **args: Any) -> Child:
+def child_of(function: Callable[..., Any], **args: Any) -> Child:
     app = new_app()
     app.task(executor="process")(function)
-    child = child_of(app, function.__name__, **args)
+    run, _ = context()
+    run.arguments = args
+    return Child(app.tasks[function.__name__], run, carries=False)
+
+
+def started(function: Callable[..., Any], **args: Any) -> Child:
+    child = child_of(function, **args)
     child.start()
     return child
 
@@ -317,9 +300,8 @@ def is_there(pid: int) -> bool:
         return False
 
 
-async def test_concurrent_questions_to_a_process_share_an_answer(app: Scheduler) -> None:
-    app.task(executor="process")(sleep)
-    child = child_of(app, "sleep", seconds=100)
+async def test_concurrent_questions_to_a_process_share_an_answer() -> None:
+    child = child_of(sleep, seconds=100)
     assert child.ask().result() == (None, "")
     child.start()
     assert child.ask() is child.ask()
@@ -334,9 +316,8 @@ async def test_concurrent_questions_to_a_process_share_an_answer(app: Scheduler)
 
 
 @pytest.mark.parametrize("moment", ["before", "started", "begun"])
-async def test_a_process_can_be_killed_at_any_time(app: Scheduler, moment: str) -> None:
-    app.task(executor="process")(sleep)
-    child = child_of(app, "sleep", seconds=100)
+async def test_a_process_can_be_killed_at_any_time(moment: str) -> None:
+    child = child_of(sleep, seconds=100)
     if moment == "before":
         child.kill()
         with pytest.raises(ProcessEnded, match="it was ended before its process had started"):

@@ -18,7 +18,6 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.failed import RECORD_KEY
 from scheduler.timing.moments import LoopClock
-from tests.faulty import FaultyBroker
 from tests.stage import Stage, of
 
 Publish = Callable[[], Awaitable[None]]
@@ -142,9 +141,7 @@ async def test_a_message_is_parked_once_though_the_journal_refuses_its_record(
 
     await stage.seed()
     await work.send()
-    broker = FaultyBroker(stage.server)
-    refused = broker.on("publish", key=RECORD_KEY, times=3).fails(Rejected())
-    async with stage.processor(over=broker):
-        await asyncio.sleep(10)
+    refused = stage.faulty.on("publish", key=RECORD_KEY, times=3).fails(Rejected())
+    await stage.work(10, over=stage.faulty)
     assert len(refused.met) == 3
     assert len(await stage.parked()) == 1

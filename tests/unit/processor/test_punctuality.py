@@ -18,11 +18,12 @@ from scheduler.queues.timers import SHORTEST_LEAD_MS
 from scheduler.timing.durations import MILLISECOND
 from tests.stage import START, Stage, new_app, of
 
+TASK = LoopId("task")
 IN_HAND = 59.91  # seconds after its start, when the token of a loop of a minute waits for its time
 
 
-def looping(every: str = "1m") -> Scheduler:
-    app = new_app(longest_lead=timedelta(milliseconds=200))
+def looping(every: str = "1m", longest_lead_ms: int = 200) -> Scheduler:
+    app = new_app(longest_lead=longest_lead_ms * MILLISECOND)
 
     @app.periodic(every=every, mode="fixed_rate")
     async def task() -> None: ...
@@ -37,8 +38,7 @@ async def test_a_stopping_processor_requeues_held_tokens(stage: Stage) -> None:
         assert not await stage.waiting()
     assert [stopping.running for stopping in of(ProcessorStopping, stage.events)] == [0]
     assert not stage.starts()
-    async with stage.processor():
-        await asyncio.sleep(1)
+    await stage.work(1)
     assert stage.starts() == [pytest.approx(60, abs=0.2)]
 
 
@@ -53,14 +53,8 @@ async def test_a_new_epoch_voids_a_held_token(stage: Stage) -> None:
 
 
 async def test_without_a_lead_tokens_leave_their_timers_when_due(stage: Stage) -> None:
-    app = new_app(longest_lead=timedelta(0))
-
-    @app.periodic(every="1200ms", mode="fixed_rate")
-    async def task() -> None: ...
-
-    await stage.seed(app)
-    async with stage.processor():
-        await asyncio.sleep(10)
+    await stage.seed(looping("1200ms", longest_lead_ms=0))
+    await stage.work(10)
     runs = of(RunStarted, stage.events)
     assert {run.lead for run in runs} == {timedelta(milliseconds=50)}  # of what is left of the wait
     assert {run.late for run in runs} == {timedelta(0)}
@@ -68,8 +62,7 @@ async def test_without_a_lead_tokens_leave_their_timers_when_due(stage: Stage) -
 
 async def test_runs_start_on_time_and_the_lead_is_learned(stage: Stage) -> None:
     await stage.seed(looping(every="1270ms"))
-    async with stage.processor():
-        await asyncio.sleep(200)
+    await stage.work(200)
     runs = of(RunStarted, stage.events)
     assert {(run.late, run.start_delay) for run in runs} == {(timedelta(0), timedelta(0))}
     leads = [run.lead for run in runs]
@@ -81,13 +74,11 @@ async def test_runs_start_on_time_and_the_lead_is_learned(stage: Stage) -> None:
 @pytest.mark.parametrize("came_by", ["rerouted", "processor"])
 async def test_a_token_that_arrives_early_waits_until_due(stage: Stage, came_by: str) -> None:
     await stage.seed(app := looping(every="1h"))
-    (loop,) = [each for each in app.loops if each.task == "task"]
-    token = await stage.token(loop)
-    await stage.lose(loop)
+    token = await stage.token(TASK)
+    await stage.lose(TASK)
     exchange = getattr(app.names, came_by)
-    await stage.publish(encode(token, "test"), token_key(loop, NO_WAIT.key), exchange)
-    async with stage.processor():
-        await asyncio.sleep(3700)
+    await stage.publish(encode(token, "test"), token_key(TASK, NO_WAIT.key), exchange)
+    await stage.work(3700)
     assert stage.starts() == [pytest.approx(3600, abs=0.2)]
     (early,) = of(HatchedEarly, stage.events)
     assert early.reason == ("unrouted" if came_by == "rerouted" else "early")
@@ -102,14 +93,8 @@ async def test_a_call_that_arrives_early_waits_until_due(
     async def remind() -> None: ...
 
     await stage.seed()
-    sent = new_call(
-        "test",
-        "remind",
-        {},
-        message_id="1",
-        sent_at=START,
-        due_at=START + timedelta(minutes=10),
-    )
+    due_at = START + timedelta(minutes=10)
+    sent = new_call("test", "remind", {}, message_id="1", sent_at=START, due_at=due_at)
     forged = [{"reason": "made up", "queue": "by its sender"}]
     sent = replace(sent, headers={**sent.headers, "x-death": forged})
     async with stage.processor():
@@ -125,7 +110,7 @@ async def test_tokens_that_expire_at_once_circulate_once_a_second(stage: Stage) 
     """As with a policy of message-ttl or max-length for all queues."""
     await stage.seed(app := looping(every="1m"))
     names = [app.names.timer(timer) for timer in timers()]
-    tokens = [await stage.token(each) for each in (LoopId("task"), app.supervision.id)]
+    tokens = [await stage.token(each) for each in (TASK, app.supervision.id)]
     for name in names:
         await stage.broker.delete(name)
     wanted = app.topology().only(names)
@@ -136,8 +121,7 @@ async def test_tokens_that_expire_at_once_circulate_once_a_second(stage: Stage) 
     for token in tokens:
         way = token_key(token.loop, route(timedelta(minutes=1)).key)
         await stage.publish(encode(token, "test"), way, app.names.scheduler)
-    async with stage.processor():
-        await asyncio.sleep(62)
+    await stage.work(62)
     assert stage.starts()[0] == pytest.approx(60, abs=0.2)
     early = [each for each in of(HatchedEarly, stage.events) if each.loop.task == "task"]
     assert {each.reason for each in early} == {"expired"}

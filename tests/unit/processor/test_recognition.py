@@ -107,6 +107,16 @@ def is_exchange(call: Call) -> bool:
     return call.operation == "publish" and loop_named_by(call.routing_key) == TASK
 
 
+def exchanges(stage: Stage) -> int:
+    return len([call for call in stage.faulty.calls if is_exchange(call)])
+
+
+def leave_unconfirmed(stage: Stage, *, is_taken: bool) -> None:
+    """Have the broker not confirm the next put, though it may have taken it."""
+    fault = stage.faulty.on("publish", where=is_exchange, times=1)
+    _ = fault.loses_its_answer() if is_taken else fault.fails(Unconfirmed("It went."))
+
+
 def is_entry(call: Call) -> bool:
     return call.message.type == ENTRY_TYPE
 
@@ -185,12 +195,11 @@ async def test_a_token_is_requeued_while_the_table_of_loops_has_no_space(
 
 async def test_the_successor_of_a_void_run_goes_to_the_journal_only(stage: Stage) -> None:
     await stage.seed(app_with(takes=5))
-    broker = FaultyBroker(stage.server)
-    async with stage.processor(over=broker):
+    async with stage.processor(over=stage.faulty):
         await asyncio.sleep(12)
         await stage.verbs.pause(stage.app.loop("task"), "for lunch")
         await asyncio.sleep(100)
-        assert [call.routing_key for call in broker.calls if is_put(call)] == [rest_key(TASK)]
+        assert [call.routing_key for call in stage.faulty.calls if is_put(call)] == [rest_key(TASK)]
         assert TASK not in {token.loop for token in await stage.all_tokens()}
         assert runs(stage) == [(10.0, 0)]
         assert await stage.where(TASK) is Where.PAUSED
@@ -212,8 +221,7 @@ async def test_a_token_with_a_waiting_successor_does_not_run_again(stage: Stage)
         await asyncio.sleep(1)
         assert superseded(stage) == ["settled"]
     await come_back(stage, token)  # as if its processor had died between publish and ack
-    async with stage.processor():
-        await asyncio.sleep(1)
+    await stage.work(1)
     assert runs(stage) == [(10.0, 0)]
     assert superseded(stage) == ["settled"] * 2
 
@@ -256,8 +264,7 @@ async def test_a_pause_missed_by_a_killed_processor_is_entered_by_the_next(
         assert entering.met
     listed = (await stage.listing())[loop]
     assert listed.entry.state is LoopState.ACTIVE
-    async with stage.processor(app=new):
-        await asyncio.sleep(2)
+    await stage.work(2, app=new)
     listed = (await stage.listing())[loop]
     assert listed.entry.state is LoopState.PAUSED
     assert reason in listed.reason
@@ -308,15 +315,13 @@ async def test_an_unconfirmed_put_is_repeated_unless_the_broker_has_it(
     stage: Stage, is_taken: bool, is_first: bool
 ) -> None:
     await stage.seed(app_with(takes=5))
-    broker = FaultyBroker(stage.server)
-    async with stage.processor(over=broker):
-        fault = broker.on("publish", where=is_exchange, times=1)
-        _ = fault.loses_its_answer() if is_taken else fault.fails(Unconfirmed("It went."))
+    async with stage.processor(over=stage.faulty):
+        leave_unconfirmed(stage, is_taken=is_taken)
         await asyncio.sleep(12)
         if is_first:  # it is exchanged once the run has ended
             await stage.put_again(TASK)
         await asyncio.sleep(8)
-        assert len([call for call in broker.calls if is_exchange(call)]) == (1 if is_taken else 2)
+        assert exchanges(stage) == (1 if is_taken else 2)
         assert [token.seq for token in await waiting(stage)] == [1]
     assert [seq for _, seq in runs(stage)] == [0]
 
@@ -326,14 +331,12 @@ async def test_an_unconfirmed_put_is_repeated_while_its_processor_stops(
     stage: Stage, is_taken: bool
 ) -> None:
     await stage.seed(app_with(takes=5))
-    broker = FaultyBroker(stage.server)
-    async with stage.processor(over=broker, grace=20):
-        fault = broker.on("publish", where=is_exchange, times=1)
-        _ = fault.loses_its_answer() if is_taken else fault.fails(Unconfirmed("It went."))
-        broker.on("read", stage.app.names.journal, times=1).fails(BrokerUnavailable("It went."))
+    async with stage.processor(over=stage.faulty, grace=20):
+        leave_unconfirmed(stage, is_taken=is_taken)
+        stage.faulty.on("read", ".journal", times=1).fails(BrokerUnavailable("It went."))
         await asyncio.sleep(12)
     assert stage.clock.now() < START + timedelta(seconds=16)
-    assert len([call for call in broker.calls if is_exchange(call)]) == (1 if is_taken else 2)
+    assert exchanges(stage) == (1 if is_taken else 2)
     assert [token.seq for token in await waiting(stage)] == [1]
 
 
@@ -341,9 +344,8 @@ async def test_a_redelivered_token_waits_for_the_journal_to_be_read_to_its_end(
     stage: Stage,
 ) -> None:
     await stage.seed(app_with(takes=5))
-    broker = FaultyBroker(stage.server)
-    async with stage.supervised(over=broker):
-        unread = broker.on("read", ".journal").fails(BrokerUnavailable("It has no leader."))
+    async with stage.supervised(over=stage.faulty):
+        unread = stage.faulty.on("read", ".journal").fails(BrokerUnavailable("It has no leader."))
         await asyncio.sleep(12)
         stage.server.disconnect_all()
         await asyncio.sleep(20)
@@ -381,16 +383,15 @@ async def test_a_token_waits_for_an_older_run_on_any_processor(
         await asyncio.sleep(40)
 
     await stage.seed()
-    broker = FaultyBroker(stage.server)
     async with AsyncExitStack() as first:
-        await first.enter_async_context(stage.supervised(grace=60, over=broker))
+        await first.enter_async_context(stage.supervised(grace=60, over=stage.faulty))
         await asyncio.sleep(5)
         token = await as_sent(stage)
         await asyncio.sleep(10)
         await (stage.put_again(TASK) if is_first else come_back(stage, token))
         async with stage.supervised():
             await asyncio.sleep(5)
-            faltering = broker.on("publish", where=is_answer, times=1)
+            faltering = stage.faulty.on("publish", where=is_answer, times=1)
             faltering.fails(Unconfirmed("The connection faltered."))
             await asyncio.sleep(13)
             assert faltering.met
@@ -403,11 +404,6 @@ async def test_a_token_waits_for_an_older_run_on_any_processor(
 
 
 # R4: the first of an epoch
-
-
-def ready(stage: Stage) -> int:
-    """How many tokens of the task wait for a processor."""
-    return stage.server.queue(stage.app.names.processor_queue("task")).depth().ready
 
 
 async def test_a_run_begun_before_a_wrong_repair_continues_undoubled(stage: Stage) -> None:
@@ -444,8 +440,7 @@ async def test_a_first_token_is_void_if_a_processor_knows_of_a_later_epoch(stage
     async with MemoryBroker(stage.server) as broker, RollCall(broker, names, other):
         other.learn(TASK, (await stage.listing()).known(TASK) + 1_000_000)
         await stage.put_again(TASK)
-        async with stage.processor():
-            await asyncio.sleep(15)
+        await stage.work(15)
     assert runs(stage) == []
     assert superseded(stage) == ["void"] * 2  # it, and the one before it
     stage.expects_none(TASK)  # that epoch's token was never put
@@ -453,14 +448,15 @@ async def test_a_first_token_is_void_if_a_processor_knows_of_a_later_epoch(stage
 
 async def test_the_journal_is_read_back_only_to_the_last_record_of_a_loop(stage: Stage) -> None:
     await stage.seed(app_with(takes=5))
-    broker = FaultyBroker(stage.server)
-    async with stage.processor(over=broker):
+    async with stage.processor(over=stage.faulty):
         await asyncio.sleep(3612)
-        broker.calls.clear()
+        stage.faulty.calls.clear()
         await stage.put_again(TASK)  # while a run goes on: it is its processor that exchanges it
         await asyncio.sleep(5)
         again = await stage.token(TASK)
-        read = [call.position for call in broker.calls if call.target == stage.app.names.journal]
+        read = [
+            call.position for call in stage.faulty.calls if call.target == stage.app.names.journal
+        ]
     assert again.seq == 241
     assert 0 < max(read) < 30
     assert read.count(0) == 1
@@ -468,10 +464,9 @@ async def test_the_journal_is_read_back_only_to_the_last_record_of_a_loop(stage:
 
 async def test_a_redelivered_first_token_is_acked_after_its_exchange(stage: Stage) -> None:
     await stage.seed(app_with(takes=5))
-    broker = FaultyBroker(stage.server)
-    async with stage.processor(over=broker):
+    async with stage.processor(over=stage.faulty):
         await asyncio.sleep(12)
-        exchange = broker.on("publish", where=is_exchange, times=1)
+        exchange = stage.faulty.on("publish", where=is_exchange, times=1)
 
         async def cut(call: Call) -> None:
             stage.server.disconnect_all()
@@ -491,32 +486,28 @@ async def test_a_stopping_processor_requeues_a_waiting_first_token(stage: Stage)
         await stage.put_again(TASK)
         async with stage.processor(grace=20) as second:
             await asyncio.sleep(2)
-            assert ready(stage) == 0
+            assert await stage.ready_for("task") == 0
             stopped_at = stage.clock.now()
         assert stage.clock.now() - stopped_at < timedelta(seconds=2)
         assert [event.returned for event in of(ProcessorStopped, stage.events)] == [1]
         assert second.stopping
-        async with stage.processor():
-            await asyncio.sleep(35)
+        await stage.work(35)
     assert runs(stage) == [(10.0, 0), (50.0, 1)]
 
 
 async def test_a_silent_journal_is_read_again_before_an_old_loop_continues(stage: Stage) -> None:
     await stage.seed(app_with())
-    async with stage.processor():
-        await asyncio.sleep(35)
+    await stage.work(35)
     await asyncio.sleep(24 * 3600)
     await (await taken_from_queue(stage)).ack()
     await stage.put_again(TASK)
 
     def is_long_reading(call: Call) -> bool:
-        reads = [each for each in broker.calls if each.target == stage.app.names.journal]
+        reads = [each for each in stage.faulty.calls if each.target == stage.app.names.journal]
         return len([each for each in reads if each.operation == "read" and not each.position]) == 3
 
-    broker = FaultyBroker(stage.server)
-    silence = broker.on("read", where=is_long_reading, times=1).fails(EOFError())
-    async with stage.processor(over=broker):
-        await asyncio.sleep(30)
+    silence = stage.faulty.on("read", where=is_long_reading, times=1).fails(EOFError())
+    await stage.work(30, over=stage.faulty)
     assert silence.met
     assert [seq for _, seq in runs(stage)][:4] == [0, 1, 2, 3]
 

@@ -28,7 +28,7 @@ from scheduler.timing.schedules import Cron, Every, Once, Schedule
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 NINE = datetime(2026, 6, 1, 9, 0, tzinfo=UTC)
 STARTED, ENDED = NINE + SECOND, NINE + MINUTE
-HOURLY = Every("1h", mode="fixed_rate")
+HOURLY, CRON, FIXED_DELAY = Every("1h", mode="fixed_rate"), Cron("0 * * * *"), Every("1h")
 ALL = Every("1h", mode="fixed_rate", catch_up="all")
 FAILURE = ValueError("no")
 POLICY = Policy(Retry(2, delays=["10s", "1m"], jitter=0.5))
@@ -173,11 +173,12 @@ def test_a_replay_has_no_successor(outcome: Outcome, expected: Settlement, after
 
 def test_an_exhausted_loop_is_paused_if_its_task_says_so():
     policy = replace(POLICY, after_failure="pause")
-    settlement = settled(Raised(FAILURE), LAST_ATTEMPT, policy)
     reason = "paused after a failure: ValueError: no"
-    assert settlement.put == paused(Ending.ESCALATED, "ValueError: no", reason, 3)
-    assert settlement.park == parking(FAILURE, LAST_ATTEMPT)
-    assert settlement.disposition is Disposition.ACK
+    assert settled(Raised(FAILURE), LAST_ATTEMPT, policy) == Settlement(
+        Ending.ESCALATED,
+        park=parking(FAILURE, LAST_ATTEMPT),
+        put=paused(Ending.ESCALATED, "ValueError: no", reason, 3),
+    )
 
 
 def test_the_reason_of_a_pause_is_one_line_that_fits():
@@ -187,11 +188,6 @@ def test_the_reason_of_a_pause_is_one_line_that_fits():
         assert told is not None
         assert told.startswith("sold out sold out")
         assert len(told) == LINE_LENGTH
-
-
-def test_a_retry_belongs_to_the_tick_that_ran():
-    token = put(settled(Raised(FAILURE), tick=NINE + HOUR, ended_at=NINE + HOUR + MINUTE))
-    assert token.scheduled_at == NINE + HOUR
 
 
 @pytest.mark.parametrize("outcome", [Returned(None), Raised(REJECT), Skipped("late")])
@@ -204,9 +200,9 @@ def test_the_reason_of_a_pause_is_cleared_by_the_next_run(outcome: Outcome):
     ("schedule", "following", "missed"),
     [
         (HOURLY, NINE + 4 * HOUR, 3),
-        (Cron("0 * * * *"), NINE + 4 * HOUR, 3),
+        (CRON, NINE + 4 * HOUR, 3),
         (ALL, NINE + HOUR, 0),
-        (Every("1h"), NINE + 4.5 * HOUR, 0),
+        (FIXED_DELAY, NINE + 4.5 * HOUR, 0),
     ],
 )
 @pytest.mark.parametrize("outcome", [Returned(None), Raised(REJECT), Raised(StopLoop("enough"))])
@@ -219,24 +215,28 @@ def test_ticks_that_pass_during_a_run_are_counted(
     assert (after.scheduled_at, after.due_at, settlement.missed) == (following, following, missed)
 
 
-@pytest.mark.parametrize("schedule", [HOURLY, Cron("0 * * * *")])
-@pytest.mark.parametrize("outcome", [Returned(None), Raised(REJECT)])
-def test_a_triggered_run_keeps_the_coming_tick(schedule: Schedule, outcome: Outcome):
-    due_at = NINE - 20 * MINUTE
-    triggered = replace(TOKEN, schedule=schedule, due_at=due_at)
-    settlement = settled(outcome, triggered, tick=due_at, ended_at=due_at + MINUTE)
-    assert (put(settlement).scheduled_at, settlement.missed) == (NINE, 0)
-
-
 @pytest.mark.parametrize(
-    ("schedule", "following", "missed"), [(HOURLY, NINE + HOUR, 1), (ALL, NINE, 0)]
+    ("schedule", "due_at", "ended_at", "following", "missed"),
+    [
+        (HOURLY, NINE - 20 * MINUTE, NINE - 19 * MINUTE, NINE, 0),
+        (CRON, NINE - 20 * MINUTE, NINE - 19 * MINUTE, NINE, 0),
+        # A run that outlasts the coming tick does not swallow it.
+        (HOURLY, NINE - MINUTE, NINE + 30 * MINUTE, NINE + HOUR, 1),
+        (ALL, NINE - MINUTE, NINE + 30 * MINUTE, NINE, 0),
+        (FIXED_DELAY, NINE - 20 * MINUTE, NINE - 19 * MINUTE, NINE + 41 * MINUTE, 0),
+    ],
 )
-def test_a_triggered_run_that_outlasts_the_coming_tick_does_not_swallow_it(
-    schedule: Schedule, following: datetime, missed: int
+@pytest.mark.parametrize("outcome", [Returned(None), Raised(REJECT)])
+def test_a_triggered_run_keeps_the_coming_tick_except_that_of_a_fixed_delay(
+    schedule: Schedule,
+    due_at: datetime,
+    ended_at: datetime,
+    following: datetime,
+    missed: int,
+    outcome: Outcome,
 ):
-    due_at = NINE - MINUTE
     triggered = replace(TOKEN, schedule=schedule, due_at=due_at)
-    settlement = settled(Returned(None), triggered, tick=due_at, ended_at=NINE + 30 * MINUTE)
+    settlement = settled(outcome, triggered, tick=due_at, ended_at=ended_at)
     assert (put(settlement).scheduled_at, settlement.missed) == (following, missed)
 
 
@@ -247,13 +247,6 @@ def test_a_triggered_run_that_is_retried_keeps_the_coming_tick():
     expected = due_at, due_at + SECOND + 12.5 * SECOND, 1
     assert (retry.scheduled_at, retry.due_at, retry.attempt) == expected
     assert put(settled(Returned(None), retry, ended_at=due_at + MINUTE)).scheduled_at == NINE
-
-
-def test_a_triggered_run_moves_the_next_tick_of_a_fixed_delay():
-    due_at = NINE - 20 * MINUTE
-    triggered = replace(TOKEN, schedule=Every("1h"), due_at=due_at)
-    settlement = settled(Returned(None), triggered, tick=due_at, ended_at=due_at + MINUTE)
-    assert put(settlement).scheduled_at == due_at + MINUTE + HOUR
 
 
 def test_a_run_during_which_the_clock_was_set_back_took_no_time():
@@ -299,23 +292,21 @@ ONE_OFF = replace(TOKEN, schedule=Once(NINE), seq=0)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "ending", "parked"),
+    ("outcome", "ending"),
     [
-        (Returned("after"), Ending.SUCCEEDED, False),
-        (Raised(StopLoop("enough")), Ending.STOPPED, False),
-        (Raised(Reject("no")), Ending.ESCALATED, True),
+        (Returned("after"), Ending.SUCCEEDED),
+        (Raised(StopLoop("enough")), Ending.STOPPED),
+        (Raised(REJECT), Ending.ESCALATED),
     ],
 )
 @pytest.mark.parametrize("after_failure", ["continue", "pause"])
 def test_a_named_one_off_is_finished_after_any_outcome(
-    outcome: Outcome,
-    ending: Ending,
-    parked: bool,
-    after_failure: Literal["continue", "pause"],
+    outcome: Outcome, ending: Ending, after_failure: Literal["continue", "pause"]
 ) -> None:
     settlement = settled(outcome, ONE_OFF, replace(POLICY, after_failure=after_failure))
-    assert settlement.put is not None
-    assert settlement.put.last is not None
-    assert (settlement.ending, settlement.put.last.ending) == (ending, ending)
-    assert (settlement.put.state, settlement.put.seq, settlement.put.rests) == (State.DONE, 1, True)
-    assert (settlement.park is not None, settlement.missed) == (parked, 0)
+    after = put(settlement)
+    assert after.last is not None
+    assert (settlement.ending, after.last.ending) == (ending, ending)
+    assert (after.state, after.seq, after.rests) == (State.DONE, 1, True)
+    assert settlement.missed == 0
+    assert (settlement.park is not None) is (ending is Ending.ESCALATED)

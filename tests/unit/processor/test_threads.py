@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,21 +13,19 @@ from scheduler.events import RunFinished
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.protocol.tokens import Ending
-from scheduler.queues.outbox import Posting
 from scheduler.tasks.context import current_run
 from tests.stage import Stage, new_app, of
 
-POSTING = Posting()
 
-
-async def ran(stage: Stage, app: Scheduler, seconds: float = 1) -> list[RunFinished]:
+async def ran(
+    stage: Stage, app: Scheduler, *tasks: str, concurrency: int = 10
+) -> list[RunFinished]:
+    """Run a call of each of these tasks."""
     await stage.seed(app)
-    for name, task in app.tasks.items():
-        if task.called:
-            await app.outbox.send(name, {}, POSTING)
-    async with stage.processor():
-        await asyncio.sleep(seconds)
-    return [each for each in of(RunFinished, stage.events) if each.loop.task in app.tasks]
+    for task in tasks:
+        await stage.send(task)
+    await stage.work(1, concurrency=concurrency)
+    return of(RunFinished, stage.events)
 
 
 async def test_a_blocking_function_runs_in_a_thread(stage: Stage) -> None:
@@ -37,7 +36,7 @@ async def test_a_blocking_function_runs_in_a_thread(stage: Stage) -> None:
         found.extend((ctx.task, current_run.get(), threading.current_thread()))
         return "done"
 
-    (finished,) = await ran(stage, app)
+    (finished,) = await ran(stage, app, "work")
     assert finished.ending is Ending.SUCCEEDED
     task, run, thread = found
     assert (task, run) == ("work", ("work", finished.message_id))
@@ -51,22 +50,41 @@ async def test_a_traceback_begins_in_the_function(stage: Stage) -> None:
     def work() -> None:
         raise ValueError
 
-    (failed, *_) = await ran(stage, app)
+    (failed, *_) = await ran(stage, app, "work")
     assert failed.error is not None
     assert [frame.name for frame in traceback.extract_tb(failed.error.__traceback__)] == ["work"]
 
 
-async def test_a_function_that_returns_a_coroutine_fails(stage: Stage) -> None:
+async def coroutine() -> None: ...
+
+
+def return_a_coroutine(_: Context) -> Any:
+    return coroutine()
+
+
+def end_an_iteration(_: Context) -> Any:
+    return next(iter(()))
+
+
+def carry(ctx: Context) -> None:
+    ctx.carry(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (return_a_coroutine, "write `async def`"),
+        (end_an_iteration, "the task raised StopIteration"),
+        (carry, "A one-off run has no next run to carry to"),
+    ],
+)
+async def test_a_function_that_cannot_do_so_in_a_thread_fails(
+    stage: Stage, function: Callable[[Context], Any], told: str
+) -> None:
     app = new_app()
-
-    async def coroutine() -> None: ...
-
-    @app.task
-    def work() -> Any:
-        return coroutine()
-
-    finished, *_ = await ran(stage, app)
-    assert "write `async def`" in str(finished.error)
+    app.task(name="work")(function)
+    finished, *_ = await ran(stage, app, "work")
+    assert told in str(finished.error)
 
 
 async def test_a_thread_may_send_and_extend(stage: Stage) -> None:
@@ -81,11 +99,8 @@ async def test_a_thread_may_send_and_extend(stage: Stage) -> None:
         ctx.extend("1h")
         receive.blocking.send(7)
 
-    await stage.seed(app)
-    await app.outbox.send("work", {}, POSTING)
-    async with stage.processor():
-        await asyncio.sleep(1)
-    assert received == [7], [repr(each.error) for each in of(RunFinished, stage.events)]
+    finished = await ran(stage, app, "work")
+    assert received == [7], [repr(each.error) for each in finished]
 
 
 async def test_concurrent_runs_are_limited_by_the_threads(stage: Stage) -> None:
@@ -102,12 +117,7 @@ async def test_concurrent_runs_are_limited_by_the_threads(stage: Stage) -> None:
         with lock:
             going -= 1
 
-    await stage.seed(app)
-    for _ in range(6):
-        await app.outbox.send("work", {}, POSTING)
-    async with stage.processor():
-        await asyncio.sleep(1)
-    finished = of(RunFinished, stage.events)
+    finished = await ran(stage, app, *["work"] * 6)
     assert [each.ending for each in finished] == [Ending.SUCCEEDED] * 6
     assert max(at_once) == 2
 
@@ -123,13 +133,8 @@ async def test_a_run_that_waits_for_a_thread_delays_no_other(stage: Stage) -> No
     async def frees() -> None:
         free.set()
 
-    await stage.seed(app)
-    for _ in range(5):
-        await app.outbox.send("works", {}, POSTING)
-    await app.outbox.send("frees", {}, POSTING)
-    async with stage.processor(concurrency=2):
-        await asyncio.sleep(1)
-    assert len(of(RunFinished, stage.events)) == 6
+    finished = await ran(stage, app, *["works"] * 5, "frees", concurrency=2)
+    assert len(finished) == 6
 
 
 async def test_aborting_waits_for_no_thread() -> None:

@@ -15,35 +15,14 @@ from scheduler.events import (
     ProcessorStarted,
     ProcessorStopped,
     ProcessorStopping,
-    RunFinished,
     RunReturned,
     RunSettled,
     RunStarted,
     TicksSkipped,
 )
-from scheduler.protocol.hatchery import NO_WAIT
-from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId, token_key
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.testing import simulate
 from tests.stage import START, Stage, an_app, at_work, new_app, of, processor_of
-
-
-def test_a_run_that_times_out_fails(app: Scheduler) -> None:
-    cleaned_up: list[bool] = []
-
-    @app.periodic(every="1m", timeout="5s", retry=Retry(0))
-    async def hangs() -> None:
-        try:
-            await asyncio.sleep(3600)
-        finally:
-            cleaned_up.append(True)
-
-    events = simulate(app, "70s", start=START)
-    (finished,) = of(RunFinished, events)
-    assert str(finished.error) == "it ran longer than its timeout of 5 s"
-    assert round(finished.duration.total_seconds(), 1) == 5.0
-    assert cleaned_up == [True]
 
 
 @pytest.mark.parametrize(
@@ -64,8 +43,7 @@ async def test_ticks_missed_without_a_processor(
 
     await stage.seed()
     await asyncio.sleep(55)
-    async with stage.processor():
-        await asyncio.sleep(8)
+    await stage.work(8)
     ran = [(run.scheduled_at - START).seconds for run in of(RunStarted, stage.events)]
     assert ran == ticks
     told = [(event.reason, event.count) for event in of(TicksSkipped, stage.events)]
@@ -84,18 +62,6 @@ def test_ticks_during_a_long_run_are_skipped_and_reported(app: Scheduler) -> Non
     assert {(event.reason, event.count) for event in of(TicksSkipped, events)} == {("overrun", 2)}
 
 
-async def test_a_message_that_is_no_token_is_parked_with_the_reason(stage: Stage) -> None:
-    await stage.seed(app := an_app("test", ["task"]))
-    strange = Message(b"\xff\xfe", {"scheduler-version": "1"}, message_id="m")
-    async with stage.processor():
-        await stage.publish(strange, token_key(LoopId("task"), NO_WAIT.key))
-        await asyncio.sleep(1)
-    (parked,) = await stage.parked()
-    assert (parked.reason, parked.message.body) == ("undecodable", strange.body)
-    assert (parked.queue, parked.headers) == (app.names.failed_queue("task"), strange.headers)
-    assert await stage.tokens() == 1
-
-
 async def test_each_version_of_the_code_runs_a_loop_with_arguments_that_fit_it(
     stage: Stage,
 ) -> None:
@@ -110,8 +76,7 @@ async def test_each_version_of_the_code_runs_a_loop_with_arguments_that_fit_it(
         ran.append(city)
 
     await stage.seed(old)
-    async with stage.processor(app=new):
-        await asyncio.sleep(25)
+    await stage.work(25, app=new)
     assert ran == ["Rome", "Rome"]
     assert await stage.parked() == []
 
@@ -129,8 +94,7 @@ async def test_a_keyed_loop_with_outdated_arguments_is_parked_and_paused(stage: 
     new.on_escalation(lambda event: told.append((str(event.loop), event.reason, event.paused)))
     await stage.seed(old)
     await before.start("ann", every="10s", args={"user": "ann"})
-    async with stage.processor(app=new):
-        await asyncio.sleep(25)
+    await stage.work(25, app=new)
     assert told == [("digest.ann", "invalid-arguments", True)]
     (parked,) = await stage.parked()
     assert parked.reason == "invalid-arguments"
@@ -188,8 +152,8 @@ async def test_a_processor_requeues_its_runs_uncounted_after_its_grace(stage: St
 async def test_a_processor_reports_its_tasks_once_it_consumes(stage: Stage) -> None:
     await stage.seed(an_app("test", ["task", "other"]))
     async with stage.supervised():
-        queue = await stage.broker.depth(stage.app.names.processor_queue("task"))
-        assert (queue and queue.consumers, of(ProcessorStarted, stage.events)) == (0, [])
+        assert await stage.consumers_of("task") == 0
+        assert of(ProcessorStarted, stage.events) == []
         await asyncio.sleep(1)
         (started,) = of(ProcessorStarted, stage.events)
     assert (started.namespace, started.tasks) == ("test", ("task", "other"))
@@ -202,9 +166,7 @@ async def test_a_processor_of_a_task_without_a_queue_starts_nothing(stage: Stage
     with pytest.raises(QueueNotFound, match="'other' has no queue in .*run `scheduler seed`"):
         await process.run()
     assert of(ProcessorStarted, stage.events) == []
-    queue = await stage.broker.depth(app.names.processor_queue("task"))
-    assert queue is not None
-    assert queue.consumers == 0
+    assert await stage.consumers_of("task") == 0
 
 
 async def two_slow_loops(stage: Stage) -> Scheduler:
@@ -227,8 +189,8 @@ async def test_a_cancelled_processor_shuts_down_in_order(stage: Stage) -> None:
         await asyncio.sleep(15)  # one runs, and the other one waits for its turn
         running.cancel()
         await asyncio.sleep(1)
-        queues = [await broker.depth(app.names.processor_queue(name)) for name in "ab"]
-        assert sum(queue.ready for queue in queues if queue) == 1  # it is given back at once
+        given_back = [await stage.ready_for(name) for name in "ab"]
+        assert sum(given_back) == 1  # at once
         await asyncio.wait([running])
     assert len(of(RunStarted, stage.events)) == len(of(RunSettled, stage.events)) == 1
     assert of(ProcessorStopping, stage.events) == [ProcessorStopping(1, timedelta(seconds=60))]
@@ -271,9 +233,7 @@ async def test_a_stopped_processor_has_left_its_ordered_tasks(
     async with MemoryBroker(stage.server) as broker:
         async with at_work(processor_of(stage.app, broker, stage.clock, supervises=False)):
             await asyncio.sleep(1)
-        queue = await broker.depth(stage.app.names.processor_queue("book"))
-        assert queue is not None
-        assert queue.consumers == 0
+        assert await stage.consumers_of("book") == 0
 
 
 async def test_a_deleted_queue_raises_no_error(stage: Stage) -> None:
