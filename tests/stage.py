@@ -1,6 +1,7 @@
 """An app on the embedded broker, in virtual time."""
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +30,7 @@ from scheduler.queues.listing import Listing
 from scheduler.queues.outbox import Posting
 from scheduler.queues.roster import Roster
 from scheduler.queues.timers import Lead, Timers, send_again
+from scheduler.sending import CallTask
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import run_virtually
 from scheduler.timing.moments import Clock, LoopClock, SystemClock
@@ -176,6 +178,25 @@ class Stage:
         app.events.listen(self.events.append)
         app.outbox.use(self.broker, self.clock)
         return await self.seeding.seed(paused=paused)
+
+    def task(
+        self,
+        name: str,
+        *,
+        takes: float = 0,
+        raised: BaseException | None = None,
+        in_attempts: float = math.inf,
+        **options: Any,
+    ) -> CallTask[..., ..., Any]:
+        """Give the app a task that takes so long, and raises this in its first attempts."""
+
+        @self.app.task(name=name, **options)
+        async def run(ctx: Context, n: int = 0) -> None:
+            await asyncio.sleep(takes)
+            if raised is not None and ctx.attempt <= in_attempts:
+                raise raised
+
+        return run
 
     @asynccontextmanager
     async def processor(

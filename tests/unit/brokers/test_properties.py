@@ -82,14 +82,6 @@ def test_an_unreadable_expiration_is_ignored(text: str) -> None:
     assert decoded(flag.to_bytes(2) + bytes([len(data)]) + data) == Message()
 
 
-def test_texts_that_are_not_utf_8_are_kept_byte_by_byte() -> None:
-    flag = 0x0080
-    came = flag.to_bytes(2) + b"\4caf\xe9"
-    message = decoded(came)
-    assert message.message_id == "caf\udce9"
-    assert encoded(replace(message, headers={})).endswith(b"\4caf\xe9")
-
-
 @pytest.mark.parametrize("came", [b"\xff\xff", b"\x20\0\0\0\0\5", b"\x80\0\xffabc"], ids=repr)
 def test_unreadable_properties_are_kept_whole(came: bytes) -> None:
     message = decoded(came, b"body")

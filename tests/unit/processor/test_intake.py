@@ -8,10 +8,9 @@ import pytest
 
 from scheduler import Context, Retry
 from scheduler.errors import AccessRefused, Unconfirmed
-from scheduler.events import RunSettled
+from scheduler.events import RunSettled, RunStarted
 from scheduler.protocol.topology import QueueType
 from scheduler.queues.heads import NOTHING_NOTED
-from scheduler.sending import CallTask
 from tests.stage import Stage, new_app, of, seconds_of
 
 
@@ -20,18 +19,9 @@ def is_about(seconds: float) -> Any:
     return pytest.approx(seconds + 0.11, abs=0.111)
 
 
-async def paced(stage: Stage, rate: str, concurrency: int = 10) -> CallTask[..., [int], Any]:
-    """A task with this rate, seeded."""
-
-    @stage.app.task(rate=rate, concurrency=concurrency)
-    async def send_sms(n: int) -> None: ...
-
-    await stage.seed()
-    return send_sms
-
-
 async def test_calls_beyond_the_rate_wait_in_the_broker(stage: Stage) -> None:
-    send_sms = await paced(stage, "1/m", concurrency=5)
+    send_sms = stage.task("send_sms", rate="1/m", concurrency=5)
+    await stage.seed()
     for n in range(5):
         await send_sms.send(n)
     async with stage.processor(grace=30):
@@ -75,9 +65,7 @@ async def test_a_task_with_a_rate_keeps_its_concurrency_or_its_order(
 
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_a_pause_does_not_shorten_the_wait_for_a_rate(stage: Stage, ordered: bool) -> None:
-    @stage.app.task(rate="1/m", ordered=ordered)
-    async def book(n: int) -> None: ...
-
+    book = stage.task("book", rate="1/m", ordered=ordered)
     await stage.seed()
     for n in range(2):
         await book.send(n)
@@ -93,14 +81,10 @@ async def test_a_pause_does_not_shorten_the_wait_for_a_rate(stage: Stage, ordere
 async def test_an_ordered_retry_waits_in_the_broker_with_all_later_messages(
     stage: Stage, queue_type: QueueType
 ) -> None:
-    app = new_app(queue_type, delivery_limit=1)  # no retry counts as a death of a processor
-
-    @app.task(ordered=True, retry=Retry(3, delays=["2h"], jitter=0))
-    async def book(ctx: Context, n: int) -> None:
-        if ctx.attempt == 1:
-            raise ValueError("boom")
-
-    await stage.seed(app)
+    stage.app = new_app(queue_type, delivery_limit=1)  # no retry counts as a processor's death
+    retry = Retry(3, delays=["2h"], jitter=0)
+    book = stage.task("book", raised=ValueError("boom"), in_attempts=1, ordered=True, retry=retry)
+    await stage.seed()
     for n in range(3):
         await book.send(n)
     async with stage.processor(), stage.processor():
@@ -186,14 +170,8 @@ async def test_a_processor_that_stops_counts_as_no_death(
 async def test_an_ordered_message_ends_once_though_its_note_is_not_removed_at_once(
     stage: Stage,
 ) -> None:
-    attempts: list[int] = []
-
-    @stage.app.task(ordered=True, retry=Retry(1, delays=["1m"], jitter=0))
-    async def book(ctx: Context) -> None:
-        attempts.append(ctx.attempt)
-        if ctx.attempt == 1:
-            raise ValueError("boom")
-
+    retry = Retry(1, delays=["1m"], jitter=0)
+    book = stage.task("book", raised=ValueError("boom"), in_attempts=1, ordered=True, retry=retry)
     await stage.seed()
     await book.send()
     head = stage.app.names.head("book")
@@ -204,14 +182,11 @@ async def test_an_ordered_message_ends_once_though_its_note_is_not_removed_at_on
         ).fails(Unconfirmed("It went."))
         await asyncio.sleep(60)
     assert fault.met
-    assert attempts == [1, 2]
+    assert [run.attempt for run in of(RunStarted, stage.events)] == [1, 2]
 
 
 async def test_a_note_that_cannot_be_read_is_asked_for_at_intervals(stage: Stage) -> None:
-    @stage.app.task(ordered=True)
-    async def book() -> None:
-        await asyncio.sleep(20)
-
+    book = stage.task("book", takes=20, ordered=True)
     await stage.seed()
     await book.send()
     await stage.work(1, grace=1)
@@ -226,7 +201,8 @@ async def test_a_note_that_cannot_be_read_is_asked_for_at_intervals(stage: Stage
 
 
 async def test_a_delivery_lost_on_arrival_is_taken_again(stage: Stage) -> None:
-    send_sms = await paced(stage, "60/m")
+    send_sms = stage.task("send_sms", rate="60/m")
+    await stage.seed()
     async with stage.processor():
         await asyncio.sleep(10)
         await send_sms.send(1)
@@ -236,16 +212,9 @@ async def test_a_delivery_lost_on_arrival_is_taken_again(stage: Stage) -> None:
 
 
 async def test_a_resting_processor_counts_as_present(stage: Stage) -> None:
-    @stage.app.task(ordered=True, retry=Retry(3, delays=["1h"], jitter=0))
-    async def book() -> None:
-        raise ValueError("boom")
-
-    @stage.app.task(rate="1/m")
-    async def send_sms() -> None: ...
-
-    @stage.app.task()
-    async def other() -> None: ...
-
+    retry = Retry(3, delays=["1h"], jitter=0)
+    book = stage.task("book", raised=ValueError("boom"), ordered=True, retry=retry)
+    send_sms, _ = stage.task("send_sms", rate="1/m"), stage.task("other")
     await stage.seed()
     async with stage.processor() as worker:
         await asyncio.sleep(1)

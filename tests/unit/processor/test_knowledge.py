@@ -185,9 +185,7 @@ async def test_it_reads_the_whole_roster_again_after_its_table_found_no_space(
 async def test_after_a_cut_a_call_waits_a_while_for_the_roster_which_may_pause_its_task(
     stage: Stage, paused: bool
 ) -> None:
-    @stage.app.task
-    async def mail() -> None: ...
-
+    mail = stage.task("mail")
     await stage.seed()
     lost, back = LOST
     async with stage.processor(over=stage.faulty):

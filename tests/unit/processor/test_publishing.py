@@ -135,10 +135,7 @@ async def test_nothing_is_published_for_a_lost_delivery(desk: Desk) -> None:
 async def test_a_message_is_parked_once_though_the_journal_refuses_its_record(
     stage: Stage,
 ) -> None:
-    @stage.app.task(retry=Retry(0))
-    async def work() -> None:
-        raise ValueError("boom")
-
+    work = stage.task("work", raised=ValueError("boom"), retry=Retry(0))
     await stage.seed()
     await work.send()
     refused = stage.faulty.on("publish", key=RECORD_KEY, times=3).fails(Rejected())

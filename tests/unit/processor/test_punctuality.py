@@ -89,9 +89,7 @@ async def test_a_token_that_arrives_early_waits_until_due(stage: Stage, came_by:
 async def test_a_call_that_arrives_early_waits_until_due(
     stage: Stage, came_after: timedelta
 ) -> None:
-    @stage.app.task()
-    async def remind() -> None: ...
-
+    stage.task("remind")
     await stage.seed()
     due_at = START + timedelta(minutes=10)
     sent = new_call("test", "remind", {}, message_id="1", sent_at=START, due_at=due_at)

@@ -293,10 +293,7 @@ async def test_a_redelivered_token_runs_after_an_earlier_attempt_was_settled(sta
 
 
 async def test_settlements_of_another_life_do_not_count(stage: Stage) -> None:
-    @stage.app.task()
-    async def task() -> None:
-        await asyncio.sleep(5)
-
+    task = stage.task("task", takes=5)
     await stage.seed()
     await task.start("a", every="10s")
     async with stage.processor():

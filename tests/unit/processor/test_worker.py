@@ -210,9 +210,7 @@ async def test_a_stopping_processor_does_not_get_its_requeued_messages(
 ) -> None:
     monkeypatch.setattr(MemoryConsumer, "cancel", slowly(MemoryConsumer.cancel))
 
-    @stage.app.task()
-    async def work() -> None: ...
-
+    work = stage.task("work")
     await stage.seed()
     async with stage.processor() as worker:
         worker.stop()
@@ -226,9 +224,7 @@ async def test_a_stopped_processor_has_left_its_ordered_tasks(
 ) -> None:
     monkeypatch.setattr(MemoryConsumer, "leave", slowly(MemoryConsumer.leave))
 
-    @stage.app.task(ordered=True)
-    async def book() -> None: ...
-
+    stage.task("book", ordered=True)
     await stage.seed()
     async with MemoryBroker(stage.server) as broker:
         async with at_work(processor_of(stage.app, broker, stage.clock, supervises=False)):
@@ -237,9 +233,7 @@ async def test_a_stopped_processor_has_left_its_ordered_tasks(
 
 
 async def test_a_deleted_queue_raises_no_error(stage: Stage) -> None:
-    @stage.app.task()
-    async def work() -> None: ...
-
+    stage.task("work")
     await stage.seed()
     async with stage.processor() as worker:
         await asyncio.sleep(1)

@@ -5,16 +5,9 @@ import asyncio
 import pytest
 
 from scheduler.queues.concurrency import Gathering, side_by_side
-from scheduler.timing.moments import LoopClock
+from tests.unit.queues.conftest import took
 
-
-@pytest.fixture(autouse=True)
-def _virtual(clock: LoopClock) -> None:
-    """In virtual time."""
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
+pytestmark = pytest.mark.usefixtures("clock")  # in virtual time
 
 
 async def test_thirty_two_run_at_once_and_their_results_are_in_order() -> None:
@@ -49,7 +42,7 @@ async def test_the_error_of_one_is_raised_once_the_others_have_stopped() -> None
     with pytest.raises(ValueError, match="the first to fail"):
         await side_by_side(act, range(3))
     assert (left_off, ended) == ([0, 2], [])
-    assert now() == pytest.approx(3)
+    assert took() == pytest.approx(3)
 
 
 async def test_concurrent_requests_share_the_next_answer() -> None:

@@ -11,7 +11,7 @@ from scheduler.brokers.contract import Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, UsageError
 from scheduler.protocol.hatchery import NO_WAIT
-from scheduler.protocol.messages import LINE_LENGTH, REPLAYED_AT, Message, moment_in, own_headers
+from scheduler.protocol.messages import LINE_LENGTH, REPLAYED_AT, Message, own_headers
 from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, encode, token_key
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.failed import (
@@ -26,10 +26,10 @@ from scheduler.queues.failed import (
     parked,
     read_parked,
 )
-from scheduler.timing.moments import SystemClock
+from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.pacing import parse_rate
 from tests.faulty import Call, FaultyBroker
-from tests.stage import Stage, failed_of, new_app
+from tests.stage import START, Stage, failed_of, looping
 
 NAMES = Names("shop")
 AT = datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC)
@@ -160,55 +160,45 @@ def test_a_parked_message_is_read_whatever_its_headers_hold(header: str, value: 
     assert told.error
 
 
-@pytest.fixture
-async def broker() -> AsyncIterator[MemoryBroker]:
-    async with MemoryBroker() as broker:
-        await broker.declare(topology("shop", ["report", "mail"]))
-        yield broker
-
-
-@pytest.fixture
-def failed(broker: MemoryBroker) -> FailedQueues:
-    return failed_of(NAMES, broker)
-
-
 TASKS = ("report", "mail")
 
 
+@pytest.fixture
+async def empty(stage: Stage) -> FailedQueues:
+    await stage.broker.declare(topology("shop", TASKS))
+    return failed_of(NAMES, stage.broker, stage.clock)
+
+
+@pytest.fixture
+async def failed(empty: FailedQueues) -> FailedQueues:
+    """Two messages of a task, one of another, one of none."""
+    for name, key in [("1", "report"), ("2", "report"), ("3", "mail"), ("4", "gone")]:
+        message = Message(b"{}", OWN | FROM_BROKERS, message_id=name)
+        way = token_key(LoopId(key), NO_WAIT.key)
+        await empty.park(message, way, Reason.EXHAUSTED, ValueError(name))
+    return empty
+
+
 async def got(broker: MemoryBroker, queue: str = "shop.v1.processor.report") -> Delivery:
-    """The first message of a queue, which has one."""
+    """The first message of a queue, which has one; who takes it acks it."""
     delivery = await broker.get(queue)
     assert delivery is not None
+    await delivery.ack()
     return delivery
 
 
-async def park_some(failed: FailedQueues) -> None:
-    """Two of a task, one of another, one of none."""
-    for name, key in [("1", "report"), ("2", "report"), ("3", "mail"), ("4", "gone")]:
-        message = Message(b"{}", OWN | FROM_BROKERS, message_id=name)
-        await failed.park(
-            message, token_key(LoopId(key), NO_WAIT.key), Reason.EXHAUSTED, ValueError(name)
-        )
-
-
-async def test_a_message_is_replayed_as_it_was(broker: MemoryBroker, failed: FailedQueues):
+async def test_a_message_is_replayed_as_it_was(stage: Stage, failed: FailedQueues):
     with pytest.raises(QueueNotFound, match="scheduler seed"):
         await failed.browse(["gone"])
-    await park_some(failed)
     _, second, mail, gone = await failed.browse(TASKS)
     queues = [QUEUE, "shop.v1.failed.mail", "shop.v1.failed"]
     assert [each.queue for each in (second, mail, gone)] == queues
     assert await failed.replay(TASKS, Selection(ids=frozenset([second.id]))) == 1
-    delivery = await got(broker)
+    delivery = await got(stage.broker)
     assert delivery.routing_key == REPORT
-    assert (sent_back_at := moment_in(delivery.message.headers, REPLAYED_AT)) is not None
-    assert abs(sent_back_at - SystemClock().now()) < timedelta(seconds=30)
-    headers = {**delivery.message.headers}
-    del headers["scheduler-replayed-at-ms"]
-    assert replace(delivery.message, headers=headers) == Message(
-        b"{}", own_headers(OWN), message_id="2"
-    )
-    assert await broker.get(NAMES.processor_queue("report")) is None
+    headers = own_headers(OWN) | {REPLAYED_AT: milliseconds_since_epoch(START)}
+    assert delivery.message == Message(b"{}", headers, message_id="2")
+    assert await stage.broker.get(NAMES.processor_queue("report")) is None
     assert len(await failed.browse(TASKS)) == 3
 
 
@@ -225,10 +215,7 @@ def test_ids_can_be_typed_despite_foreign_headers(sent: str, parked_at: object, 
 
 
 async def test_a_message_that_the_broker_parked_is_replayed_as_a_call(stage: Stage):
-    @stage.app.periodic(every="1h")
-    async def report() -> None: ...
-
-    await stage.seed()
+    await stage.seed(looping("report"))
     token = await stage.token(LoopId("report"))
     claims = {
         "scheduler-parked-reason": "exhausted",
@@ -245,20 +232,15 @@ async def test_a_message_that_the_broker_parked_is_replayed_as_a_call(stage: Sta
     delivery = await got(stage.broker, stage.app.names.processor_queue("report"))
     assert (delivery.exchange, delivery.routing_key) == (stage.app.names.delayed, "retry.report")
     assert "scheduler-attempt" not in delivery.message.headers
-    await delivery.ack()
 
 
 async def test_a_message_with_a_routing_key_of_bytes_is_replayed_and_delays_no_other(stage: Stage):
-    @stage.app.task()
-    async def report() -> None: ...
-
-    await stage.seed()
+    await stage.seed(looping("report"))
     for key in ("\udce9.task.report", "\udcff" * 255, "task.report"):
         stage.server.publish(Message(b"{}"), stage.app.names.failed, key)
     assert await stage.failed.replay(["report"], EVERYTHING) == 3
-    depths = [await stage.broker.depth(stage.app.names.processor_queue("report"))]
-    depths += [await stage.broker.depth(stage.app.names.later_unrouted)]
-    assert [depth.ready for depth in depths if depth] == [1, 2]
+    assert await stage.ready_for("report") == 1
+    assert await stage.ready(stage.app.names.later_unrouted) == 2
 
 
 ROOM = 6000
@@ -325,7 +307,6 @@ async def test_a_message_is_replayed_without_its_largest_header(narrow: FaultyBr
 async def test_parked_messages_are_selected(
     failed: FailedQueues, selection: Selection, chosen: str
 ):
-    await park_some(failed)
     before = {each.id: each for each in await failed.browse(TASKS)}
     found = await failed.browse(TASKS, selection)
     assert [each.message.message_id for each in found] == list(chosen)
@@ -352,68 +333,59 @@ def own(parked: ParkedMessage) -> ParkedMessage:
     return replace(parked, message=message)
 
 
-async def test_a_deletion_is_undone_alone_and_only_for_a_day(stage: Stage, slow: FailedQueues):
+async def test_a_deletion_is_undone_alone_and_only_for_a_day(stage: Stage, failed: FailedQueues):
     report, mail = Selection(task="report"), Selection(task="mail")
-    assert await slow.purge(TASKS, report, deletion="first") == 2
-    assert await slow.purge(TASKS, mail, deletion="second") == 1
-    assert await slow.restore(Selection(deletion="second")) == 1
-    assert [each.task for each in await slow.browse(["mail"], mail)] == ["mail"]
+    assert await failed.purge(TASKS, report, deletion="first") == 2
+    assert await failed.purge(TASKS, mail, deletion="second") == 1
+    assert await failed.restore(Selection(deletion="second")) == 1
+    assert [each.task for each in await failed.browse(["mail"], mail)] == ["mail"]
     await asyncio.sleep(timedelta(days=1).total_seconds() + 1)
-    assert await slow.restore(Selection(deletion="first")) == 0
+    assert await failed.restore(Selection(deletion="first")) == 0
 
 
-async def test_a_message_that_claims_to_be_a_tick_is_restored(stage: Stage, slow: FailedQueues):
+async def test_a_message_that_claims_to_be_a_tick_is_restored(stage: Stage, failed: FailedQueues):
     claims = {**FROM_BROKERS, **OWN, "scheduler-parked-reason": "rejected"}
     stage.server.publish(Message(b"{}", claims, message_id="dead"), NAMES.failed, BERLIN)
     dead = Selection(ids=frozenset(["dead"]))
-    (before,) = await slow.browse(TASKS, dead)
-    assert await slow.purge(TASKS, dead) == 1
-    assert await slow.restore(dead) == 1
-    (after,) = await slow.browse(TASKS, dead)
+    (before,) = await failed.browse(TASKS, dead)
+    assert await failed.purge(TASKS, dead) == 1
+    assert await failed.restore(dead) == 1
+    (after,) = await failed.browse(TASKS, dead)
     assert not after.came_as_token
     assert (after.reason, after.error, after.task) == (before.reason, before.error, "report")
 
 
-@pytest.fixture
-async def slow(stage: Stage) -> FailedQueues:
-    """Failed queues in virtual time, with four messages."""
-    await stage.seed(new_app())
-    await stage.broker.declare(topology("shop", TASKS))
-    failed = failed_of(NAMES, stage.broker, stage.clock)
-    await park_some(failed)
-    return failed
-
-
-async def test_no_more_are_replayed_than_the_rate_allows(stage: Stage, slow: FailedQueues):
+async def test_no_more_are_replayed_than_the_rate_allows(stage: Stage, failed: FailedQueues):
     began = stage.clock.now()
-    assert await slow.replay(TASKS, EVERYTHING, rate=parse_rate("10/m")) == 4
+    assert await failed.replay(TASKS, EVERYTHING, rate=parse_rate("10/m")) == 4
     assert stage.clock.now() - began >= timedelta(seconds=18)
 
 
 @pytest.mark.parametrize("rate", ["1/h", "1/m"])
-async def test_a_slow_replay_holds_no_message_for_long(stage: Stage, slow: FailedQueues, rate: str):
+async def test_a_slow_replay_holds_no_message_for_long(
+    stage: Stage, failed: FailedQueues, rate: str
+):
     queue = NAMES.failed_queue("report")
     await stage.broker.publish(Message(), exchange=NAMES.failed, routing_key=REPORT)
     for name in "56789":
         message = Message(b"{}", OWN, message_id=name)
-        await slow.park(message, REPORT, Reason.EXHAUSTED, ValueError(name))
+        await failed.park(message, REPORT, Reason.EXHAUSTED, ValueError(name))
     replaying = asyncio.create_task(
-        slow.replay(["report"], Selection(reason="exhausted"), rate=parse_rate(rate))
+        failed.replay(["report"], Selection(reason="exhausted"), rate=parse_rate(rate))
     )
     held = longest = 0
     while not replaying.done():
         await asyncio.sleep(1)
-        depth = await stage.broker.depth(queue)
-        assert depth
         # A getter is who has a message in hand.
-        held = held + 1 if depth.consumers else 0
+        depth = await stage.broker.depth(queue)
+        held = held + 1 if depth and depth.consumers else 0
         longest = max(longest, held)
     assert await replaying == 8
     assert longest <= ROUND.total_seconds()
-    assert [each.reason for each in await slow.browse(["report"])] == ["unknown-task"]
+    assert [each.reason for each in await failed.browse(["report"])] == ["unknown-task"]
 
 
-async def test_a_message_that_fails_again_is_replayed_once(stage: Stage, slow: FailedQueues):
+async def test_a_message_that_fails_again_is_replayed_once(stage: Stage, failed: FailedQueues):
     """Each of them is parked again at once."""
     again: list[ParkedMessage] = []
 
@@ -421,58 +393,56 @@ async def test_a_message_that_fails_again_is_replayed_once(stage: Stage, slow: F
         again.append(parked)
         stage.server.publish(parked.message, NAMES.failed, parked.routing_key)
 
-    assert await slow.replay(TASKS, EVERYTHING, rate=parse_rate("10/h"), on_each=fail) == 4
+    assert await failed.replay(TASKS, EVERYTHING, rate=parse_rate("10/h"), on_each=fail) == 4
     assert len(again) == 4
-    assert len(await slow.browse(TASKS)) == 4
+    assert len(await failed.browse(TASKS)) == 4
 
 
-async def test_messages_that_another_reader_took_are_counted(stage: Stage, slow: FailedQueues):
+async def test_messages_that_another_reader_took_are_counted(stage: Stage, failed: FailedQueues):
     def take_the_last(_: ParkedMessage) -> None:
         stage.server.queue(NAMES.failed).take()
 
     with pytest.raises(NotAllSeen, match="^1 of the parked messages .* Another reader") as told:
-        await slow.purge(TASKS, EVERYTHING, on_each=take_the_last)
+        await failed.purge(TASKS, EVERYTHING, on_each=take_the_last)
     assert told.value.left == 1
 
 
-async def test_messages_left_by_a_lost_connection_are_counted(stage: Stage, slow: FailedQueues):
+async def test_messages_left_by_a_lost_connection_are_counted(stage: Stage, failed: FailedQueues):
     async def cut(call: Call) -> None:
         stage.server.disconnect_all()
 
     async with FaultyBroker(stage.server) as broker:
         broker.on("publish", where=lambda call: call.message.message_id == "2").then(cut)
-        failed = failed_of(NAMES, broker, stage.clock)
-        with pytest.raises(
-            NotAllSeen, match="^3 of the parked messages .* Run the command again"
-        ) as told:
-            await failed.replay(TASKS, EVERYTHING)
+        cut_off = failed_of(NAMES, broker, stage.clock)
+        with pytest.raises(NotAllSeen, match="^3 of the .* Run the command again") as told:
+            await cut_off.replay(TASKS, EVERYTHING)
     assert told.value.left == 3
-    assert {each.message.message_id for each in await slow.browse(TASKS)} == set("234")
+    assert {each.message.message_id for each in await failed.browse(TASKS)} == set("234")
 
 
-async def test_the_beginning_of_an_id_is_enough(stage: Stage, slow: FailedQueues):
-    (first, second) = [each.id for each in await slow.browse(TASKS)][:2]
-    named = await slow.named(TASKS, [first, second[:1], "nobody"])
+async def test_the_beginning_of_an_id_is_enough(stage: Stage, failed: FailedQueues):
+    (first, second) = [each.id for each in await failed.browse(TASKS)][:2]
+    named = await failed.named(TASKS, [first, second[:1], "nobody"])
     assert named == {first: first, second[:1]: second}
     stage.server.publish(Message(message_id=f"{second}0"), NAMES.failed, "task.gone")
-    assert await slow.named(TASKS, [second]) == {second: second}
+    assert await failed.named(TASKS, [second]) == {second: second}
     with pytest.raises(UsageError, match=rf"matches {second}, {second}0; use a longer"):
-        await slow.named(TASKS, [second[:1]])
+        await failed.named(TASKS, [second[:1]])
 
 
 async def test_the_beginning_of_an_id_is_refused_if_not_all_ids_were_read(
-    stage: Stage, slow: FailedQueues, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, failed: FailedQueues, monkeypatch: pytest.MonkeyPatch
 ):
-    first = (await slow.browse(TASKS))[0]
+    first = (await failed.browse(TASKS))[0]
 
     async def half(_: object) -> AsyncIterator[ParkedMessage]:
         yield first
         raise NotAllSeen(left=3)
 
-    monkeypatch.setattr(slow, "look", half)
-    assert await slow.named(TASKS, [first.id, "nobody"]) == {first.id: first.id}
+    monkeypatch.setattr(failed, "look", half)
+    assert await failed.named(TASKS, [first.id, "nobody"]) == {first.id: first.id}
     with pytest.raises(NotAllSeen):
-        await slow.named(TASKS, [first.id[:1]])
+        await failed.named(TASKS, [first.id[:1]])
 
 
 @pytest.mark.parametrize(
@@ -484,14 +454,14 @@ async def test_the_beginning_of_an_id_is_refused_if_not_all_ids_were_read(
     ],
 )
 async def test_the_record_of_a_parked_tick_has_its_counts_if_they_are_possible(
-    broker: MemoryBroker, failed: FailedQueues, body: bytes, counts: dict[str, int]
+    stage: Stage, empty: FailedQueues, body: bytes, counts: dict[str, int]
 ):
     claimed = Message(body, type=TOKEN_TYPE)
-    await failed.park(claimed, REPORT, Reason.UNDECODABLE, ValueError("no"))
-    (record,) = [each async for each in broker.read(NAMES.journal)]
+    await empty.park(claimed, REPORT, Reason.UNDECODABLE, ValueError("no"))
+    (record,) = [each async for each in stage.broker.read(NAMES.journal)]
     names = ("scheduler-parked-seq", "scheduler-attempt")
     assert {n: record.headers[n] for n in names if n in record.headers} == counts
-    (shown,) = await failed.browse(TASKS)
+    (shown,) = await empty.browse(TASKS)
     assert shown.attempts == counts.get("scheduler-attempt", 0)
 
 
@@ -504,11 +474,11 @@ async def test_the_record_of_a_parked_tick_has_its_counts_if_they_are_possible(
     ],
 )
 async def test_only_a_message_that_came_as_a_token_is_replayed_as_one(
-    broker: MemoryBroker, failed: FailedQueues, type: str, key: str, edited: bool
+    stage: Stage, empty: FailedQueues, type: str, key: str, edited: bool
 ):
     message = Message(b'{"state": "armed"}', type=type)
-    await failed.park(message, key, Reason.BROKEN, ValueError("no"))
-    assert await failed.replay(TASKS, EVERYTHING) == 1
-    delivery = await got(broker)
+    await empty.park(message, key, Reason.BROKEN, ValueError("no"))
+    assert await empty.replay(TASKS, EVERYTHING) == 1
+    delivery = await got(stage.broker)
     assert (json.loads(delivery.message.body)["state"] == "replay") is edited
     assert edited or delivery.message.body == message.body

@@ -1,36 +1,29 @@
 """Putting tokens into the shared timers, with a lead as long as the way takes."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.brokers.memory.server import MemoryServer
 from scheduler.protocol.hatchery import LONGEST, Timer, route
 from scheduler.protocol.messages import LEAD
 from scheduler.protocol.tokens import LoopId, Token
-from scheduler.protocol.topology import Names, topology
+from scheduler.protocol.topology import topology
 from scheduler.queues.timers import Lead, Timers, longest_leg
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import LoopClock, milliseconds_since_epoch
 from scheduler.timing.schedules import Every, Once, Schedule
+from tests.faulty import FaultyBroker
 from tests.stage import START
+from tests.unit.queues.conftest import NAMES
 
-NAMES = Names("test")
 LOOP = LoopId("report", "berlin")
 LONGEST_LEAD = timedelta(milliseconds=100)
 
 
 @pytest.fixture
-async def broker(clock: LoopClock) -> AsyncIterator[MemoryBroker]:
-    async with MemoryBroker(MemoryServer(clock)) as broker:
-        yield broker
-
-
-@pytest.fixture
-def timers(broker: MemoryBroker, clock: LoopClock) -> Timers:
+async def timers(broker: FaultyBroker, clock: LoopClock) -> Timers:
+    await broker.declare(topology("test", ["report"]))
     return Timers(broker, NAMES, clock, Lead(LONGEST_LEAD))  # 50 ms, to begin with
 
 
@@ -51,9 +44,8 @@ def token(due_in: timedelta) -> Token:
     ],
 )
 async def test_a_token_is_put_into_the_timer_of_its_delay_and_held_for_the_rest(
-    broker: MemoryBroker, timers: Timers, due_in: str, queue: str, held_ms: int | None
+    broker: FaultyBroker, timers: Timers, due_in: str, queue: str, held_ms: int | None
 ) -> None:
-    await broker.declare(topology("test", ["report"]))
     await timers.put(token(parse_duration(due_in)))
     found = await broker.get(f"test.v1.{queue}")
     assert found is not None
@@ -76,11 +68,10 @@ MINUTE = timedelta(minutes=1)
     ],
 )
 async def test_a_one_off_that_is_moved_often_waits_in_short_legs(
-    broker: MemoryBroker, timers: Timers, schedule: Schedule, epoch: int, life: int, leg: timedelta
+    broker: FaultyBroker, timers: Timers, schedule: Schedule, epoch: int, life: int, leg: timedelta
 ) -> None:
     moved = replace(token(timedelta(days=2000)), schedule=schedule, epoch=epoch, life=life)
     assert longest_leg(moved, START) == leg
-    await broker.declare(topology("test", ["report"]))
     await timers.put(moved)
     first = next(Timer(unit, count) for unit, count in enumerate(route(leg).digits) if count)
     found = await broker.get(NAMES.timer(first))

@@ -5,7 +5,6 @@ import pytest
 
 from scheduler.errors import ScheduleError
 from scheduler.timing.durations import LONGEST, format_duration, parse_duration, shown
-from scheduler.timing.moments import milliseconds
 
 
 @pytest.mark.parametrize(
@@ -68,16 +67,3 @@ def test_a_value_is_shown_in_sixty_characters(value: Any, text: str):
 def test_a_duration_is_neither_negative_nor_over_a_hundred_years(value: Any):
     with pytest.raises(ScheduleError, match="expected a duration between 0s and 36525d"):
         parse_duration(value)
-
-
-@pytest.mark.parametrize(
-    ("span", "count"),
-    [
-        (timedelta(0), 0),
-        (timedelta(milliseconds=1), 1),
-        (timedelta(milliseconds=1, microseconds=1), 2),
-        (timedelta(days=2), 172_800_000),
-    ],
-)
-def test_milliseconds_are_rounded_up_so_that_nothing_is_early(span: timedelta, count: int):
-    assert milliseconds(span) == count
