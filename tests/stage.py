@@ -39,6 +39,20 @@ from tests.faulty import FaultyBroker
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SYSTEM_CLOCK = SystemClock()
 E = TypeVar("E", bound=Event)
+# A message of another application, with all properties that there are.
+FOREIGN = Message(
+    b'{"number": 7}',
+    {"traceparent": "00-ab-cd-01", "n": 5, "nested": {"a": [None, True]}},
+    content_type="application/json; charset=utf-8",
+    message_id="m",
+    correlation_id="c",
+    type="order",
+    priority=3,
+    timestamp=START,
+    content_encoding="identity",
+    reply_to="answers",
+    app_id="orders",
+)
 
 
 def of(kind: type[E], events: list[Event]) -> list[E]:

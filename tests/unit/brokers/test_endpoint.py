@@ -17,16 +17,18 @@ from scheduler.brokers.credentials import Tls, parse_urls
 from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable
 from tests.contract.wire import eventually
 
+
+def endpoint_of(*urls: str) -> Endpoint:
+    together = ",".join(urls)
+    return Endpoint(lambda: parse_urls(together), tls=Tls(), heartbeat=timedelta(seconds=20))
+
+
 DEFAULT = Settings.model_fields["broker_url"].default.get_secret_value()
 
 
 @pytest.mark.parametrize(
     ("url", "advised"),
-    [
-        (DEFAULT, True),
-        ("amqp://broker/", False),
-        ("amqp://localhost:5673/", False),
-    ],
+    [(DEFAULT, True), ("amqp://broker/", False), ("amqp://localhost:5673/", False)],
 )
 async def test_no_broker_at_the_default_address_gives_advice(
     monkeypatch: pytest.MonkeyPatch, url: str, advised: bool
@@ -35,9 +37,8 @@ async def test_no_broker_at_the_default_address_gives_advice(
         raise ConnectionRefusedError(111, "Connect call failed")
 
     monkeypatch.setattr(driver, "connect", refuse)
-    endpoint = Endpoint(lambda: parse_urls(url), tls=Tls(), heartbeat=timedelta(seconds=20))
     with pytest.raises(BrokerUnavailable) as refused:
-        await endpoint.connect()
+        await endpoint_of(url).connect()
     told = str(refused.value)
     assert "Connect call failed." in told
     for words in ("SCHEDULER_BROKER_URL", "docker run", "`scheduler dev`"):
@@ -64,9 +65,8 @@ async def test_a_server_that_hangs_up_early_is_not_connected(
     monkeypatch.setattr(TCPTransportFactory, "create", create_late)
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
         url = f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        endpoint = Endpoint(lambda: parse_urls(url), tls=Tls(), heartbeat=timedelta(seconds=20))
         with pytest.raises(BrokerUnavailable, match=r"before it was open\. .* \(15672\)"):
-            await endpoint.connect()
+            await endpoint_of(url).connect()
 
 
 CLUSTER = [f"amqp://shop:open-sesame@{name}/" for name in ("one", "two", "three")]
@@ -100,14 +100,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return cluster
 
 
-def new_endpoint() -> Endpoint:
-    urls = ",".join(CLUSTER)
-    return Endpoint(lambda: parse_urls(urls), tls=Tls(), heartbeat=timedelta(seconds=20))
-
-
 @pytest.fixture
 def endpoint(cluster: Cluster) -> Endpoint:
-    return new_endpoint()
+    return endpoint_of(*CLUSTER)
 
 
 def refusing() -> Exception:
@@ -121,7 +116,7 @@ async def test_nodes_are_tried_in_random_order_and_the_lost_one_last(
         await endpoint.connect()
     assert set(cluster.asked) == {"one", "two", "three"}
     assert all(here != there for here, there in pairwise(cluster.asked))
-    first = [await new_endpoint().connect() for _ in range(100)]
+    first = [await endpoint_of(*CLUSTER).connect() for _ in range(100)]
     assert {str(each) for each in first} == {"one", "two", "three"}
 
 
@@ -152,11 +147,8 @@ async def test_every_node_gives_its_reason_if_none_is_reachable(
 
 
 async def test_a_refusal_by_one_node_is_final(cluster: Cluster, endpoint: Endpoint) -> None:
-    cluster.away = {
-        "one": refusing(),
-        "two": ProbableAuthenticationError("ACCESS_REFUSED"),
-        "three": refusing(),
-    }
+    refused_by_two = ProbableAuthenticationError("ACCESS_REFUSED")
+    cluster.away = {"one": refusing(), "two": refused_by_two, "three": refusing()}
     with pytest.raises(BrokerError) as refused:
         await endpoint.connect()
     assert type(refused.value) is AccessRefused
@@ -168,5 +160,5 @@ async def test_any_error_of_the_driver_means_unreachable(
 ) -> None:
     cluster.away = dict.fromkeys(("one", "two", "three"), error)
     with pytest.raises(BrokerUnavailable):
-        await new_endpoint().connect()
+        await endpoint_of(*CLUSTER).connect()
     assert sorted(map(str, cluster.asked)) == ["one", "three", "two"]

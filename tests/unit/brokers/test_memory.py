@@ -104,11 +104,6 @@ async def opened(arguments: dict[str, Any] | None = None) -> AsyncGenerator[Memo
         yield broker
 
 
-async def append(broker: MemoryBroker, *bodies: bytes) -> None:
-    for body in bodies:
-        await broker.publish(Message(body), exchange="", routing_key="s")
-
-
 async def held(broker: MemoryBroker) -> list[bytes]:
     return [message.body async for message in broker.read("s")]
 
@@ -119,7 +114,7 @@ async def held(broker: MemoryBroker) -> list[bytes]:
 )
 async def test_ages_have_the_units_of_rabbitmq(age: str, seconds: float) -> None:
     async with opened({"x-max-age": age}) as broker:
-        await append(broker, b"a", b"b")
+        await send(broker, "s", b"a", b"b")
         await asyncio.sleep(seconds - 1)
         assert await held(broker) == [b"a", b"b"]
         await asyncio.sleep(2)
@@ -129,16 +124,16 @@ async def test_ages_have_the_units_of_rabbitmq(age: str, seconds: float) -> None
 
 async def test_a_stream_over_its_limit_keeps_the_newest_entry() -> None:
     async with opened({"x-max-length-bytes": 6}) as broker:
-        await append(broker, b"aa", b"bb", b"cc", b"dd")
+        await send(broker, "s", b"aa", b"bb", b"cc", b"dd")
         assert await held(broker) == [b"bb", b"cc", b"dd"]
-        await append(broker, b"too much")
+        await send(broker, "s", b"too much")
         assert await held(broker) == [b"too much"]
 
 
 async def test_a_reader_continues_with_the_remaining_entries() -> None:
     async with opened({"x-max-length-bytes": 3}) as broker:
-        await append(broker, b"a", b"b", b"c")
+        await send(broker, "s", b"a", b"b", b"c")
         reading = broker.read("s")
         assert (await anext(reading)).body == b"a"
-        await append(broker, b"d", b"e")
+        await send(broker, "s", b"d", b"e")
         assert [message.body async for message in reading] == [b"c"]

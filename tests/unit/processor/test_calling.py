@@ -33,7 +33,7 @@ from scheduler.queues.failed import EVERYTHING
 from scheduler.tasks.context import current_run
 from scheduler.timing.moments import LoopClock
 from tests.bad_input import BAD, GOOD, tasks_of
-from tests.stage import START, Stage, new_app, of, seconds_of
+from tests.stage import FOREIGN, START, Stage, new_app, of, seconds_of
 
 STEP = 0.1
 ONCE = Retry(0)
@@ -186,21 +186,6 @@ async def test_a_retry_can_wait_longer_than_the_longest_timer(stage: Stage) -> N
 # What comes back
 
 
-FOREIGN = Message(
-    b'{"number": 7}',
-    {"traceparent": "00-ab-cd-01", "n": 5, "nested": {"a": [None, True]}},
-    content_type="application/json; charset=utf-8",
-    message_id="m",
-    correlation_id="c",
-    type="order",
-    priority=3,
-    timestamp=START,
-    content_encoding="identity",
-    reply_to="answers",
-    app_id="orders",
-)
-
-
 async def test_retries_keep_all_properties_of_a_message(
     stage: Stage, queue_type: QueueType
 ) -> None:
@@ -257,22 +242,6 @@ async def test_two_tasks_count_the_deliveries_of_one_message_separately(
         await stage.publish(message, "order.shipped", "orders")
         await asyncio.sleep(70)
     assert seen == [("bill", 1), ("bill", 2), ("ship", 1), ("bill", 3)]
-
-
-async def test_a_task_with_a_subscription_can_be_sent_calls_too(stage: Stage) -> None:
-    seen: list[int] = []
-
-    @stage.app.task(subscribe=[("orders", "order.paid", "topic")])
-    async def paid(number: int) -> None:
-        seen.append(number)
-
-    await stage.seed()
-    async with stage.processor():
-        await stage.publish(Message(b"1"), "order.paid", "orders")
-        await paid.send(2)
-        await paid.send_later("1s", 3)
-        await asyncio.sleep(2)
-    assert seen == [1, 2, 3]
 
 
 # What cannot be run

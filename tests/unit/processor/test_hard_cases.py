@@ -14,7 +14,7 @@ from scheduler.errors import LifespanError
 from scheduler.events import MessageParked, RunFinished, RunStarted
 from scheduler.middleware import CallNext
 from scheduler.testing import simulate
-from tests.stage import new_app
+from tests.stage import new_app, of
 
 
 def test_a_loop_survives_a_lone_surrogate_in_what_it_carries(app: Scheduler) -> None:
@@ -22,7 +22,7 @@ def test_a_loop_survives_a_lone_surrogate_in_what_it_carries(app: Scheduler) -> 
     async def report(ctx: Context) -> None:
         ctx.carry("\udcff")
 
-    assert len([event for event in simulate(app, "1h") if isinstance(event, RunStarted)]) > 50
+    assert len(of(RunStarted, simulate(app, "1h"))) > 50
 
 
 class Unspeakable(Exception):
@@ -89,10 +89,8 @@ def app_that_raises(place: str, error: type[BaseException]) -> Scheduler:
 def test_a_loop_continues_after_any_exception_of_user_code(
     place: str, error: type[BaseException]
 ) -> None:
-    app = app_that_raises(place, error)
-    events = simulate(app, "45s")
-    seqs = [event.seq for event in events if isinstance(event, RunStarted)]
-    assert seqs == [0, 1, 2, 3]
+    events = simulate(app_that_raises(place, error), "45s")
+    assert [event.seq for event in of(RunStarted, events)] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("added", [{"x": object()}, {5: "x"}, {"x": None}, {"x": "\udcff"}])
@@ -104,8 +102,7 @@ def test_a_run_is_settled_despite_any_trace_of_a_listener(app: Scheduler, added:
         if isinstance(event, RunFinished):
             event.trace.update(added)
 
-    events = simulate(app, "45s")
-    assert [event.seq for event in events if isinstance(event, RunStarted)] == [0, 1, 2, 3]
+    assert [event.seq for event in of(RunStarted, simulate(app, "45s"))] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("error", RAISED)
@@ -121,8 +118,7 @@ def test_a_message_is_parked_if_reading_its_arguments_raises(error: type[BaseExc
     @app.periodic(every="10s", args={"number": 1})
     async def task(number: Annotated[int, AfterValidator(check)]) -> None: ...
 
-    events = simulate(app, "2m")
-    assert [event for event in events if isinstance(event, MessageParked)]
+    assert of(MessageParked, simulate(app, "2m"))
 
 
 @pytest.mark.parametrize("error", [each for each in RAISED if each is not GeneratorExit])

@@ -70,17 +70,22 @@ def made_by(verb: Verb, **fields: Any) -> Token:
     return replace(FIRST, act=Act(verb, START + MINUTE), **fields)
 
 
-def test_a_first_token_continues_the_last_token_with_its_own_epoch_and_arguments() -> None:
-    expected = replace(LAST, epoch=9, args={"city": "Rome"})
-    assert joined_to(replace(LAST, attempt=0), LAST, replace(LAST, epoch=8, seq=2)) == expected
-
-
-def test_a_first_token_without_history_may_run() -> None:
-    assert joined_to() == replace(FIRST, first=False, act=None)
-
-
-def test_a_first_token_ignores_progress_of_an_earlier_life() -> None:
-    assert joined_to(replace(LAST, epoch=2)).seq == 0
+@pytest.mark.parametrize(
+    ("heard", "expected"),
+    [
+        (
+            [replace(LAST, attempt=0), LAST, replace(LAST, epoch=8, seq=2)],
+            replace(LAST, epoch=9, args={"city": "Rome"}),
+        ),
+        ([], replace(FIRST, first=False, act=None)),
+        # Progress of an earlier life.
+        ([replace(LAST, epoch=2)], replace(FIRST, first=False, act=None)),
+    ],
+)
+def test_a_first_token_continues_its_life_with_its_own_epoch_and_arguments(
+    heard: list[Token], expected: Token
+) -> None:
+    assert joined_to(*heard) == expected
 
 
 @pytest.mark.parametrize(("due_after", "kept"), [(timedelta(0), True), (5 * MINUTE, False)])

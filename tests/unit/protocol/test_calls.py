@@ -10,6 +10,8 @@ from scheduler.protocol.calls import Call, decode_call, is_call, new_call, retri
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import is_token
 from scheduler.timing.moments import LATEST_MS
+from tests import stage
+from tests.bad_input import nested
 
 SENT = datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC)
 SENT_MS = 1_780_304_400_250
@@ -27,19 +29,11 @@ CALL = new_call(
     correlation_id="order 7",
     headers={"traceparent": "00-ab-cd-01", "scheduler-task": "other"},  # no header replaces ours
 )
-FOREIGN = Message(
-    b"\xff<order/>",
-    {"traceparent": "00-ab-cd-01", "n": 5, "price": Decimal("0.1"), "nested": {"a": [None, 1.5]}},
-    content_type="application/xml",
-    message_id="m",
-    correlation_id="c",
-    type="order",
-    priority=9,
-    timestamp=SENT,
+FOREIGN = replace(
+    stage.FOREIGN,
+    body=b"\xff<order/>",
+    headers={**stage.FOREIGN.headers, "price": Decimal("0.1")},
     expiration=SECOND,
-    content_encoding="gzip",
-    reply_to="answers",
-    app_id="orders",
 )
 FROM_BROKER = {
     "x-death": [{"count": 1, "reason": "expired"}],
@@ -140,13 +134,6 @@ def test_every_retry_counts_and_remembers_the_first(message: Message):
 def call_with(message: Message, **headers: Any) -> Message:
     named = {f"scheduler-{name.replace('_', '-')}": value for name, value in headers.items()}
     return replace(message, headers={**message.headers, **named})
-
-
-def nested(depth: int) -> Any:
-    value: Any = 1
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
