@@ -9,15 +9,8 @@ import pytest
 from scheduler.brokers.amqp import driver
 
 SEEN_BY_OTHERS = """
-import logging
-import aiormq, aiormq.base, aiormq.channel, aiormq.connection
-import pamqp.base, pamqp.commands, pamqp.decode, pamqp.encode, pamqp.frame, pamqp.header
-
-MODULES = (
-    aiormq, aiormq.base, aiormq.channel, aiormq.connection,
-    pamqp.base, pamqp.commands, pamqp.decode, pamqp.encode, pamqp.frame, pamqp.header,
-)
-LOGGERS = ("aiormq", "aiormq.connection", "aiormq.channel")
+import logging, sys
+import aiormq
 
 
 def contents(owner):
@@ -30,13 +23,13 @@ def contents(owner):
 
 
 def seen():
-    settings = [
-        (each.level, each.disabled, each.propagate, each.handlers[:])
-        for each in map(logging.getLogger, LOGGERS)
-    ]
-    return [contents(module) for module in MODULES], settings
+    modules = [each for name, each in MODULES.items() if name.startswith(("aiormq", "pamqp"))]
+    loggers = [logging.getLogger(f"aiormq{part}") for part in ("", ".connection", ".channel")]
+    settings = [(each.level, each.disabled, each.propagate, each.handlers[:]) for each in loggers]
+    return [contents(module) for module in modules], settings
 
 
+MODULES = dict(sys.modules)
 before = seen()
 import scheduler.brokers.amqp.broker
 scheduler.brokers.amqp.broker.AmqpBroker("amqp://localhost/")

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from scheduler import Scheduler
 from scheduler.brokers.contract import DEFAULT_TIMEOUT
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
@@ -17,22 +16,15 @@ SENT = Message(b"body", headers={"h": 1}, message_id="m-1", correlation_id="c", 
 NOTED = Head(2, 1, START + timedelta(seconds=5), START)
 
 
-def booking(queue_type: QueueType = "quorum") -> Scheduler:
-    app = new_app(queue_type)
-
-    @app.task(ordered=True)
-    async def book() -> None: ...
-
-    return app
-
-
-async def heads_on(stage: Stage, app: Scheduler | None = None) -> Heads:
-    await stage.seed(app or booking())
+async def heads_on(stage: Stage, queue_type: QueueType) -> Heads:
+    stage.app = new_app(queue_type)
+    stage.task("book", ordered=True)
+    await stage.seed()
     return Heads(stage.broker, stage.app.names)
 
 
 async def test_the_last_note_is_read(stage: Stage, queue_type: QueueType) -> None:
-    heads = await heads_on(stage, booking(queue_type))
+    heads = await heads_on(stage, queue_type)
     assert await heads.of("book", SENT) == UNNOTED
     await heads.note("book", SENT, Head(1), DEFAULT_TIMEOUT)
     await heads.note("book", SENT, NOTED, DEFAULT_TIMEOUT)
@@ -50,7 +42,7 @@ async def test_the_last_note_is_read(stage: Stage, queue_type: QueueType) -> Non
 
 
 async def test_a_missing_note_is_looked_for_once(stage: Stage, queue_type: QueueType) -> None:
-    heads = await heads_on(stage, booking(queue_type))
+    heads = await heads_on(stage, queue_type)
     loop = asyncio.get_running_loop()
     waited: list[float] = []
     for _ in range(3):
