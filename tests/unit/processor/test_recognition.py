@@ -111,12 +111,6 @@ def exchanges(stage: Stage) -> int:
     return len([call for call in stage.faulty.calls if is_exchange(call)])
 
 
-def leave_unconfirmed(stage: Stage, *, is_taken: bool) -> None:
-    """Have the broker not confirm the next put, though it may have taken it."""
-    fault = stage.faulty.on("publish", where=is_exchange, times=1)
-    _ = fault.loses_its_answer() if is_taken else fault.fails(Unconfirmed("It went."))
-
-
 def is_entry(call: Call) -> bool:
     return call.message.type == ENTRY_TYPE
 
@@ -306,35 +300,26 @@ async def test_settlements_of_another_life_do_not_count(stage: Stage) -> None:
     assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1, 0, 0, 1]
 
 
-@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("meanwhile", ["works", "gets the first token", "stops"])
 @pytest.mark.parametrize("is_taken", [True, False])
 async def test_an_unconfirmed_put_is_repeated_unless_the_broker_has_it(
-    stage: Stage, is_taken: bool, is_first: bool
-) -> None:
-    await stage.seed(app_with(takes=5))
-    async with stage.processor(over=stage.faulty):
-        leave_unconfirmed(stage, is_taken=is_taken)
-        await asyncio.sleep(12)
-        if is_first:  # it is exchanged once the run has ended
-            await stage.put_again(TASK)
-        await asyncio.sleep(8)
-        assert exchanges(stage) == (1 if is_taken else 2)
-        assert [token.seq for token in await waiting(stage)] == [1]
-    assert [seq for _, seq in runs(stage)] == [0]
-
-
-@pytest.mark.parametrize("is_taken", [True, False])
-async def test_an_unconfirmed_put_is_repeated_while_its_processor_stops(
-    stage: Stage, is_taken: bool
+    stage: Stage, is_taken: bool, meanwhile: str
 ) -> None:
     await stage.seed(app_with(takes=5))
     async with stage.processor(over=stage.faulty, grace=20):
-        leave_unconfirmed(stage, is_taken=is_taken)
-        stage.faulty.on("read", ".journal", times=1).fails(BrokerUnavailable("It went."))
+        fault = stage.faulty.on("publish", where=is_exchange, times=1)
+        _ = fault.loses_its_answer() if is_taken else fault.fails(Unconfirmed("It went."))
+        if meanwhile == "stops":
+            stage.faulty.on("read", ".journal", times=1).fails(BrokerUnavailable("It went."))
         await asyncio.sleep(12)
-    assert stage.clock.now() < START + timedelta(seconds=16)
+        if meanwhile == "gets the first token":  # it is exchanged once the run has ended
+            await stage.put_again(TASK)
+        if meanwhile != "stops":
+            await asyncio.sleep(8)
+    assert stage.clock.now() < START + timedelta(seconds=16 if meanwhile == "stops" else 21)
     assert exchanges(stage) == (1 if is_taken else 2)
     assert [token.seq for token in await waiting(stage)] == [1]
+    assert [seq for _, seq in runs(stage)] == [0]
 
 
 async def test_a_redelivered_token_waits_for_the_journal_to_be_read_to_its_end(
