@@ -24,6 +24,7 @@ from scheduler.processor.stacks import LIMIT, of_thread
 from scheduler.protocol.tokens import Ending
 from scheduler.queues.outbox import Posting
 from scheduler.queues.running import RunningRun
+from tests.contract.wire import eventually
 from tests.stage import Stage, at_work, new_app, processor_of, program_of
 from tests.unit.tasks.test_context import context
 
@@ -168,12 +169,10 @@ class Show:
     """An app at work in real time."""
 
     def __init__(self, app: Scheduler, broker: MemoryBroker) -> None:
-        self.app = app
         self.program = program_of(app, broker)
         self.cancellation = Cancellation(self.program.inquiry, within=SHORT)
-        self.finished = list[RunFinished]()
-        self._news = asyncio.Event()
-        app.events.listen(self._hear, RunFinished)
+        self.finished = asyncio.get_running_loop().create_future()
+        app.events.listen(self.finished.set_result, RunFinished)
 
     async def told(self, stack_of: str | None = None) -> RunningRun:
         (run,) = (await self.cancellation.running(stack_of=stack_of)).runs
@@ -181,20 +180,14 @@ class Show:
 
     async def until(self, is_so: Callable[[RunningRun], bool]) -> RunningRun:
         """Ask until something is told of the run, and of its stack."""
-        async with asyncio.timeout(30):
-            while not is_so(run := await self.told("id")):  # noqa: ASYNC110 - of another process
-                await asyncio.sleep(0.02)
-        return run
+
+        async def found() -> RunningRun | None:
+            return run if is_so(run := await self.told("id")) else None
+
+        return await eventually(found)
 
     async def ending(self) -> Ending:
-        async with asyncio.timeout(30):
-            await self._news.wait()
-        return self.finished[0].ending
-
-    def _hear(self, event: Event) -> None:
-        assert isinstance(event, RunFinished)
-        self.finished.append(event)
-        self._news.set()
+        return (await asyncio.wait_for(self.finished, 30)).ending
 
 
 @asynccontextmanager
@@ -232,7 +225,7 @@ async def test_the_run_of_a_thread_ends_with_its_function_and_counts_as_cancelle
         assert run.stack.splitlines()[0].endswith("in work")
         assert (run.executor, run.progress, run.text) == ("thread", 1, "all")
         report = await show.cancellation.cancel("id")
-        assert (report.ending, show.finished) == (None, [])
+        assert (report.ending, show.finished.done()) == (None, False)
         assert "its thread cannot be interrupted" in caplog.text
         assert (await show.told()).cancelled_by is not None
         free.set()
