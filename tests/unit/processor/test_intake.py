@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler import Context, Retry
+from scheduler import Retry
 from scheduler.errors import AccessRefused, Unconfirmed
 from scheduler.events import RunSettled, RunStarted
 from scheduler.protocol.topology import QueueType
@@ -99,23 +99,19 @@ async def test_an_ordered_retry_waits_in_the_broker_with_all_later_messages(
 async def test_the_next_processor_continues_an_ordered_retry(
     stage: Stage, queue_type: QueueType, kill: bool
 ) -> None:
-    app = new_app(queue_type)
-    seen: list[tuple[int, int]] = []
-
-    @app.task(ordered=True, retry=Retry(2, delays=["1m"], jitter=0))
-    async def book(ctx: Context, n: int) -> None:
-        seen.append((n, ctx.attempt))
-        raise ValueError("boom")
-
-    await stage.seed(app)
-    await book.send(0)
-    await book.send(1)
+    stage.app = new_app(queue_type)
+    retry = Retry(2, delays=["1m"], jitter=0)
+    stage.task("book", raised=ValueError("boom"), ordered=True, retry=retry)
+    await stage.seed()
+    for name in "ab":
+        await stage.send("book", name)
     for _ in range(13):
         async with stage.processor():
             await asyncio.sleep(19.9)
             if kill:
                 stage.server.disconnect_all()
-    assert seen == [(n, attempt) for n in range(2) for attempt in (1, 2, 3)]
+    attempts = [(run.message_id, run.attempt) for run in of(RunStarted, stage.events)]
+    assert attempts == [(name, attempt) for name in "ab" for attempt in (1, 2, 3)]
     assert stage.starts() == [is_about(60 * minute) for minute in (0, 1, 2, 2, 3, 4)]
     parked = await stage.parked()
     assert [each.attempts for each in parked] == [3, 3]
@@ -151,18 +147,13 @@ async def test_an_ordered_message_that_kills_its_processors_is_parked(
 async def test_a_processor_that_stops_counts_as_no_death(
     stage: Stage, queue_type: QueueType
 ) -> None:
-    app, begun = new_app(queue_type, delivery_limit=2), list[int]()
-
-    @app.task(ordered=True)
-    async def book(n: int) -> None:
-        begun.append(n)
-        await asyncio.sleep(3600 if len(begun) < 5 else 0)
-
-    await stage.seed(app)
-    await book.send(0)
-    for _ in range(5):
-        await stage.work(30, grace=1)
-    assert begun == [0] * 5
+    stage.app = new_app(queue_type, delivery_limit=2)
+    book = stage.task("book", takes=60, ordered=True)
+    await stage.seed()
+    await book.send()
+    for seconds in (30, 30, 30, 30, 90):
+        await stage.work(seconds, grace=1)
+    assert [run.attempt for run in of(RunStarted, stage.events)] == [1] * 5
     assert await stage.parked() == []
     assert len(of(RunSettled, stage.events)) == 1
 

@@ -124,14 +124,10 @@ async def test_a_failing_task_of_a_lifespan_ends_the_processor_after_its_run(sta
             tasks.create_task(fail())
             yield
 
-    app = new_app(lifespan=feeding)
-
-    @app.task(name="sell")
-    async def sell(seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    await stage.seed(app)
-    await stage.send("sell", seconds=3)
+    stage.app = new_app(lifespan=feeding)
+    stage.task("sell", takes=3)
+    await stage.seed()
+    await stage.send("sell")
     with pytest.raises(LifespanError, match=r"feeding has ended the processor: ExceptionGroup: "):
         await stage.work(10)
     assert len(of(RunSettled, stage.events)) == 1
@@ -148,17 +144,13 @@ async def test_closing_a_lifespan_times_out(stage: Stage, caplog: pytest.LogCapt
 async def test_a_lifespan_may_send_while_it_opens_and_closes(stage: Stage) -> None:
     @asynccontextmanager
     async def greeting(app: Scheduler) -> AsyncGenerator[None]:
-        await hear.send("opening")
+        await stage.send("hear", "opening")
         yield
-        await hear.send("closing")
+        await stage.send("hear", "closing")
 
-    app, heard = new_app(lifespan=greeting), list[str]()
-
-    @app.task()
-    async def hear(what: str) -> None:
-        heard.append(what)
-
-    await stage.seed(app)
+    stage.app = new_app(lifespan=greeting)
+    stage.task("hear")
+    await stage.seed()
     await stage.work(1)
-    assert heard == ["opening"]
+    assert [run.message_id for run in of(RunSettled, stage.events)] == ["opening"]
     assert await stage.waiting() == 1

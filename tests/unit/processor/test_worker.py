@@ -22,7 +22,7 @@ from scheduler.events import (
 )
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.testing import simulate
-from tests.stage import START, Stage, an_app, at_work, new_app, of, processor_of
+from tests.stage import START, Stage, an_app, at_work, looping, new_app, of, processor_of
 
 
 @pytest.mark.parametrize(
@@ -129,11 +129,7 @@ async def test_a_replayed_tick_runs_once_more_next_to_its_loop(stage: Stage) -> 
 
 
 async def test_a_processor_requeues_its_runs_uncounted_after_its_grace(stage: Stage) -> None:
-    @stage.app.periodic(every="10s")
-    async def task() -> None:
-        await asyncio.sleep(3600)
-
-    await stage.seed()
+    await stage.seed(looping(every="10s", takes=3600))
     async with stage.processor(grace=5):
         await asyncio.sleep(11)
         stopped_at = stage.clock.now()
@@ -169,20 +165,8 @@ async def test_a_processor_of_a_task_without_a_queue_starts_nothing(stage: Stage
     assert await stage.consumers_of("task") == 0
 
 
-async def two_slow_loops(stage: Stage) -> Scheduler:
-    """Seeded: one waits for the other where there is room for one."""
-
-    async def slow() -> None:
-        await asyncio.sleep(20)
-
-    for name in "ab":
-        stage.app.periodic(every="10s", name=name)(slow)
-    await stage.seed()
-    return stage.app
-
-
 async def test_a_cancelled_processor_shuts_down_in_order(stage: Stage) -> None:
-    app = await two_slow_loops(stage)
+    await stage.seed(app := looping("a", "b", every="10s", takes=20))
     async with MemoryBroker(stage.server) as broker:
         process = processor_of(app, broker, stage.clock, concurrency=1, grace=60, supervises=False)
         running = asyncio.create_task(process.run())
@@ -243,7 +227,7 @@ async def test_a_deleted_queue_raises_no_error(stage: Stage) -> None:
 
 
 async def test_deliveries_lost_with_the_connection_do_not_run(stage: Stage) -> None:
-    await two_slow_loops(stage)
+    await stage.seed(looping("a", "b", every="10s", takes=20))
     async with stage.processor(concurrency=1):
         await asyncio.sleep(15)
         stage.server.disconnect_all()

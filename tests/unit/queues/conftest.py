@@ -2,9 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.roll_call import QUESTION, Answers, InHand, RollCall
+from scheduler.queues.unsent import SqliteStore
 from scheduler.timing.moments import LoopClock
 from tests.faulty import FaultyBroker
 
@@ -81,6 +84,11 @@ class Room:
         await self.say(json.dumps(body).encode(), type=QUESTION, correlation_id="by hand")
         await asyncio.sleep(1)
 
+    async def say_nonsense(self, kinds: Iterable[str], bodies: Iterable[bytes]) -> None:
+        """Each of these bodies as each of these kinds."""
+        for kind, body in product(kinds, bodies):
+            await self.say(body, type=f"scheduler.{kind}", correlation_id="x", app_id="y")
+
     async def say(self, body: bytes, **properties: str) -> None:
         message = Message(body, **properties)  # pyright: ignore[reportArgumentType]
         await self.broker.publish(message, exchange=NAMES.control, routing_key=NAMES.roll_call)
@@ -104,3 +112,9 @@ async def room(clock: LoopClock) -> AsyncIterator[Room]:
 
 def took() -> float:
     return asyncio.get_running_loop().time()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    """The store of messages that a program could not send."""
+    return SqliteStore(str(tmp_path / "unsent.db"), "shop")

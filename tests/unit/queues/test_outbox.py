@@ -8,7 +8,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -262,11 +261,6 @@ async def test_a_call_that_cannot_be_sent_does_not_stop_others(office: Office) -
 
 
 # The fallback
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> SqliteStore:
-    return SqliteStore(str(tmp_path / "unsent.db"), "shop")
 
 
 @pytest.fixture

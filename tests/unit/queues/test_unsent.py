@@ -32,12 +32,8 @@ def unsent(name: str, **fields: Any) -> Unsent:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
+    """Where the store is."""
     return str(tmp_path / "unsent.db")
-
-
-@pytest.fixture
-def store(path: str) -> SqliteStore:
-    return SqliteStore(path, "shop")
 
 
 def test_a_message_is_kept_as_it_was_once_per_id(store: SqliteStore, path: str) -> None:
