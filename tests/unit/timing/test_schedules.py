@@ -450,14 +450,12 @@ def test_arguments_become_a_schedule(arguments: dict[str, Any], schedule: Recurr
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "expected one of every=, cron= and schedule=, got: none"),
         ({"every": "1s", "cron": "@daily"}, "got: every and cron"),
         ({"every": "1s", "jitter": "1s", "tz": "UTC"}, "Every takes no tz=; it takes period="),
         ({"cron": "@daily", "offset": "1m"}, "Cron takes no offset=; it takes expression="),
         ({"schedule": Every("1s"), "jitter": "1s"}, "jitter= cannot be combined with schedule="),
         ({"every": "1s", "jiter": "1s"}, r"Every takes no jiter=; did you mean jitter=\?"),
         ({"schedule": "30s"}, "schedule: expected an Every or a Cron, got: '30s'"),
-        ({"every": "99ms"}, "every: expected at least 100ms, got: 99ms"),
         ({"every": timedelta(days=40_000)}, r"every: expected .* and 36525d \(100 years\), got"),
     ],
 )
