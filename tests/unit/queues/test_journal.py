@@ -59,8 +59,7 @@ async def test_each_ending_of_a_run_is_recorded_once(
 
 async def test_an_entry_has_the_moment_the_run_and_the_reason(stage: Stage) -> None:
     await stage.seed(looping(raised=ValueError("boom"), takes=2, retry=ONE_RETRY))
-    async with stage.processor():
-        await asyncio.sleep(3700)
+    await stage.work(3700)
     entries = await told(stage, "task")
     moments = [seconds_of([each.at])[0] for each in entries if each.at]
     due = [each.due_at and seconds_of([each.due_at])[0] for each in entries]
@@ -116,8 +115,7 @@ async def test_the_journal_can_be_read_from_a_moment_on_and_of_one_loop(stage: S
     async def other() -> None: ...
 
     await stage.seed(app)
-    async with stage.processor():
-        await asyncio.sleep(200)
+    await stage.work(200)
     since = START + timedelta(seconds=100)
     moments = [seconds_of([each.at])[0] for each in await told(stage, since=since) if each.at]
     assert moments == [120.0, 180.0, 180.0]
