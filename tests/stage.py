@@ -25,7 +25,7 @@ from scheduler.protocol.tokens import LOOP_KEY, LoopId, Token, claims_of, decode
 from scheduler.protocol.topology import Names, QueueType, topology
 from scheduler.queues.entries import RosterEntry, messages_of
 from scheduler.queues.failed import FailedQueues, ParkedMessage
-from scheduler.queues.journal import Journal
+from scheduler.queues.journal import Journal, LoopRecord
 from scheduler.queues.listing import Listing
 from scheduler.queues.outbox import Posting
 from scheduler.queues.roster import Roster
@@ -148,6 +148,14 @@ def timers_of(names: Names, broker: Broker, clock: Clock = SYSTEM_CLOCK) -> Time
 
 def journal_of(names: Names, broker: Broker) -> Journal:
     return Journal(broker, names)
+
+
+def heard_of(*tokens: Token) -> LoopRecord:
+    """What a reader of the journal has heard of a loop, after these tokens."""
+    heard = LoopRecord()
+    for token in tokens:
+        heard.note(token)
+    return heard
 
 
 def roster_of(names: Names, broker: Broker, clock: Clock = SYSTEM_CLOCK) -> Roster:

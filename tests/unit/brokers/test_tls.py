@@ -53,6 +53,13 @@ async def refused(port: int, tls: Tls, host: str = HOST) -> Exception:
     return error.value
 
 
+def refusal_of(tls: Tls, url: URL = SECURE) -> str:
+    """Why no connection to this URL is tried."""
+    with pytest.raises(SettingsError) as error:
+        tls.context(url)
+    return str(error.value)
+
+
 async def test_a_certificate_of_an_unknown_authority_is_not_trusted(
     authority: Authority, tmp_path: Path
 ):
@@ -104,12 +111,7 @@ SHOWN = Tls(cert_file=Path("me.pem"))
 @pytest.mark.parametrize(
     ("reason", "tls", "kind", "told"),
     [
-        (
-            "TLSV13_ALERT_CERTIFICATE_REQUIRED",
-            Tls(),
-            AccessRefused,
-            "asks for a client certificate",
-        ),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", Tls(), AccessRefused, "asks for a client certifi"),
         ("SSLV3_ALERT_CERTIFICATE_EXPIRED", SHOWN, AccessRefused, "'me.pem' (certificate expired)"),
         ("WRONG_VERSION_NUMBER", Tls(), BrokerUnavailable, "does not speak TLS"),
         ("TLSV1_ALERT_PROTOCOL_VERSION", SHOWN, BrokerUnavailable, "failed: protocol version."),
@@ -146,8 +148,7 @@ def test_by_default_the_broker_must_prove_who_it_is(authority: Authority):
     assert trusted
     assert len(trusted.get_ca_certs()) == 1
     authority.file.write_text("")
-    with pytest.raises(SettingsError, match="SCHEDULER_TLS_CA_FILE"):
-        tls.context(SECURE)
+    assert "SCHEDULER_TLS_CA_FILE" in refusal_of(tls)
 
 
 def test_a_certificate_and_its_key_may_be_in_one_file(tmp_path: Path, pair: Pair):
@@ -168,9 +169,7 @@ def test_an_unreadable_file_is_refused_with_its_variable(tmp_path: Path, pair: P
             (Tls(cert_file=path), "SCHEDULER_TLS_CERT_FILE"),
             (Tls(cert_file=pair.certificate, key_file=path), "SCHEDULER_TLS_KEY_FILE"),
         ]:
-            with pytest.raises(SettingsError) as error:
-                tls.context(SECURE)
-            assert str(error.value) == f"{setting}: the file {str(path)!r} {told}."
+            assert refusal_of(tls) == f"{setting}: the file {str(path)!r} {told}."
 
 
 def test_a_pem_file_without_a_certificate_is_refused(
@@ -184,14 +183,9 @@ def test_a_pem_file_without_a_certificate_is_refused(
         (Tls(ca_file=pair.key), "me.key' has no usable certificate: "),
         (Tls(cert_file=garbled, key_file=pair.key), "are not a certificate and its key: "),
         (Tls(cert_file=pair.certificate), "are not a certificate and its key: "),
-        (
-            Tls(cert_file=pair.certificate, key_file=other.key),
-            "are not a certificate and its key: key values mismatch",
-        ),
+        (Tls(cert_file=pair.certificate, key_file=other.key), "its key: key values mismatch"),
     ]:
-        with pytest.raises(SettingsError) as error:
-            tls.context(SECURE)
-        assert told in str(error.value)
+        assert told in refusal_of(tls)
 
 
 def test_a_key_with_a_passphrase_is_refused(pair: Pair):
@@ -203,8 +197,8 @@ def test_a_key_with_a_passphrase_is_refused(pair: Pair):
             serialization.BestAvailableEncryption(b"open-sesame"),
         )
     )
-    with pytest.raises(SettingsError, match=r"me\.key' has a passphrase\. Write it without one"):
-        Tls(cert_file=pair.certificate, key_file=pair.key).context(SECURE)
+    told = refusal_of(Tls(cert_file=pair.certificate, key_file=pair.key))
+    assert "me.key' has a passphrase. Write it without one" in told
 
 
 def test_files_that_would_not_be_used_are_refused(authority: Authority, pair: Pair):
@@ -216,5 +210,4 @@ def test_files_that_would_not_be_used_are_refused(authority: Authority, pair: Pa
         (Tls(cert_file=pair.certificate), plain, f"SCHEDULER_TLS_CERT_FILE {unused}"),
         (Tls(key_file=pair.key), SECURE, "SCHEDULER_TLS_KEY_FILE is set, but SCHEDULER_TLS"),
     ]:
-        with pytest.raises(SettingsError, match=told):
-            tls.context(url)
+        assert re.search(told, refusal_of(tls, url))

@@ -9,9 +9,8 @@ import pytest
 from scheduler.control.first_tokens import joined
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
-from scheduler.queues.journal import LoopRecord
 from scheduler.timing.schedules import Every, Once
-from tests.stage import START
+from tests.stage import START, heard_of
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 HOURLY, DAILY = Every("1h", mode="fixed_rate"), Every("1d", mode="fixed_rate")
@@ -43,13 +42,6 @@ FIRST = Token(
     args={"city": "Rome"},
     act=Act(Verb.REPAIR, START + MINUTE),
 )
-
-
-def heard_of(*tokens: Token) -> LoopRecord:
-    heard = LoopRecord()
-    for token in tokens:
-        heard.note(token)
-    return heard
 
 
 def joined_to(*tokens: Token, first: Token = FIRST) -> Token:

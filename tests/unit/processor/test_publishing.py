@@ -45,9 +45,6 @@ class Desk:
 
         await self._publisher.insist(self.delivery, attempt)
 
-    def lose(self) -> None:
-        self.delivery.lost.set_result(None)
-
     @property
     def pauses(self) -> list[float]:
         """What it told that it would wait, in seconds."""
@@ -60,9 +57,8 @@ async def desk(clock: LoopClock) -> AsyncIterator[Desk]:
     server, names = MemoryServer(clock), Names("test")
     async with MemoryBroker(server) as broker:
         await broker.declare(topology("test", ["task"]))
-        queue = names.processor_queue("task")
         await broker.publish(Message(b"x"), exchange=names.processor, routing_key="loop.task.0")
-        delivery = await broker.get(queue)
+        delivery = await broker.get(names.processor_queue("task"))
         assert delivery is not None
         yield Desk(server, delivery)
 
@@ -124,7 +120,8 @@ async def test_publishing_ends_with_the_grace_of_a_shutdown(
 
 async def test_nothing_is_published_for_a_lost_delivery(desk: Desk) -> None:
     async def go_with_the_delivery() -> None:
-        asyncio.get_running_loop().call_later(0.02, desk.lose)  # in the pause before the next try
+        # In the pause before the next try.
+        asyncio.get_running_loop().call_later(0.02, desk.delivery.lost.set_result, None)
         await fail()
 
     with pytest.raises(DeliveryLost):

@@ -18,7 +18,6 @@ from scheduler.queues.journal import (
     BREATHE_EVERY,
     MARGIN,
     JournalEntry,
-    LoopRecord,
     Put,
     look_backs,
     put_in,
@@ -27,7 +26,7 @@ from scheduler.queues.journal import (
 from scheduler.timing.moments import LATEST_MS, LoopClock, milliseconds_since_epoch
 from scheduler.timing.schedules import Recurring
 from tests.faulty import FaultyBroker
-from tests.stage import START, Stage, journal_of, looping, seconds_of, timers_of
+from tests.stage import START, Stage, heard_of, journal_of, looping, seconds_of, timers_of
 
 TASK = LoopId("task")
 EVERY_HOUR, EVERY_MINUTE = Every("1h"), Every("1m")
@@ -138,13 +137,6 @@ def token(epoch: int = 5, seq: int = 0, attempt: int = 0, *, first: bool = False
     """A token of the life that began with epoch 3, whose carry tells which it is."""
     made = Token(TASK, EVERY_HOUR, START, START, epoch=epoch, life=3, seq=seq, attempt=attempt)
     return replace(made, first=first, carry=list(made.position))
-
-
-def heard_of(*tokens: Token) -> LoopRecord:
-    heard = LoopRecord()
-    for each in tokens:
-        heard.note(each)
-    return heard
 
 
 @pytest.mark.parametrize(
