@@ -31,7 +31,6 @@ from scheduler.dashboard.forms import GROUPED_FROM
 from scheduler.dashboard.pages import PAGES, Context
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standings import MARKS, MEANINGS
-from scheduler.settings import Settings
 from scheduler.timing.moments import milliseconds_since_epoch
 
 PLACE = re.compile("<!part ([^>]+)>")  # no data is in a tag: all of it is escaped
@@ -42,6 +41,8 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+COLORS = {"prod": "magenta", "stag": "cyan"}
+"""The colors of environments, by the begin of their name."""
 THEME, THEMES = "scheduler-theme", ("light", "dark")
 LEVELS = {"ok": "ok", "hold": "hold", "off": "help", "warn": "warn", "bad": "bad"}
 KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
@@ -132,54 +133,66 @@ def _templates() -> Environment:
     return environment
 
 
-class Documents:
-    """Render the documents of a site."""
+def render(template: str, context: Mapping[str, Any]) -> Rendered:
+    """Return the content inside the frame that all pages have."""
+    parts = dict[str, str]()
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def part(
+        name: str,
+        tag: str = "div",
+        classes: str = "",
+        *,
+        label: str = "",
+        caller: Callable[[], str],
+    ) -> Markup:
+        attributes = {"id": name, "class": classes, "data-label": label}
+        parts[name] = element(tag, attributes, caller())
+        return Markup(f"<!part {escape(name)}>")
 
-    def rendered(self, template: str, context: Mapping[str, Any]) -> Rendered:
-        """Return the content inside the frame that all pages have."""
-        parts = dict[str, str]()
+    frame = _templates().get_template(template).render(**context, part=part)
+    return Rendered(frame, parts)
 
-        def part(
-            name: str,
-            tag: str = "div",
-            classes: str = "",
-            *,
-            label: str = "",
-            caller: Callable[[], str],
-        ) -> Markup:
-            attributes = {"id": name, "class": classes, "data-label": label}
-            parts[name] = element(tag, attributes, caller())
-            return Markup(f"<!part {escape(name)}>")
 
-        frame = _templates().get_template(template).render(**context, part=part)
-        return Rendered(frame, parts)
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Respond to a request of a visitor."""
 
-    def whole(
-        self, request: Request, visitor: Visitor, title: str, html: str, live: str, code: int = 200
-    ) -> Response:
-        """Respond with a document with this content; `live` is the URL of its updates, if any."""
+    site: Site
+    request: Request
+    visitor: Visitor
+
+    @property
+    def base(self) -> str:
+        """Return the path under which a proxy or another application has the dashboard."""
+        return str(self.request.scope.get("root_path", "")).rstrip("/")
+
+    @property
+    def _path(self) -> str:
+        return self.request.url.path.removeprefix(self.base) or "/"
+
+    def whole(self, title: str, html: str, live: str = "", code: int = 200) -> Response:
+        """Respond with a document with this content; `live` is the path of its updates, if any."""
+        request, settings = self.request, self.site.app.settings
         theme = request.query_params.get("theme") or request.cookies.get(THEME)
-        nonce, base = secrets.token_urlsafe(16), base_of(request)
+        nonce, environment = secrets.token_urlsafe(16), settings.environment
         query = f"?{request.url.query}" if request.url.query else ""
+        known_color = COLORS.get(environment.lower()[:4], "gray")
         context = {
-            "namespace": self._site.app.namespace,
-            "environment": self._site.app.settings.environment,
-            "environment_color": color_of(self._site.app.settings),
-            "base": base,
+            "namespace": self.site.app.namespace,
+            "environment": environment,
+            "environment_color": settings.environment_color or known_color,
+            "base": self.base,
             "title": title,
             "q": request.query_params.get("q", "") if request.url.path.endswith("/search") else "",
-            "path": request.url.path.removeprefix(base) or "/",
+            "path": self._path,
             "menu": [page for page in PAGES if page.icon],
-            "live": f"{base}{live}{query}" if live else "",
+            "live": f"{self.base}{live}{query}" if live else "",
             "nonce": nonce,
             "theme": theme if theme in THEMES else "",
             "assets": VERSION,
             "content": html,
-            "visitor": visitor,
-            "may_act": any(map(visitor.can, ACTIONS)),
+            "visitor": self.visitor,
+            "may_act": any(map(self.visitor.can, ACTIONS)),
         }
         policy = (  # the browser loads and runs only the dashboard's own files
             f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
@@ -189,23 +202,15 @@ class Documents:
         document = _templates().get_template("document.html").render(**context)
         return HTMLResponse(document, code, {**HEADERS, "Content-Security-Policy": policy})
 
-    def answer(
-        self,
-        request: Request,
-        visitor: Visitor,
-        title: str,
-        template: str,
-        context: Context,
-        code: int = 200,
-    ) -> Response:
-        html = self.rendered(template, self.for_all(request, visitor, {}) | context).html
-        return self.whole(request, visitor, title, html, "", code)
+    def answer(self, title: str, template: str, context: Context, code: int = 200) -> Response:
+        html = render(template, self.for_all({}) | context).html
+        return self.whole(title, html, code=code)
 
-    def for_all(self, request: Request, visitor: Visitor, query: dict[str, str]) -> Context:
-        site = self._site
-        here = request.url.path.removeprefix(base_of(request)) or "/"
-        if "seen" in request.path_params:
-            here = f"/{request.path_params['path']}"
+    def for_all(self, query: dict[str, str]) -> Context:
+        """Return the values for all templates."""
+        site, here, path = self.site, self._path, self.request.path_params
+        if "seen" in path:
+            here = f"/{path['path']}"
         kept = {name: value for name, value in query.items() if name != "done"}
         judged = site.judged
         return {
@@ -213,23 +218,18 @@ class Documents:
             "unacknowledged": judged.failing,
             "level": judged.verdict.level if site.picture.is_listed else "off",
             "picture": site.picture,
-            "base": base_of(request),
+            "base": self.base,
             "now": site.clock.now(),
             "here": f"{here}?{urlencode(kept)}" if kept else here,
             "error": "",
             "query": query,
-            "can": visitor.can,
+            "can": self.visitor.can,
             "operation": site.operations.get(query.get("done", "")),
         }
 
 
-def color_of(settings: Settings) -> str:
-    name, known = settings.environment.lower(), {"prod": "magenta", "stag": "cyan"}
-    return settings.environment_color or known.get(name[:4], "gray")
-
-
-def base_of(request: Request) -> str:
-    return str(request.scope.get("root_path", "")).rstrip("/")
+def wants_data(request: Request) -> bool:
+    return request.headers.get("accept", "").startswith("application/json")
 
 
 def moment(value: datetime | None, zone: str = "") -> Markup:

@@ -27,7 +27,6 @@ from scheduler.brokers.opening import broker_of
 from scheduler.dashboard.access import (
     Access,
     Redact,
-    Visitor,
     local_access,
     refusal_of,
     visitor_of,
@@ -37,7 +36,14 @@ from scheduler.dashboard.actions import ActionConfirmation, act, is_allowed
 from scheduler.dashboard.data import PageData, failure
 from scheduler.dashboard.forms import Form, Query
 from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
-from scheduler.dashboard.rendering import HEADERS, Documents, Rendered, answer_asset, base_of
+from scheduler.dashboard.rendering import (
+    HEADERS,
+    Rendered,
+    Visit,
+    answer_asset,
+    render,
+    wants_data,
+)
 from scheduler.dashboard.site import Site
 from scheduler.errors import BrokerError, SettingsError, UsageError
 from scheduler.timing.moments import SystemClock
@@ -61,7 +67,7 @@ LOCAL_ONLY = (
 class Routes:
     def __init__(self, site: Site, *, refusal: str = "") -> None:
         self._site = site
-        self._documents, self._data = Documents(site), PageData(site)
+        self._data = PageData(site)
         self._refusal = refusal
         self._seen: dict[tuple[object, ...], tuple[float, Rendered]] = {}
         self._cleaned_at = 0.0
@@ -75,7 +81,7 @@ class Routes:
             Route("/do/{action}", to_visitors(self._do), methods=["POST"]),
             *(Route(page.path, to_visitors(partial(self._page, page))) for page in PAGES),
         ]
-        nowhere = to_visitors(partial(self._missing, "There is no such page."))
+        nowhere = to_visitors(partial(self._failed, 404, "NotFound", "There is no such page."))
 
         async def lost(request: Request, _: Exception) -> Response:
             try:
@@ -95,7 +101,7 @@ class Routes:
             await self._site.stop()
 
     def _to_visitors(
-        self, answer: Callable[[Request, Visitor], Awaitable[Response]]
+        self, answer: Callable[[Visit], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         """Respond only to visitors with access."""
 
@@ -109,95 +115,79 @@ class Routes:
             if self._site.read_only:
                 visitor = without_actions(visitor)
             self._site.view()
-            return await answer(request, visitor)
+            return await answer(Visit(self._site, request, visitor))
 
         return answered
 
-    async def _page(self, page: Page, request: Request, visitor: Visitor) -> Response:
+    async def _page(self, page: Page, visit: Visit) -> Response:
         self._site.view(page.path)
-        if done := request.query_params.get("done"):
+        query = Query(visit.request.query_params, visit.visitor)
+        if done := query["done"]:
             await self._site.operations.find(done)  # another process may have done it
         try:
-            if _wants_data(request):
-                return await self._as_data(page, request, visitor)
-            rendered = await self._rendered(page, request, visitor)
+            if not wants_data(visit.request):
+                if (rendered := await self._rendered(page, visit)) is not None:
+                    live = f"/live/{rendered.digest}{page.path}" if not page.form else ""
+                    return visit.whole(page.title, rendered.html, live)
+            elif (context := await page.seen(self._site, query)) is not None:
+                context |= {"operation": self._site.operations.get(done)} if done else {}
+                return JSONResponse(self._data.plain(context), headers=HEADERS)
         except BrokerError as error:
-            return self._failed(request, visitor, 503, type(error).__name__, str(error))
-        if rendered is None:
-            return await self._missing(GONE, request, visitor)
-        live = f"/live/{rendered.digest}{page.path}" if not page.form else ""
-        return self._documents.whole(request, visitor, page.title, rendered.html, live)
+            return await self._failed(503, type(error).__name__, str(error), visit)
+        return await self._failed(404, "NotFound", GONE, visit)
 
-    async def _as_data(self, page: Page, request: Request, visitor: Visitor) -> Response:
-        context = await page.seen(self._site, Query(request.query_params, visitor))
-        if context is None:
-            return await self._missing(GONE, request, visitor)
-        if done := request.query_params.get("done"):
-            context |= {"operation": self._site.operations.get(done)}
-        return JSONResponse(self._data.plain(context), headers=HEADERS)
-
-    async def _missing(self, why: str, request: Request, visitor: Visitor) -> Response:
-        return self._failed(request, visitor, 404, "NotFound", why)
-
-    def _failed(
-        self, request: Request, visitor: Visitor, code: int, error: str, why: str
-    ) -> Response:
-        if _wants_data(request):
+    async def _failed(self, code: int, error: str, why: str, visit: Visit) -> Response:
+        if wants_data(visit.request):
             return JSONResponse(failure(error, why), code, headers=HEADERS)
         title = "Not found" if code == 404 else "Try again"
-        html = f"<h1>{title}</h1><p>{escape(why)}</p>"
-        return self._documents.whole(request, visitor, title, html, "", code)
+        return visit.whole(title, f"<h1>{title}</h1><p>{escape(why)}</p>", code=code)
 
-    async def _followed(self, page: Page, request: Request, visitor: Visitor) -> Rendered | None:
+    async def _followed(self, page: Page, visit: Visit) -> Rendered | None:
         """Return a page whose updates follow; one that was rendered a moment ago will do.
 
         They are rendered one after the other, in half of the time at most. So a page that a visitor
         asks for waits for one of them, however many are open: these come less often.
         """
-        key, time = self._key(page, request, visitor), asyncio.get_running_loop().time
+        key, time = _key(page, visit), asyncio.get_running_loop().time
         async with self._turn:
             began = time()
             at, rendered = self._seen.get(key, (0.0, None))
             if rendered is None or began - at >= PACE_S / 2:
-                rendered = await self._rendered(page, request, visitor)
+                rendered = await self._rendered(page, visit)
             await asyncio.sleep(time() - began)
         return rendered
 
-    def _key(self, page: Page, request: Request, visitor: Visitor) -> tuple[object, ...]:
-        """Return what a page depends on: visitors with the same rights see the same."""
-        return page.path, request.url.query, base_of(request), visitor.rights
-
-    async def _rendered(self, page: Page, request: Request, visitor: Visitor) -> Rendered | None:
-        now, key = asyncio.get_running_loop().time(), self._key(page, request, visitor)
-        query = Query(request.query_params, visitor)
+    async def _rendered(self, page: Page, visit: Visit) -> Rendered | None:
+        now = asyncio.get_running_loop().time()
+        query = Query(visit.request.query_params, visit.visitor)
         context = await page.seen(self._site, query)
         if context is None:
             return None
-        common_to_all = self._documents.for_all(request, visitor, query)
-        rendered = self._documents.rendered(page.template, common_to_all | context)
-        self._seen[key] = now, rendered
+        rendered = render(page.template, visit.for_all(query) | context)
+        self._seen[_key(page, visit)] = now, rendered
         if now - self._cleaned_at > STILL_S:
             self._cleaned_at = now
             self._seen = {k: v for k, v in self._seen.items() if now - v[0] < STILL_S}
         return rendered
 
-    async def _live(self, request: Request, visitor: Visitor) -> Response:
-        path = f"/{request.path_params['path']}"
+    async def _live(self, visit: Visit) -> Response:
+        path = f"/{visit.request.path_params['path']}"
         page = next((page for page in PAGES if page.path == path and not page.form), None)
         if page is None:
             return PlainTextResponse("There is no such page.", 404)
-        news = self.news(page, request, visitor)
+        news = self.news(page, visit)
         return StreamingResponse(news, media_type="text/event-stream", headers=UNBUFFERED)
 
-    async def news(self, page: Page, request: Request, visitor: Visitor) -> AsyncGenerator[str]:
+    async def news(self, page: Page, visit: Visit) -> AsyncGenerator[str]:
         """Stream the updates of a page, as long as it is open; after too many others, once.
 
         After a reconnect, the browser sends the last version that it has seen.
         """
+        request = visit.request
         seen: str | Rendered = request.headers.get("last-event-id") or request.path_params["seen"]
         now = said = began = asyncio.get_running_loop().time()
-        client = visitor.name, request.client.host if request.client else ""
-        _, just_seen = self._seen.get(self._key(page, request, visitor), (0.0, None))
+        client = visit.visitor.name, request.client.host if request.client else ""
+        _, just_seen = self._seen.get(_key(page, visit), (0.0, None))
         has_too_many = self._streams[client] >= MOST_STREAMS
         self._streams[client] += 1
         try:
@@ -207,7 +197,7 @@ class Routes:
                 await asyncio.sleep(PACE_S)
             while now - began < LONGEST_VISIT_S:
                 self._site.view(page.path)
-                rendered = await self._followed(page, request, visitor)
+                rendered = await self._followed(page, visit)
                 news = rendered and rendered.news(seen)
                 seen = rendered or seen
                 if rendered and news:
@@ -223,7 +213,8 @@ class Routes:
         finally:
             self._streams -= Counter([client])  # keeps no client without any
 
-    async def _do(self, request: Request, visitor: Visitor) -> Response:
+    async def _do(self, visit: Visit) -> Response:
+        request, visitor = visit.request, visit.visitor
         if (refusal := refusal_of(request.headers)) is not None:
             return _refused(request, f"{refusal} Nothing was done.")
         async with request.form(max_files=0) as fields:
@@ -234,40 +225,38 @@ class Routes:
             result = await act(self._site, form)
         except (UsageError, BrokerError) as error:
             code = 400 if isinstance(error, UsageError) else 503
-            return await self._not_done(request, form, str(error), code)
+            return await self._not_done(visit, form, str(error), code)
         if isinstance(result, ActionConfirmation):
-            if _wants_data(request):
+            if wants_data(visit.request):
                 why = f"{result.title} {result.says} Confirm it with the field sure=yes."
                 return JSONResponse(failure("NotConfirmed", why), 400, headers=HEADERS)
             context: Context = {"question": result, "form": form}
-            title = "Are you sure?"
-            return self._documents.answer(request, visitor, title, "confirm.html", context)
+            return visit.answer("Are you sure?", "confirm.html", context)
         if not result.to:
-            return await self._not_done(request, form, result.operation.error, 409)
-        return RedirectResponse(f"{base_of(request)}{result.to}", 303)
+            return await self._not_done(visit, form, result.operation.error, 409)
+        return RedirectResponse(f"{visit.base}{result.to}", 303)
 
-    async def _not_done(self, request: Request, form: Form, error: str, code: int) -> Response:
+    async def _not_done(self, visit: Visit, form: Form, error: str, code: int) -> Response:
         """Report why; repeat the typed form."""
-        if _wants_data(request):
+        if wants_data(visit.request):
             return JSONResponse(failure("NotDone", error), code, headers=HEADERS)
-        page, answer = PAGE_OF_FORM.get(form.action), self._documents.answer
-        context: Context | None = None
+        page, context = PAGE_OF_FORM.get(form.action), None
         with contextlib.suppress(BrokerError):  # then the input is repeated without its page
             typed = Query(dict(form.kept), form.visitor)
             context = await page.seen(self._site, typed) if page is not None else None
         if page is None or context is None:
-            refusal = {"error": error, "form": form}
-            return answer(request, form.visitor, "Not done", "refused.html", refusal, code)
+            return visit.answer("Not done", "refused.html", {"error": error, "form": form}, code)
         context |= {"error": error, "here": form.back()}
-        return answer(request, form.visitor, page.title, page.template, context, code)
+        return visit.answer(page.title, page.template, context, code)
 
 
-def _wants_data(request: Request) -> bool:
-    return request.headers.get("accept", "").startswith("application/json")
+def _key(page: Page, visit: Visit) -> tuple[object, ...]:
+    """Return what a page depends on: visitors with the same rights see the same."""
+    return page.path, visit.request.url.query, visit.base, visit.visitor.rights
 
 
 def _refused(request: Request, message: str) -> Response:
-    if _wants_data(request):
+    if wants_data(request):
         return JSONResponse(failure("AccessRefused", message), 403, headers=HEADERS)
     return PlainTextResponse(message, 403)
 

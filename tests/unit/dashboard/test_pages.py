@@ -26,7 +26,7 @@ from scheduler.dashboard import feed, forms, pages, picture, routes
 from scheduler.dashboard.access import Access, Redact, Visitor, basic_access
 from scheduler.dashboard.actions import ACTS
 from scheduler.dashboard.pages import PAGES, Page
-from scheduler.dashboard.rendering import Rendered
+from scheduler.dashboard.rendering import Rendered, Visit
 from scheduler.dashboard.routes import Routes
 from scheduler.dashboard.serving import prefixed
 from scheduler.dashboard.site import Site
@@ -1006,7 +1006,7 @@ async def test_the_dashboard_works_under_a_path(
             await site.stop()
 
 
-def follower(path: str, last: str = "", seen: str = "nothing") -> tuple[Page, Request, Visitor]:
+def follower(site: Site, path: str, last: str = "", seen: str = "nothing") -> tuple[Page, Visit]:
     """Somebody whose browser has seen a page, and after a reconnect its last update."""
     headers = [(b"last-event-id", last.encode())] if last else []
     scope: dict[str, Any] = {
@@ -1017,13 +1017,14 @@ def follower(path: str, last: str = "", seen: str = "nothing") -> tuple[Page, Re
     }
     request = Request({**scope, "query_string": b"", "server": ("localhost", 80)})
     request.scope["path_params"] = {"seen": seen, "path": path.removeprefix("/")}
-    return next(page for page in PAGES if page.path == path), request, ALICE
+    page = next(page for page in PAGES if page.path == path)
+    return page, Visit(site, request, ALICE)
 
 
 async def news_of(browser: Browser, path: str, seen: str) -> AsyncGenerator[tuple[str, Any]]:
     """What a viewer is told, as events and their data."""
     routes = Routes(browser.site)
-    async with aclosing(routes.news(*follower(path, seen=seen))) as news:
+    async with aclosing(routes.news(*follower(browser.site, path, seen=seen))) as news:
         async for each in news:
             if each.startswith("event: "):
                 event, id, data = each.split("\n", 2)
@@ -1057,14 +1058,16 @@ async def test_a_client_with_too_many_live_pages_asks_again(
     for _ in range(2):  # those that were closed do not count
         async with AsyncExitStack() as stack:
             for _ in range(2):
-                news = live.news(*follower("/loops"))
+                news = live.news(*follower(browser.site, "/loops"))
                 await stack.enter_async_context(aclosing(news))
                 assert await anext(news) == "retry: 2000\n\n"
                 assert (await anext(news))[:6] == "event:"
-            polled = [each async for each in live.news(*follower("/loops"))]
+            news = live.news(*follower(browser.site, "/loops"))
+            polled = [each async for each in news]
             assert polled[0] == "retry: 10000\n\n"
             (seen,) = re.findall(r"\nid: (\w+)\n", polled[1])
-            again = [each async for each in live.news(*follower("/loops", seen))]
+            news = live.news(*follower(browser.site, "/loops", seen))
+            again = [each async for each in news]
             assert again == polled[:1]  # nothing has changed
 
 
@@ -1078,10 +1081,11 @@ async def test_live_pages_leave_half_of_the_time_to_others(monkeypatch: pytest.M
         return Rendered("", {})
 
     monkeypatch.setattr(Routes, "_rendered", render)
-    live = Routes(Site(a_shop(), MemoryBroker, SystemClock(), lambda _: ALICE, False))
+    site = Site(a_shop(), MemoryBroker, SystemClock(), lambda _: ALICE, False)
+    live = Routes(site)
 
     async def follow() -> None:
-        async with aclosing(live.news(*follower("/loops"))) as news:
+        async with aclosing(live.news(*follower(site, "/loops"))) as news:
             assert [(await anext(news))[:5] for _ in range(2)] == ["retry", "event"]
 
     began = time()
