@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -160,18 +160,15 @@ def basic_access(lines: Iterable[str]) -> Access:
     return access
 
 
+def _parts_of(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
+
+
 def _host_of(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
-
-
-def _site_of(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return ""
+    return _parts_of(url).hostname or ""
 
 
 def is_local(host: str) -> bool:
@@ -196,7 +193,7 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
     if site == "same-origin" or (site is None and origin is None):
         return None
     if site is None and origin is not None:
-        sent_from = _site_of(origin)
+        sent_from = _parts_of(origin).netloc
         if sent_from and sent_from in (headers.get("host"), headers.get("x-forwarded-host")):
             return None
     return (

@@ -469,7 +469,7 @@ def _on_parked(
         if count.isdecimal() and len(count) < DIGITS:
             operation.total = int(count)
         try:
-            tasks = await _tasks_of(site, which)
+            tasks = await site.with_failed_queues(which.task)
             async with site.watch.taking():
                 await verb(site.program.failed, tasks, which, on_each=on_each)
         finally:
@@ -485,13 +485,6 @@ def _on_parked(
             operation.lines.insert(0, f"{counted(newer, 'message')} parked since: left alone.")
 
     return work
-
-
-async def _tasks_of(site: Site, which: ShownMessages) -> list[str]:
-    """Return the tasks whose failed queues may have these messages."""
-    if which.task is not None and which.task in site.app.tasks:
-        return [which.task]
-    return await site.program.installation.tasks_with_failed_queues()
 
 
 def _newer(site: Site, which: ShownMessages) -> int:

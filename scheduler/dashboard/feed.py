@@ -7,13 +7,13 @@ look at the dashboard.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.control.status import RECENT
-from scheduler.dashboard.operations import is_operation
+from scheduler.dashboard.operations import RECORD_TYPE
 from scheduler.dashboard.picture import MOST_LOOPS, Picture
 from scheduler.errors import BrokerError, NoSpace, QueueNotFound
 from scheduler.protocol.messages import Message
@@ -113,7 +113,7 @@ class Feed:
 
     def _hear(self, message: Message) -> datetime | None:
         """Note a message of the journal; return the time of its subject."""
-        if is_operation(message):
+        if message.type == RECORD_TYPE:
             self._hear_of_operation(message)
             return None
         return self._picture.hear(message)
@@ -123,8 +123,10 @@ class Feed:
         picture, now = self._picture, self._clock.now()
         picture.is_reading_back = True
         try:
-            left, until = MOST_READ_BACK, now - LOOK_BACK
-            begin = await self._read_nearest((*(now - span for span in NEAR), until))
+            left, until, begin = MOST_READ_BACK, now - LOOK_BACK, None
+            for since in (*(now - span for span in NEAR), until):
+                if (begin := await self._read(since, self._first_live)) is not None:
+                    break
             while begin and left > 0 and (picture.heard_back_to or now) > until:
                 before, begin = begin, max(begin - CHUNK, 0)
                 await self._read(begin, before)
@@ -134,12 +136,6 @@ class Feed:
         finally:
             picture.is_reading_back = False
             picture.version += 1
-
-    async def _read_nearest(self, moments: Iterable[datetime]) -> int | None:
-        for moment in moments:
-            if (begin := await self._read(moment, self._first_live)) is not None:
-                return begin
-        return None
 
     async def _read(self, since: datetime | int, before: int | None) -> int | None:
         """Read up to an offset; return where it began, None: it was empty."""

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from secrets import token_urlsafe
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from scheduler.control.reports import acting_as
 from scheduler.errors import BrokerError, SchedulerError
@@ -125,9 +125,6 @@ class OperationNews(BaseModel):
     stop: str = ""
 
 
-NEWS = TypeAdapter(OperationNews)
-
-
 class DashboardOperations:
     """Manage the operations in progress, and the last ones that have ended, of all processes.
 
@@ -160,7 +157,7 @@ class DashboardOperations:
     def hear(self, record: Message) -> None:
         """Note the record of an operation in another process, or stop one of this process."""
         try:
-            news = NEWS.validate_json(record.body)
+            news = OperationNews.model_validate_json(record.body)
         except ValidationError:
             return  # of another version
         if (operation := news.operation) is not None and operation.id not in self._tasks:
@@ -251,13 +248,9 @@ class DashboardOperations:
             del self._tasks[operation.id]
 
 
-def is_operation(message: Message) -> bool:
-    """Return whether a message of the journal records an operation of a dashboard."""
-    return message.type == RECORD_TYPE
-
-
 def _record(news: OperationNews) -> Message:
-    return Message(NEWS.dump_json(news), content_type="application/json", type=RECORD_TYPE)
+    body = news.model_dump_json().encode()
+    return Message(body, content_type="application/json", type=RECORD_TYPE)
 
 
 def _moment(operation: OperationRecord) -> datetime:

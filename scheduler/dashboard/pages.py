@@ -12,6 +12,7 @@ from inspect import isawaitable
 from itertools import dropwhile, islice
 from typing import Any, cast
 
+from scheduler.control.installation import with_failed_queues
 from scheduler.control.loops import Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
@@ -27,8 +28,8 @@ from scheduler.dashboard.forms import (
 from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standings import Standing, Workload
-from scheduler.dashboard.ticks import Agenda, past_ticks
-from scheduler.dashboard.watch import FAILED, AnswerGroup, Rollout, tasks_in
+from scheduler.dashboard.ticks import past_ticks
+from scheduler.dashboard.watch import FAILED, AnswerGroup, Rollout
 from scheduler.errors import NotAllSeen
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.hatchery import timers
@@ -134,13 +135,9 @@ def _charts(site: Site, span: str, now: datetime) -> Sequence[Chart]:
     """Return the charts, drawn once in a minute unless more is known."""
     marks, minute = _marks(site), now.replace(second=0, microsecond=0)
     key = minute, site.picture.heard_back_to, marks
-    known = site.charts.get(span)
-    if known is None or known[0] != key:
-        known = site.charts[span] = key, _drawn(site, span, now, marks)
-    return known[1]
-
-
-def _drawn(site: Site, span: str, now: datetime, marks: Sequence[Mark]) -> Sequence[Chart]:
+    drawn_of, charts = site.charts.get(span, (None, ()))
+    if drawn_of == key:
+        return charts
     count, width = SPANS[span]
     moments, each = zip(*site.picture.minutes.last(count, now, width), strict=True)
     step = "minute" if width == 1 else wording.span(timedelta(minutes=width))
@@ -157,13 +154,15 @@ def _drawn(site: Site, span: str, now: datetime, marks: Sequence[Mark]) -> Seque
         for name, share in (("p50", 0.5), ("p99", 0.99))
     ]
     backlog = [ChartSeries("", [minute.backlog for minute in each])]
-    return [
+    charts = [
         Chart(f"Runs of loops in each {step}", "runs", moments, outcomes, marks=marks),
         Chart(f"Lateness in each {step}", "ms", moments, late, are_lines=True, marks=marks),
         Chart(
             "Ready messages, asked while a page is open", "messages", moments, backlog, marks=marks
         ),
     ]
+    site.charts[span] = key, charts
+    return charts
 
 
 def _marks(site: Site) -> Sequence[Mark]:
@@ -379,7 +378,7 @@ def tasks(site: Site, query: Query) -> Context:
 
 def failed(site: Site, query: Query) -> Context:
     names, depths = site.app.names, site.picture.depths
-    tasks = tasks_in(site.app, site.picture)
+    tasks = with_failed_queues(site.app, site.picture.leftovers)
     task = query["task"] if query["task"] in tasks else ""
     site.view(f"{FAILED}?{task}")
     look = site.watch.looks.get(task)
@@ -433,12 +432,9 @@ async def _parked(site: Site, id: str, task: str) -> ParkedMessage | None:
 
     What another reader holds is not counted as ready, so it looks as if it were gone.
     """
-    which = Selection(ids=frozenset([id]))
-    program = site.program
-    is_known = task in site.app.tasks
-    tasks = [task] if is_known else await program.installation.tasks_with_failed_queues()
+    which, tasks = Selection(ids=frozenset([id])), await site.with_failed_queues(task)
     for pause in (*PAUSES_S, None):
-        async with aclosing(program.failed.look(tasks, which)) as found:
+        async with aclosing(site.program.failed.look(tasks, which)) as found:
             try:
                 if (parked := await anext(found, None)) is not None:
                     return parked
@@ -450,15 +446,14 @@ async def _parked(site: Site, id: str, task: str) -> ParkedMessage | None:
     return None
 
 
-def _planned(agenda: Agenda) -> Chart:
-    moments, counts = zip(*agenda.columns, strict=True)
-    title = "Runs that are planned, in each quarter of the next 24 hours"
-    return Chart(title, "runs", moments, [ChartSeries("", counts)])
-
-
 def calendar(site: Site, _: Query) -> Context:
     planned = site.agenda()
-    return {"agenda": planned, "chart": _planned(planned)}
+    moments, counts = zip(*planned.columns, strict=True)
+    title = "Runs that are planned, in each quarter of the next 24 hours"
+    return {
+        "agenda": planned,
+        "chart": Chart(title, "runs", moments, [ChartSeries("", counts)]),
+    }
 
 
 def processors(site: Site, _: Query) -> Context:

@@ -242,7 +242,11 @@ class Picture:
             self._count(read_parked(message, queue="", routing_key=""), is_call=entry.seq is None)
             return entry.at
         if message.type == STARTS_TYPE:
-            return self._hear_of_starts(message)
+            at = None
+            for entry in entries_of_starts(message):
+                self._note(entry, self.loops.get(_named(entry.loop)))
+                at = entry.at
+            return at
         if (acknowledged := acknowledgement_in(message)) is not None:
             self._acknowledge(acknowledged)
             return None
@@ -279,13 +283,6 @@ class Picture:
             )
             self._note(replace(entry, note=acknowledgement.note, by=acknowledgement.by), None)
 
-    def _hear_of_starts(self, record: Message) -> datetime | None:
-        at = None
-        for entry in entries_of_starts(record):
-            self._note(entry, self.loops.get(_named(entry.loop)))
-            at = entry.at
-        return at
-
     def _succeed(self, task: str, at: datetime) -> None:
         self.succeeded_at[task] = max(self.succeeded_at.get(task, at), at)
 
@@ -294,17 +291,18 @@ class Picture:
         self.changed.add(loop.id)
         if entry is None:
             return
+        run, task = entry.run, loop.id.task
         if token.act is not None:
             self._note(entry, loop)
-        elif entry.run is not None and loop.add(_run_of(entry, entry.run)):
-            self.minutes.count(entry.run)
+        elif run and entry.seq is not None and loop.add(PastRun(run.started_at, entry.seq, run)):
+            self.minutes.count(run)
             self.entries.add(entry)
-            if entry.run.ending is Ending.SUCCEEDED:
-                self._succeed(loop.id.task, entry.run.started_at)
-            elif entry.run.ending in FAILED:
-                key = token.loop.task, kind_of(entry.run.error or "")
+            if run.ending is Ending.SUCCEEDED:
+                self._succeed(task, run.started_at)
+            elif run.ending in FAILED:
+                key = task, kind_of(run.error or "")
                 if key in self.failed or len(self.failed) < GROUPS_KEPT:
-                    self.failed.setdefault(key, Times()).note(entry.run.started_at)
+                    self.failed.setdefault(key, Times()).note(run.started_at)
 
     def list(self, listing: Iterable[RosterEntry]) -> None:
         for listed in listing:
@@ -396,8 +394,7 @@ class Picture:
         self.version += 1
         self.entries.add(entry)
         if loop is not None and entry not in loop.acts and entry.at is not None:
-            insort(loop.acts, entry, key=_moment)
-            del loop.acts[:-ACTS_KEPT]
+            _add(loop.acts, entry, ACTS_KEPT)
 
     def _count(self, parked: ParkedMessage, *, is_call: bool) -> None:
         key, at = (parked.task, parked.kind), parked.parked_at
@@ -467,11 +464,6 @@ def _add(entries: list[JournalEntry], entry: JournalEntry, most: int) -> None:
 def _moment(entry: JournalEntry) -> datetime:
     assert entry.at is not None
     return entry.at
-
-
-def _run_of(entry: JournalEntry, last: LastRun) -> PastRun:
-    assert entry.seq is not None
-    return PastRun(last.started_at, entry.seq, last)
 
 
 def _named(loop: str) -> LoopId:

@@ -221,6 +221,12 @@ class Site:
             self._planned = now, planned(self.judged.standings, now)
         return self._planned[1]
 
+    async def with_failed_queues(self, task: str | None) -> list[str]:
+        """Return the tasks whose failed queues may have the messages of a task."""
+        if task is not None and task in self.app.tasks:
+            return [task]
+        return await self.program.installation.tasks_with_failed_queues()
+
     @property
     def parked(self) -> int | None:
         """Return the number of parked messages; None: unknown yet."""

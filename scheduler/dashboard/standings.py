@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from math import ceil
 
 from scheduler.brokers.contract import Depth
@@ -161,7 +162,9 @@ class Standings:
         state = state_of(loop, now, depth, timeout, listing.of_task(name.task))
         in_code = code is not None or (bool(name.key) and task is not None)
         pause = None if loop.is_paused else listing.pause_of(name.task)
-        return Standing(str(name), state, loop, schedule, in_code, _failures(loop), pause)
+        failed = takewhile(lambda run: run.last.ending in FAILED, reversed(loop.runs))
+        failures = sum(1 for _ in failed)
+        return Standing(str(name), state, loop, schedule, in_code, failures, pause)
 
 
 def state_of(
@@ -178,15 +181,6 @@ def state_of(
         listed = RosterEntry(loop.id, token.schedule, token.args, entry, at=now)
     put = None if token is None else put_of(token)
     return where(listed, put, now, depth, of_task=of_task, timeout=timeout)
-
-
-def _failures(loop: LoopPicture) -> int:
-    count = 0
-    for run in reversed(loop.runs):
-        if run.last.ending not in FAILED:
-            break
-        count += 1
-    return count
 
 
 @dataclass(slots=True)

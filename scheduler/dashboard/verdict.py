@@ -26,6 +26,7 @@ from scheduler.queues.history import BEHIND, CallTotals
 from scheduler.spelling import counted, listed
 from scheduler.tasks.loops import App, queues_of, resting
 from scheduler.timing.durations import format_duration
+from scheduler.timing.moments import UNIX_EPOCH
 
 MILD = (Where.LATE, Where.UNSEEDED)
 LEVELS = ("ok", "hold", "off", "warn", "bad")
@@ -33,44 +34,30 @@ CLAUSES = 2
 RECENT_SLOTS = 30
 FRESH = timedelta(seconds=1)
 MANY = 2_000  # loops, from which judging all of them is slow
+LEFTOVER = (
+    "The broker has a task that the code does not have: {}. `scheduler seed --prune` parks what "
+    "waits."
+)
 
 
-def pauses_in_words(app: App, picture: Picture) -> list[str]:
+def pauses_in_words(app: App, picture: Picture) -> Iterator[str]:
     """Describe each paused task."""
-    sentences = list[str]()
     for task in app.tasks:
         if (pause := picture.listing.pause_of(task)) is not None:
             depth = picture.depth_of(queues_of(app, task))
             waiting = f"; {counted(depth.ready, 'message')} waiting" if depth else ""
-            sentences.append(f"Task {task} is paused by {pause.by}: {pause.reason}{waiting}.")
-    return sentences
+            yield f"Task {task} is paused by {pause.by}: {pause.reason}{waiting}."
 
 
 def delays_in_words(
     app: App, picture: Picture, calls: Mapping[str, CallTotals], now: datetime
-) -> list[str]:
+) -> Iterator[str]:
     """Describe each task whose calls wait for longer than they should."""
-    sentences = list[str]()
     for task, totals in calls.items():
-        depth = picture.depth_of(queues_of(app, task))
-        oldest = totals.oldest(now)
-        if depth is None or not (depth.ready and depth.consumers):
-            continue
-        if oldest is not None and oldest > BEHIND:
+        depth, oldest = picture.depth_of(queues_of(app, task)), totals.oldest(now)
+        if depth and depth.ready and depth.consumers and oldest and oldest > BEHIND:
             waiting = counted(depth.ready, "call")
-            sentences.append(
-                f"{waiting} of {task} waiting, the oldest for {format_duration(oldest)}."
-            )
-    return sentences
-
-
-def leftovers_in_words(picture: Picture) -> list[str]:
-    """Describe each task that the code does not have."""
-    return [
-        f"The broker has a task that the code does not have: {each}. `scheduler seed --prune` "
-        "parks what waits."
-        for each in picture.leftovers
-    ]
+            yield f"{waiting} of {task} waiting, the oldest for {format_duration(oldest)}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +174,10 @@ def failures_of(
         group.recent = picture.failures(*key, now, RECENT_SLOTS, 1)
         group.loops.sort(key=lambda each: -each.failures)
         group.acknowledge(picture.acknowledged.get(key))
-    return sorted(found.values(), key=_urgency)
-
-
-def _urgency(failure: Failure) -> tuple[bool, int, int, str]:
-    is_known = failure.acknowledged is not None
-    return is_known, -len(failure.loops), -failure.parked, failure.task
+    return sorted(
+        found.values(),
+        key=lambda each: (each.acknowledged is not None, -len(each.loops), -each.parked, each.task),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,25 +248,16 @@ def verdict_of(
     )
 
 
-def worst_of(levels: Iterable[str]) -> str:
-    return max(levels, key=LEVELS.index, default=LEVELS[0])
-
-
 def _troubles(standings: Sequence[Standing], failures: Iterable[Failure]) -> Iterator[Trouble]:
     for state in TROUBLES:
         of_state = [each for each in standings if each.state is state]
         if of_state:
-            of_state.sort(key=_due)
+            of_state.sort(key=lambda each: each.loop.due_at or UNIX_EPOCH)
             yield Trouble(state.value, of_state)
     failing = sorted((each for each in standings if each.is_failing), key=lambda x: -x.failures)
     if failing:
         acknowledged = sum(len(each.loops) for each in failures if each.acknowledged)
         yield Trouble(FAILING, failing, acknowledged)
-
-
-def _due(standing: Standing) -> float:
-    due_at = standing.loop.due_at
-    return 0.0 if due_at is None else due_at.timestamp()
 
 
 def _sentence(
@@ -336,7 +312,7 @@ def vital_of_calls(
 ) -> Vital:
     """Judge the calls of the last quarter of an hour, and what is parked."""
     problems = [*_problems_of_calls(calls, failures), *((delay, "warn") for delay in delays)]
-    level = worst_of(level for _, level in problems)
+    level = max((level for _, level in problems), key=LEVELS.index, default="ok")
     more = [] if parked is None else [f"{parked:,} parked"]
     ended = sum(each.succeeded + each.lost for each in calls.values())
     lost = sum(each.lost for each in calls.values())
@@ -448,7 +424,7 @@ class Judgement:
         notes = [
             *(unjudged if judged < self.total else ()),
             *pauses_in_words(app, picture),
-            *leftovers_in_words(picture),
+            *map(LEFTOVER.format, picture.leftovers),
         ]
         return verdict_of(self.standings, failures, others, notes)
 

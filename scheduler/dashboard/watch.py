@@ -326,7 +326,7 @@ class Watch:
             self._taking -= 1
 
     async def _look_in_turn(self) -> timedelta:
-        for task in ("", *tasks_in(self._program.app, self._picture)):
+        for task in ("", *with_failed_queues(self._program.app, self._picture.leftovers)):
             if self._is_viewed(f"{FAILED}?{task}"):
                 known, changed = self.looks.get(task), self._parked.get(task) != self._counts()
                 is_old = known and self._clock.now() - known.at >= LOOK_SELDOM
@@ -342,7 +342,7 @@ class Watch:
                 return
             counts, app = self._counts(), self._program.app
             which = Selection(task=task or None)
-            tasks = [task] if task else tasks_in(app, self._picture)
+            tasks = [task] if task else with_failed_queues(app, self._picture.leftovers)
             look = await look_at(self._program.failed, tasks, which, self._clock.now())
             self.looks[task], self._parked[task] = look, counts
         self._picture.version += 1
@@ -353,14 +353,10 @@ class Watch:
         return known, sum(group.count for group in self._picture.parked.values())
 
 
-def tasks_in(app: App, picture: Picture) -> list[str]:
-    """Return the tasks with a failed queue: those of the code, and some that left it."""
-    return with_failed_queues(app, picture.leftovers)
-
-
 def failed_queues_in(app: App, picture: Picture) -> list[str]:
     """Return all queues of parked messages."""
-    return [*map(app.names.failed_queue, tasks_in(app, picture)), app.names.failed]
+    tasks = with_failed_queues(app, picture.leftovers)
+    return [*map(app.names.failed_queue, tasks), app.names.failed]
 
 
 def parked_in_each(app: App, picture: Picture) -> list[int]:

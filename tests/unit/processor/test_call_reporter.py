@@ -161,7 +161,7 @@ async def test_a_task_with_old_waiting_calls_is_behind_until_paused_or_empty(
         async for message in stage.broker.read(app.names.history):
             picture.hear_of_calls(message)
         now = stage.clock.now()
-        dashboards = delays_in_words(app, picture, picture.calls(now), now)
+        dashboards = [*delays_in_words(app, picture, picture.calls(now), now)]
         return found.oldest, found.is_fine, "".join(doctors), dashboards
 
     await mail(stage, *["ada"] * 200)
