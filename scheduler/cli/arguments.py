@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -15,7 +16,6 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
-from scheduler.app import Scheduler
 from scheduler.cli.loading import is_app_named, load_app, names_app, ready_app
 from scheduler.cli.printing import AS_JSON, Output, print_error, print_output
 from scheduler.errors import SchedulerError, UsageError
@@ -130,24 +130,25 @@ def app_and_next(reference: str | None, name: str | None) -> tuple[str | None, s
 # completions and no errors: the user is in the middle of a line.
 
 
-def _app_to_complete(context: typer.Context) -> Scheduler | None:
+def _names_to_complete(context: typer.Context) -> tuple[list[str], list[str]]:
+    """Return the names of the app's loops, and of its tasks."""
     # Before an option that has no value yet, arguments are not given to their parameters.
     reference = context.params.get("reference") or next(iter(context.args), None)
     # Output of the code would count as completions.
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
-            return load_app(reference)
+            app = load_app(reference)
         except SchedulerError:
-            return None
+            return [], []
+    return [str(loop) for loop in app.loops], [*app.tasks]
 
 
 def _loops(context: typer.Context) -> list[str]:
-    app = _app_to_complete(context)
-    return [] if app is None else [str(loop) for loop in app.loops]
+    return _names_to_complete(context)[0]
 
 
 def _loops_and_tasks(context: typer.Context) -> list[str]:
-    return [*dict.fromkeys([*_loops(context), *tasks_to_complete(context)])]
+    return [*dict.fromkeys(chain(*_names_to_complete(context)))]
 
 
 def _loops_if_any(context: typer.Context) -> list[str]:
@@ -157,8 +158,7 @@ def _loops_if_any(context: typer.Context) -> list[str]:
 
 
 def tasks_to_complete(context: typer.Context) -> list[str]:
-    app = _app_to_complete(context)
-    return [] if app is None else list(app.tasks)
+    return _names_to_complete(context)[1]
 
 
 AppArgument = Annotated[

@@ -22,7 +22,6 @@ from scheduler.cli.connecting import ask
 from scheduler.cli.printing import Output, local
 from scheduler.cli.schedules import meaning_of, origin_of, warn_of_doubts
 from scheduler.cli.tables import Table
-from scheduler.control.keyed import Synced
 from scheduler.control.loop_files import loops_in, sync_all
 from scheduler.control.reports import Effect, Report, acting_as, operator_here, user_here
 from scheduler.control.rows import Row, row_of_effect, whole_row_of_report
@@ -169,14 +168,13 @@ def sync(
     """
     wanted = loops_in(file, app.tasks)
     synced = ask(app, lambda it: sync_all(wanted, app.tasks, it, dry_run=dry_run), is_long=True)
-    lines = [*_lines(synced), *(["Dry run: nothing was changed."] if dry_run else [])]
-    return Output({task: asdict(what) for task, what in synced.items()}, lines)
+    did = {task: asdict(what) for task, what in synced.items()}
+    return Output(did, [*_lines(did), *(["Dry run: nothing was changed."] if dry_run else [])])
 
 
-def _lines(synced: Mapping[str, Synced]) -> Iterator[str]:
+def _lines(synced: Mapping[str, Mapping[str, Sequence[str]]]) -> Iterator[str]:
     """Count the loops of each task, and name the changed ones."""
-    for task, what in synced.items():
-        did: Mapping[str, Sequence[str]] = asdict(what)
+    for task, did in synced.items():
         yield f"{task}: {', '.join(f'{len(keys)} {done}' for done, keys in did.items())}"
         for done, keys in did.items():
             if done != "unchanged":

@@ -45,7 +45,6 @@ from scheduler.protocol.tokens import LOOP_KEY
 from scheduler.queues.failed import EVERYTHING, FailedQueues, ParkedMessage, Selection
 from scheduler.queues.outbox import Posting
 from scheduler.queues.unsent import MessageId, Unsent, UnsentStore
-from scheduler.sending import CallTask
 from scheduler.spelling import no_such
 from scheduler.timing.durations import ZERO, parse_duration
 from scheduler.timing.moments import exact, parse_moment
@@ -100,7 +99,12 @@ def send(
         raise UsageError("The command needs the argument TASK: see --help.")
     if delay is not None and at is not None:
         raise UsageError("A call has one time: give --in or --at, not both.")
-    called = _sender_of(app, name)
+    if name in app.tasks and name not in app.senders:
+        raise UsageError(
+            f"{name!r} gets no calls: it is a loop. To run it now: `scheduler trigger`."
+        )
+    if (called := app.senders.get(name)) is None:
+        raise UsageError(no_such("task", name, app.senders))
     arguments = called.spec.arguments.load(json_arguments(args))
     moment = None if at is None else parse_moment(at, "--at")
     span = None if delay is None else parse_duration(delay, "--in")
@@ -124,16 +128,6 @@ def send(
         id = asyncio.run(posted())
         outcome = "stored: it is sent once the broker can be reached" if id.stored else "sent"
     return Output({"task": name, "id": id, "outcome": outcome}, [f"{id} {outcome}"])
-
-
-def _sender_of(app: Scheduler, name: str) -> CallTask[..., ..., Any]:
-    if name in app.senders:
-        return app.senders[name]
-    if name in app.tasks:
-        raise UsageError(
-            f"{name!r} gets no calls: it is a loop. To run it now: `scheduler trigger`."
-        )
-    raise UsageError(no_such("task", name, app.senders))
 
 
 @command(unsent, "list", asks=False)

@@ -1,8 +1,7 @@
 """List the next runs, `scheduler next`, and describe schedules in words."""
 
 import sys
-from collections.abc import Iterable, Iterator
-from datetime import datetime
+from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 from scheduler.cli.arguments import AppArgument, command, new_group
 from scheduler.cli.loading import app_with_tasks
 from scheduler.cli.printing import Output, no_loops, relative
+from scheduler.control.rows import Row
 from scheduler.tasks.loops import Loop
 from scheduler.timing.crontab import in_words, seconds_first
 from scheduler.timing.moments import SystemClock
@@ -34,25 +34,17 @@ def upcoming(
     """
     app = app_with_tasks(reference)
     warn_of_doubts(app.loops.values())
-    now = SystemClock().now()
-    found = [(loop, [*_times(loop.schedule, now, count)]) for loop in app.loops.values()]
-    lines = list[str]()
-    for loop, times in found:
+    now, lines, rows = SystemClock().now(), list[str](), list[Row]()
+    for loop in app.loops.values():
+        ticks, zone = islice(ticks_after(loop.schedule, now), count), zone_of(loop.schedule)
+        times = [tick.astimezone(zone) for tick in ticks]
+        rows.append({"loop": str(loop), "schedule": describe(loop.schedule), "times": times})
         lines.append(f"{loop}  ({meaning_of(loop.schedule)})")
         lines += [f"  {time.isoformat(' ', timespec='seconds')}" for time in times]
-    if not found:
+    if not rows:
         tasks, text = ", ".join(app.tasks), no_loops(app.namespace)
         lines = [f"{text}; its tasks run when they are sent messages: {tasks}."]
-    rows = [
-        {"loop": str(loop), "schedule": describe(loop.schedule), "times": times}
-        for loop, times in found
-    ]
     return Output(rows, lines)
-
-
-def _times(schedule: Schedule, now: datetime, count: int) -> Iterator[datetime]:
-    zone = zone_of(schedule)
-    return (tick.astimezone(zone) for tick in islice(ticks_after(schedule, now), count))
 
 
 def meaning_of(schedule: Schedule) -> str:

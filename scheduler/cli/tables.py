@@ -116,14 +116,12 @@ def _fitted(names: Sequence[str], widths: Sequence[int], width: int, least: int)
 def _line(cells: Sequence[str], widths: Sequence[int], styles: Sequence[str]) -> Text:
     line = Text()
     for cell, width, style in zip(cells, widths, styles, strict=True):
-        line.append(_cut(cell, width), style=style)
+        is_cut = cell_len(cell) > width
+        cell = f"{set_cell_size(cell, width - 1).rstrip()}…" if is_cut else cell
+        line.append(cell, style=style)
         line.append(" " * (width - cell_len(cell)) + GAP)
     line.rstrip()
     return line
-
-
-def _cut(cell: str, width: int) -> str:
-    return cell if cell_len(cell) <= width else f"{set_cell_size(cell, width - 1).rstrip()}…"
 
 
 def width() -> int | None:
