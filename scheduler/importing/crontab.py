@@ -505,12 +505,9 @@ def _expression(text: str) -> str:
     fields = NICKNAMES.get(text, text).split()
     if len(fields) != len(COLUMNS):
         raise ScheduleError(f"the schedule is not understood: {text!r}")
-    return ROBFIG.expression(fields, both=any(_has_star(fields[index]) for index in (2, 4)))
-
-
-def _has_star(field: str) -> bool:
-    """Return whether a field counts as open: not if it has a step."""
-    return any(re.fullmatch(r"[*?](/1)?", part) for part in field.split(","))
+    # A field counts as open without a step.
+    days = ",".join((fields[2], fields[4])).split(",")
+    return ROBFIG.expression(fields, both=any(re.fullmatch(r"[*?](/1)?", day) for day in days))
 
 
 def _expanded(text: str, environment: Mapping[str, str]) -> str:

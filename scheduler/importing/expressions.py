@@ -261,7 +261,10 @@ class Evaluator:
             case ast.BoolOp(operation, values):
                 return self._first_of(isinstance(operation, ast.Or), values)
             case ast.IfExp(test, first, second):
-                return self._either(test, first, second)
+                if (known := self.decided(test)) is not None:
+                    return self.value(first if known else second)
+                both = self.bound(first), self.bound(second)
+                return self.take(self.state.merged(*both, *conditions(test)))
             case ast.JoinedStr(parts):
                 return "".join(str(self.plain(each)) for each in parts)
             case ast.FormattedValue(value, conversion, spec):
@@ -423,12 +426,6 @@ class Evaluator:
             return self.unread(node)
         values = [plain(each.value, each.place, self.touched) for each in (first, second)]
         return self.kept(combined(node.op, *values))
-
-    def _either(self, test: ast.expr, first: ast.expr, second: ast.expr) -> Any:
-        if (known := self.decided(test)) is not None:
-            return self.value(first if known else second)
-        both = self.bound(first), self.bound(second)
-        return self.take(self.state.merged(*both, *conditions(test)))
 
     def _comprehension(self, node: Comprehension) -> Any:
         self.scopes.append(self.state.scope())

@@ -245,7 +245,8 @@ class Follower(Evaluator):
                 ]
                 return next(filter(None, lefts), None)
             case ast.Try() | ast.TryStar():
-                return self._try(statement)
+                left = self._handled([*statement.body, *statement.orelse], statement.handlers)
+                return self.block(statement.finalbody) or left
             case ast.With(items, body) | ast.AsyncWith(items, body):
                 for each in items:
                     bound = self.bound(each.context_expr)
@@ -259,8 +260,12 @@ class Follower(Evaluator):
                 return Left(type(statement).__name__.lower())
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._decorate(statement, self.function(statement))
-            case ast.ClassDef():
-                self._class(statement)
+            case ast.ClassDef(name, bases, _, body):
+                made = Class(name, self.state.scope(), [self.value(each) for each in bases])
+                scopes = [*self.scopes, made.attributes]
+                Follower(self.project, self.source, scopes).block(body)
+                self.state.classes.append((self.source, made))
+                self._decorate(statement, made)
             case ast.Assign(targets, value):
                 bound = self.bound(value)
                 for target in targets:
@@ -302,10 +307,6 @@ class Follower(Evaluator):
         left = self.state.either((condition, lambda: self.block(body)), skipped)
         return left if left and left.how == "return" else None
 
-    def _try(self, statement: ast.Try | ast.TryStar) -> Left | None:
-        left = self._handled([*statement.body, *statement.orelse], statement.handlers)
-        return self.block(statement.finalbody) or left
-
     def _handled(self, body: Block, handlers: Sequence[ast.ExceptHandler]) -> Left | None:
         if not handlers:
             return self.block(body)
@@ -330,12 +331,6 @@ class Follower(Evaluator):
             if left is not None and left.how != "continue":
                 return left
         return self.block(node.orelse)
-
-    def _class(self, node: ast.ClassDef) -> None:
-        made = Class(node.name, self.state.scope(), [self.value(each) for each in node.bases])
-        Follower(self.project, self.source, [*self.scopes, made.attributes]).block(node.body)
-        self.state.classes.append((self.source, made))
-        self._decorate(node, made)
 
     def _decorate(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, made: Any
@@ -554,7 +549,9 @@ class Project:
             wanted = [ast.alias(name) for name in self._exported(names, origin, place)]
         for each in wanted:
             bound = names.get(each.name) or self._imported(each, origin, place)
-            scope[each.asname or each.name] = self._taken(bound, each.name)
+            if is_setting(each.name):  # so it is not there twice
+                self._taken_over.add(id(bound))
+            scope[each.asname or each.name] = bound.under()
 
     def _exported(self, names: Scope, origin: str, place: SourceLine) -> list[str]:
         """Return the names that `import *` brings, and note a module that may restrict them."""
@@ -565,12 +562,6 @@ class Project:
             detail = f"all public names of {origin} are taken: its `__all__` is not followed"
             self.state.notes.append(Note(place, detail))
         return [name for name in names if not name.startswith("_")]
-
-    def _taken(self, bound: Bound, name: str) -> Bound:
-        """Return a value for another module, without duplicating settings."""
-        if is_setting(name):
-            self._taken_over.add(id(bound))
-        return bound.under()
 
     def _imported(self, name: ast.alias, origin: str, place: SourceLine) -> Bound:
         path = f"{origin}.{name.name}" if origin else name.name

@@ -332,12 +332,8 @@ def _constants(found: Found, shared: Mapping[str, Mapping[str, str]]) -> Iterato
 
 def _helpers(jobs: Iterable[ImportedJob]) -> Iterator[str]:
     actions = {type(job.action) for job in jobs}
-    for helper, wanted in (
-        (RUN, Command in actions),
-        (TASK_OF, CeleryCall in actions),
-    ):
-        if wanted:
-            yield f"\n{helper.rstrip()}"
+    helpers = {Command: RUN, CeleryCall: TASK_OF}
+    yield from (f"\n{each.rstrip()}" for kind, each in helpers.items() if kind in actions)
 
 
 def _function(
