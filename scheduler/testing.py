@@ -30,13 +30,14 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self, TypeVar, TypeVarTuple, cast
+from typing import Any, Self, TypeVar, TypeVarTuple
 
 from scheduler.app import Scheduler
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import Undecodable, UnknownLoop, UsageError
+from scheduler.control.rows import arguments_in
+from scheduler.errors import UnknownLoop, UsageError
 from scheduler.events import (
     CallNotSent,
     CallSending,
@@ -51,7 +52,7 @@ from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.program import Program, processor
 from scheduler.protocol.calls import decode_call
-from scheduler.protocol.messages import LEAD, PREFIX, Message, parsed_json
+from scheduler.protocol.messages import LEAD, PREFIX, Message
 from scheduler.protocol.tokens import Ending, decode, is_token
 from scheduler.protocol.topology import Exchange, Topology
 from scheduler.queues.failed import ParkedMessage, read_parked
@@ -169,7 +170,7 @@ class Parked:
     @classmethod
     def of(cls, parked: ParkedMessage) -> "Parked":
         task, loop, message = parked.task, parked.loop, parked.message
-        arguments = _arguments_of(message)
+        arguments = arguments_in(message)
         return cls(task, loop, parked.reason, parked.error, arguments, parked.attempts, message)
 
     def __repr__(self) -> str:
@@ -226,19 +227,6 @@ class Records(list[E]):
         return Records(self._app, [each for each in self if name in (each.task, each.loop)])
 
 
-def table_of(runs: Iterable[Ran]) -> str:
-    return "\n".join(f"    {run.line}" for run in runs) or "    nothing"
-
-
-def _arguments_of(message: Message) -> Mapping[str, Any] | None:
-    try:
-        body = parsed_json(message.body)
-    except Undecodable:
-        return None
-    arguments = cast("dict[str, Any]", body).get("args") if isinstance(body, dict) else None
-    return cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else None
-
-
 def _call(name: str, arguments: Mapping[str, Any] | None) -> str:
     if arguments is None:
         return name
@@ -276,16 +264,13 @@ class JumpingSelector(selectors.DefaultSelector):
         is_idle = bool(self.idle) and timeout != 0 and not self.threads
         ready = super().select(None if timeout is None and not is_idle else 0)
         if is_idle and not ready:
-            self._notify(timeout)
+            idle, self.idle = self.idle, []
+            for waiting in idle:
+                if not waiting.done():
+                    waiting.set_result(timeout)
         elif not ready and timeout:
             self.now += timeout
         return ready
-
-    def _notify(self, pause: float | None) -> None:
-        idle, self.idle = self.idle, []
-        for waiting in idle:
-            if not waiting.done():
-                waiting.set_result(pause)
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -373,7 +358,10 @@ class Kit:
         self._server = MemoryServer(self._clock)
         self._broker = await stack.enter_async_context(MemoryBroker(self._server))
         stack.enter_context(self._app.events.listening(self._recorder.record))
-        await self._broker.declare(_exchanges_of_others(self._app))
+        # Foreign exchanges must exist already; their types are assumed.
+        of_others = (each for each in self._app.topology().exchanges if each.passive)
+        there = tuple(Exchange(each.name, each.type) for each in of_others)
+        await self._broker.declare(Topology(there, (), ()))
         await Program(self._app, self._broker, self._clock).seeding.seed()
         self._working = await stack.enter_async_context(MemoryBroker(self._server))
         process = processor(
@@ -493,9 +481,10 @@ class Kit:
         if not ran if times is None else len(ran) != times:
             name = task.spec.name if isinstance(task, Task) else task
             expected = "at least once" if times is None else f"{times} times"
+            table = "\n".join(f"    {run.line}" for run in self._recorder.runs) or "    nothing"
             raise AssertionError(
                 f"Expected {name} to run {expected}; it ran {len(ran)} times until "
-                f"{shown(self.now)}. Runs:\n{table_of(self._recorder.runs)}"
+                f"{shown(self.now)}. Runs:\n{table}"
             )
         return ran
 
@@ -528,12 +517,6 @@ def _virtual_time() -> VirtualTimeLoop:
     return loop
 
 
-def _exchanges_of_others(app: Scheduler) -> Topology:
-    """Return the foreign exchanges that must exist already, with assumed types."""
-    there = (each for each in app.topology().exchanges if each.passive)
-    return Topology(tuple(Exchange(each.name, each.type) for each in there), (), ())
-
-
 def simulate(app: Scheduler, span: Duration, *, start: datetime = DEFAULT_START) -> list[Event]:
     """Seed and run an app on an embedded broker for some virtual time.
 
@@ -544,7 +527,16 @@ def simulate(app: Scheduler, span: Duration, *, start: datetime = DEFAULT_START)
     Returns:
         All events, in order.
     """
-    return run_virtually(_simulate(app, parse_duration(span), utc_of(start)))
+    length, kit = parse_duration(span), Kit(app, start=start)
+
+    async def run() -> list[Event]:
+        with recording(app) as events:
+            async with AsyncExitStack() as stack:
+                await kit.begin(stack)
+                await asyncio.sleep(length.total_seconds())
+        return events
+
+    return run_virtually(run())
 
 
 @contextmanager
@@ -553,14 +545,6 @@ def recording(app: Scheduler) -> Generator[list[Event]]:
     events: list[Event] = []
     with app.events.listening(events.append):
         yield events
-
-
-async def _simulate(app: Scheduler, span: timedelta, start: datetime) -> list[Event]:
-    with recording(app) as events:
-        async with AsyncExitStack() as stack:
-            await Kit(app, start=start).begin(stack)
-            await asyncio.sleep(span.total_seconds())
-    return events
 
 
 @contextmanager

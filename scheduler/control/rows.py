@@ -3,11 +3,13 @@
 import base64
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from scheduler.control.reports import Report
 from scheduler.control.status import Status
 from scheduler.control.verbs import CancelReport
+from scheduler.errors import Undecodable
+from scheduler.protocol.messages import Message, parsed_json
 from scheduler.protocol.tokens import LastRun
 from scheduler.queues.failed import ParkedMessage
 from scheduler.queues.journal import JournalEntry
@@ -79,6 +81,16 @@ def row_of_entry(entry: JournalEntry) -> Row:
 def row_of_parked(parked: ParkedMessage) -> Row:
     """Return a message without its headers and body, which may be private."""
     return {name: getattr(parked, name) for name in OF_PARKED}
+
+
+def arguments_in(message: Message) -> dict[str, Any] | None:
+    """Return the arguments that a message has, of whatever form; None: it has none."""
+    try:
+        body = parsed_json(message.body)
+    except Undecodable:
+        return None
+    arguments = cast("dict[str, Any]", body).get("args") if isinstance(body, dict) else None
+    return cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else None
 
 
 def whole_row_of_parked(parked: ParkedMessage) -> Row:

@@ -365,16 +365,6 @@ class Form:
         return loop_of(spec, self.schedule(), args, checked_key(spec, self.text("key")))
 
 
-def arguments_in(parked: ParkedMessage) -> dict[str, Any] | None:
-    """Return the arguments of a parked message; None: it has none that could be changed."""
-    try:
-        body = json.loads(parked.message.body)
-    except (ValueError, RecursionError):
-        return None
-    args = cast(dict[str, Any], body).get("args") if isinstance(body, dict) else None
-    return cast(dict[str, Any], args) if isinstance(args, dict) else None
-
-
 def _value(text: str, kind: Any) -> Any:
     """Return the typed value of a parameter: text for strings, else JSON."""
     if kind is not Any:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from scheduler.control.installation import with_failed_queues
 from scheduler.control.loops import Where
+from scheduler.control.rows import arguments_in
 from scheduler.dashboard import wording
 from scheduler.dashboard.charts import Chart, ChartSeries, Mark, timeline
 from scheduler.dashboard.forms import (
@@ -22,7 +23,6 @@ from scheduler.dashboard.forms import (
     TASK_SORTS,
     Filter,
     Query,
-    arguments_in,
     pages_of,
 )
 from scheduler.dashboard.picture import LoopPicture, Minute, Picture
@@ -410,7 +410,7 @@ def _failure_of(site: Site, group: AnswerGroup) -> Context:
 async def message(site: Site, query: Query) -> Context | None:
     if (found := await _parked(site, query["id"], query["task"])) is None:
         return None
-    args = arguments_in(found)
+    args = arguments_in(found.message)
     shown = None if args is None else site.redact(found.task, args)
     page: Context = {
         "parked": found,
