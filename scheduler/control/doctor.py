@@ -2,10 +2,11 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 from typing import Literal
 
 from scheduler.brokers.contract import Broker, BrokerInfo, Delivery
@@ -37,7 +38,7 @@ from scheduler.protocol.topology import Names, Topology, probe
 from scheduler.queues.history import CallTotals
 from scheduler.queues.namespace import Namespace
 from scheduler.spelling import counted
-from scheduler.tasks.loops import App, Loop, served
+from scheduler.tasks.loops import App, served
 from scheduler.timing.durations import ZERO, format_duration
 from scheduler.timing.schedules import describe
 
@@ -258,11 +259,8 @@ class Doctor:
 
     async def _check_loops(self) -> AsyncIterator[Finding]:
         page = await self.survey.page(Choice())
-        for status in page.loops:
-            if (finding := _check_loop(status)) is not None:
-                yield finding
-            if (finding := _check_schedule(status.loop)) is not None:
-                yield finding
+        for finding in chain.from_iterable(map(_check_loop, page.loops)):
+            yield finding
         others = f", {page.more} more are not overdue" if page.more else ""
         yield Finding("loops", "ok", f"{len(page.loops)} checked{others}")
         if await self.installation.other_app() is not None:
@@ -463,18 +461,6 @@ def _judge_calls(task: str, totals: CallTotals) -> Finding:
     return Finding(f"task {task}", verdict, detail, f"See `scheduler history {task} --failed`.")
 
 
-def _check_schedule(loop: Loop) -> Finding | None:
-    if loop.override is None or loop.of_code is None:
-        return None
-    return Finding(
-        f"loop {loop}",
-        "warning",
-        f"schedule overridden by {loop.override.by}: {describe(loop.schedule)} (code: "
-        f"{describe(loop.of_code)})",
-        "Run `scheduler schedule clear` to return to the code's schedule.",
-    )
-
-
 def _check_alarm(alarm: str) -> Finding:
     if not alarm:
         return Finding("messages", "ok", "the broker accepts them")
@@ -503,13 +489,21 @@ LOOPS: Mapping[Where, tuple[Verdict, str, str]] = {
 """The findings about loops in these states."""
 
 
-def _check_loop(status: Status) -> Finding | None:
-    about = f"loop {status.loop}"
+def _check_loop(status: Status) -> Iterator[Finding]:
+    about, loop = f"loop {status.loop}", status.loop
     if status.where is Where.PAUSED and status.task_pause is None:
         detail = f"is paused: {status.reason or 'no reason was given'}"
-        return Finding(about, "warning", detail, "Run `scheduler resume` to continue.")
-    found = LOOPS.get(status.where)
-    return None if found is None else Finding(about, *found)
+        yield Finding(about, "warning", detail, "Run `scheduler resume` to continue.")
+    elif status.where in LOOPS:
+        yield Finding(about, *LOOPS[status.where])
+    if loop.override is not None and loop.of_code is not None:
+        yield Finding(
+            about,
+            "warning",
+            f"schedule overridden by {loop.override.by}: {describe(loop.schedule)} (code: "
+            f"{describe(loop.of_code)})",
+            "Run `scheduler schedule clear` to return to the code's schedule.",
+        )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -206,8 +206,12 @@ class Installation:
     async def _seeded_of_others(self, imprint: Imprint | None) -> dict[str, Arguments]:
         """Return the arguments of the queues of such tasks, by task."""
         seeded = {} if imprint is None else self._seeded(imprint)
-        gone = seeded.keys() - served(self._app).keys()
-        return {task: seeded[task] for task in gone if await self._has_queue_of(task)}
+        found, names = dict[str, Arguments](), self._names
+        for task in seeded.keys() - served(self._app).keys():
+            queues = [names.processor_queue(task), names.failed_queue(task)]
+            if len(await self.absent(queues)) < len(queues):
+                found[task] = seeded[task]
+        return found
 
     def _seeded(self, imprint: Imprint) -> dict[str, Arguments]:
         """Return the arguments of the queues of tasks, by task; of shards, those of the first."""
@@ -237,11 +241,6 @@ class Installation:
         seeded, own = self._seeded(imprint).keys(), served(self._app).keys()
         is_like = min(len(seeded), len(own)) < 2 or not seeded.isdisjoint(own)
         return imprint.app == self._app.module and is_like
-
-    async def _has_queue_of(self, task: str) -> bool:
-        names = self._names
-        queues = [names.processor_queue(task), names.failed_queue(task)]
-        return len(await self.absent(queues)) < len(queues)
 
     async def leave_imprint(
         self, before: Imprint | None = None, *, being_migrated: Collection[str] = ()

@@ -396,7 +396,10 @@ class Keyed:
         wanted = {key: wanted_loop(self._keyed_spec, key, each) for key, each in loops.items()}
         async with self._connect() as operations:
             there = await operations.loops.keyed(self._keyed_spec)
-            changed = [loop for key, loop in wanted.items() if not _is_same(there.get(key), loop)]
+            known = {key: (loop.schedule, loop.args) for key, loop in there.items()}
+            changed = [
+                loop for key, loop in wanted.items() if known.get(key) != (loop.schedule, loop.args)
+            ]
             ending = [
                 loop
                 for key, loop in there.items()
@@ -472,19 +475,18 @@ def wanted_loop(spec: TaskSpec, key: str, value: object) -> Loop:
 
 
 async def _each(pairs: Pairs[M]) -> AsyncGenerator[tuple[str, M]]:
-    if isinstance(pairs, AsyncIterable):
-        async for pair in pairs:
-            yield _pair(pair)
-        return
-    mapped = cast("Iterable[Any]", pairs.items() if isinstance(pairs, Mapping) else pairs)
-    for pair in mapped:
-        yield _pair(pair)
+    async for pair in pairs if isinstance(pairs, AsyncIterable) else _in_turn(pairs):
+        if not _is_pair(pair):
+            said = "Each loop must be a pair of a key and a schedule"
+            raise UsageError(f"{said}, got: {shown(pair)}.")
+        yield pair
 
 
-def _pair(value: Any) -> Any:
-    if _is_pair(value):
-        return value
-    raise UsageError(f"Each loop must be a pair of a key and a schedule, got: {shown(value)}.")
+async def _in_turn(
+    pairs: Mapping[str, M] | Iterable[tuple[str, M]],
+) -> AsyncGenerator[tuple[str, M]]:
+    for pair in cast("Iterable[Any]", pairs.items() if isinstance(pairs, Mapping) else pairs):
+        yield pair
 
 
 def _spread(loop: Loop) -> Loop:
@@ -534,9 +536,3 @@ def checked_key(spec: TaskSpec, key: str) -> str:
 
 def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(cast("tuple[object, ...]", value)) == 2
-
-
-def _is_same(there: Loop | None, wanted: Loop) -> bool:
-    if there is None:
-        return False
-    return (there.schedule, there.args) == (wanted.schedule, wanted.args)

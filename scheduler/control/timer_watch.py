@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from scheduler.brokers.contract import Delivery
 from scheduler.errors import DeliveryLost, QueueNotFound
 from scheduler.protocol.calls import DUE_AT
 from scheduler.protocol.hatchery import timers
-from scheduler.protocol.messages import Message, hatched_at, moment_in
+from scheduler.protocol.messages import hatched_at, moment_in
 from scheduler.protocol.tokens import claims_of, is_token
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.namespace import Namespace
@@ -101,16 +100,20 @@ class TimerWatch:
             return None
         with suppress(DeliveryLost):
             await delivery.requeue()
-        due_at = _due_at_of(delivery.message)
+        message = delivery.message
+        if is_token(message):
+            claims = claims_of(message)
+            due_at, target = moment_in(claims, "due_at_ms"), f"the loop {claims.get('task')!s}"
+        else:
+            task = delivery.routing_key.partition(".")[2]
+            due_at, target = moment_in(message.headers, DUE_AT), f"the task {task!r}"
         if due_at is None:
             return None
-        finding = (
-            f"Its first message, for {_target_of(delivery)}, was due at {due_at:%H:%M:%S} UTC."
-        )
+        finding = f"Its first message, for {target}, was due at {due_at:%H:%M:%S} UTC."
         # Late from the timer before, it waits as long in this one. A sender may write any moment.
-        came_at = hatched_at(delivery.message)
+        came_at = hatched_at(message)
         leaves_at = max(due_at, min(came_at, self._clock.now()) + wait) if came_at else due_at
-        return TimerHead(delivery.message.message_id, leaves_at, finding)
+        return TimerHead(message.message_id, leaves_at, finding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +129,3 @@ class TimerHead:
     id: str | None
     leaves_at: datetime | None
     finding: str
-
-
-def _target_of(delivery: Delivery) -> str:
-    if is_token(delivery.message):
-        return f"the loop {claims_of(delivery.message).get('task')!s}"
-    _, _, task = delivery.routing_key.partition(".")
-    return f"the task {task!r}"
-
-
-def _due_at_of(message: Message) -> datetime | None:
-    if is_token(message):
-        return moment_in(claims_of(message), "due_at_ms")
-    return moment_in(message.headers, DUE_AT)

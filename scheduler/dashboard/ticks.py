@@ -14,11 +14,11 @@ from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.moments import UNIX_EPOCH
-from scheduler.timing.schedules import Once, Recurring, period_from, ticks_after
+from scheduler.timing.schedules import Once, period_from, ticks_after
 
 LOOK_BACK = timedelta(days=8)
 MOST_PAST = 10
-PAUSING, ENDING_PAUSE = (Verb.PAUSE,), (Verb.RESUME, Verb.SEED)
+CHANGING_PAUSE = Verb.PAUSE, Verb.RESUME, Verb.SEED
 SPAN = timedelta(hours=24)
 SLOT = timedelta(minutes=15)
 OFTEN = timedelta(minutes=5)
@@ -125,15 +125,10 @@ def past_ticks(
         return []
     begins = [act.at for act in standing.loop.acts if act.what == Verb.SEED and act.at is not None]
     since = max(heard_back_to, now - LOOK_BACK, *begins)
-    story = _Story(standing, pauses_itself)
-    return [story.of(tick) for tick in _ticks_back_to(schedule, since, now)]
-
-
-def _ticks_back_to(schedule: Recurring, since: datetime, now: datetime) -> list[datetime]:
-    found = list[datetime]()
+    story, found = _Story(standing, pauses_itself), list[PastTick]()
     tick = schedule.latest_until(now)
     while tick > since and len(found) < MOST_PAST:
-        found.append(tick)
+        found.append(story.of(tick))
         tick = schedule.latest_until(tick - MILLISECOND)
     return found
 
@@ -169,13 +164,12 @@ class _Story:
 
     def _paused_at(self, tick: datetime) -> str | None:
         acts = [each for each in self._loop.acts if each.at is not None and each.at <= tick]
-        states = (*PAUSING, *ENDING_PAUSE)
-        act = next((each for each in reversed(acts) if each.what in states), None)
+        act = next((each for each in reversed(acts) if each.what in CHANGING_PAUSE), None)
         run = self._last_before(tick)
         is_later = run and act and act.at is not None and act.at > run.last.started_at
         if run is not None and self._has_paused_itself(run) and not is_later:
             return f"It had paused itself after its run before: {run.last.error or 'no reason'}"
-        if act is None or act.what not in PAUSING:
+        if act is None or act.what != Verb.PAUSE:
             return None
         by = f" by {act.by}" if act.by else ""
         return f"It was paused{by}{': ' if act.note else ''}{act.note}"
