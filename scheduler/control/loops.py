@@ -245,12 +245,20 @@ def ids_of(name: str) -> list[LoopId]:
 
 
 def loop_named(app: App, listing: Listing, name: str) -> Loop | None:
-    """Return the loop of this name in the roster, though this code may not have it."""
-    for listed in filter(None, map(listing.get, ids_of(name))):
+    """Return the loop of this name in the roster, though this code may not have it.
+
+    A keyed loop may still have an old name of its task.
+    """
+    ids = ids_of(name)
+    for listed in filter(None, map(listing.get, ids)):
         if not listed.is_gone and is_orphan(app, listed):
             return _orphan(listed)
         if not listed.is_gone and not listed.is_of_task:
             return loop_of_entry(app, listed)
+    for loop in ids:
+        old = entry_before(app, loop, listing) if loop.key and not loop.is_whole else None
+        if old is not None and not old.is_gone:
+            return Loop(old.loop, app.tasks[loop.task], old.schedule, old.args)
     return None
 
 

@@ -278,6 +278,9 @@ async def test_keyed_loops_of_an_old_name_are_found_before_the_seed(stage: Stage
     with new.app.lending(stage.broker, stage.clock):
         assert [each.key for each in await render.list()] == [*"abcd"]
         assert [each.name for each in await render.scheduled()] == ["e"]
+        await new.app.pause("render.b")
+        assert await stage.where(LoopId("render_pdf", "b")) is Where.PAUSED
+        await new.app.resume("render.b")
         assert [await render.stop(key) for key in "aae"] == [True, False, True]
         wanted = {"b": (Every("10m"), page), "c": (Every("20m"), page)}
         for dry_run in True, False:
