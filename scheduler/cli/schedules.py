@@ -10,7 +10,6 @@ import typer
 from scheduler.cli.arguments import AppArgument, command, new_group
 from scheduler.cli.loading import app_with_tasks
 from scheduler.cli.printing import Output, no_loops, relative
-from scheduler.control.rows import Row
 from scheduler.tasks.loops import Loop
 from scheduler.timing.crontab import in_words, seconds_first
 from scheduler.timing.moments import SystemClock
@@ -34,7 +33,7 @@ def upcoming(
     """
     app = app_with_tasks(reference)
     warn_of_doubts(app.loops.values())
-    now, lines, rows = SystemClock().now(), list[str](), list[Row]()
+    now, lines, rows = SystemClock().now(), list[str](), list[dict[str, object]]()
     for loop in app.loops.values():
         ticks, zone = islice(ticks_after(loop.schedule, now), count), zone_of(loop.schedule)
         times = [tick.astimezone(zone) for tick in ticks]
