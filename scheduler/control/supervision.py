@@ -2,9 +2,9 @@
 
 Supervision is itself a loop, so that one processor at a time does it. Its queue has one consumer at
 a time (single active consumer), which keeps the census of the journal, and the notes in the roster,
-from round to round. Each round is announced over the stream of the roll call: the other processors
-skip the notes, and begin a census when it is their turn. A processor that has heard of no round for
-longer than one takes checks whether the loop is still there.
+from round to round. The begin and the end of each round are announced over the stream of the roll
+call: the other processors skip the notes, and begin a census when it is their turn. A processor
+that has heard of neither for longer than a round takes checks whether the loop is still there.
 
 ======================  ========================================================================
 the loop                what supervision does
@@ -68,7 +68,7 @@ from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.pacing import dice
 
 ROUND = "scheduler.supervision"
-"""The type of the message that announces a round."""
+"""The type of the messages that announce a round."""
 REMEMBERED = 100  # troubles: a token can carry a limited number
 NOTED_AT_ONCE = 50  # loops that are noted in the roster
 
@@ -161,6 +161,8 @@ class Supervisor:
         began = self._clock.now()
         await self._take_turn()
         await self._declare_missing()
+        # Also as it begins: during a long round, the loop must not seem lost.
+        await self._roll_call.say(ROUND, "", {})
         known_at = self._clock.now()  # the census may miss later puts
         await self._read_on(memory.counted_at)
         orphans = self._census.orphans()

@@ -12,6 +12,7 @@ import pytest
 from scheduler import Context, Every, StopLoop
 from scheduler.brokers.contract import Depth
 from scheduler.control.census import ROUNDS, Census, Memory, count, memory_of
+from scheduler.control.installation import Installation
 from scheduler.control.loops import Where
 from scheduler.control.status import Survey
 from scheduler.control.supervision import NOTED_AT_ONCE
@@ -510,13 +511,23 @@ async def test_a_broker_that_lost_everything_gets_back_what_processors_know_or_a
 # The loop itself
 
 
-async def test_supervision_comes_back_when_its_own_token_is_gone(stage: Stage) -> None:
+async def test_supervision_comes_back_when_its_own_token_is_gone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await counting(stage)
     other = FaultyBroker(stage.server)
     looks = other.on("read", ".journal").first(lambda call: asyncio.sleep(0))
+
+    async def take_long(_: Installation) -> None:
+        await asyncio.sleep(0.8 * ROUND)
+
     async with stage.supervised(), stage.supervised(over=other):
         await asyncio.sleep(20 * ROUND + 5)
-        assert looks.met == []  # each round is heard of
+        monkeypatch.setattr(Installation, "harms", take_long)
+        await asyncio.sleep(20 * ROUND)
+        monkeypatch.undo()
+        await asyncio.sleep(2 * ROUND)
+        assert looks.met == []  # each round is heard of, though many take long
         await stage.lose(SUPERVISION)
         stage.events.clear()
         await asyncio.sleep(4 * ROUND)
