@@ -2,7 +2,7 @@
 
 Supervision is itself a loop, so that one processor at a time does it. Its queue has one consumer at
 a time (single active consumer), which keeps the census of the journal, and the notes in the roster,
-from round to round. The begin and the end of each round are announced over the stream of the roll
+from round to round. The start and the end of each round are announced over the stream of the roll
 call: the other processors skip the notes, and begin a census when it is their turn. A processor
 that has heard of neither for longer than a round takes checks whether the loop is still there.
 

@@ -42,7 +42,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 COLORS = {"prod": "magenta", "stag": "cyan"}
-"""The colors of environments, by the begin of their name."""
+"""The colors of environments, by the first letters of their names."""
 THEME, THEMES = "scheduler-theme", ("light", "dark")
 LEVELS = {"ok": "ok", "hold": "hold", "off": "help", "warn": "warn", "bad": "bad"}
 KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
