@@ -137,16 +137,26 @@ class Paced(Intake):
 
     async def _take(self) -> None:
         while await self.closing.unless_begun(self.places.acquire()):
-            await self.closing.sleep(self.pacer.wait)
             if (delivery := await self.patiently(self._fetched)) is None:
                 return
-            self.pacer.turn()
             self.handle(delivery).add_done_callback(lambda _: self.places.release())
 
     async def _fetched(self) -> Delivery | None:
-        """Return the next message, as soon as there is one; None: this is being closed."""
-        if (delivery := await self.broker.get(self.queue)) is not None:
-            return delivery
+        """Return the next message at its turn, once there is one; None: this is being closed."""
+        while True:
+            async with self.pacer.line:
+                await self.closing.sleep(self.pacer.wait)
+                if self.closing.begun.done():
+                    return None
+                delivery = await self.broker.get(self.queue)
+            if (delivery := delivery or await self._pushed()) is None:
+                return None
+            if not self.pacer.wait:
+                self.pacer.turn()
+                return delivery
+            await delivery.requeue()  # another queue of the task has taken the turn
+
+    async def _pushed(self) -> Delivery | None:
         come: asyncio.Queue[Delivery] = asyncio.Queue()
         self.consumer = await self.broker.consume(self.queue, come.put_nowait, prefetch=1)
         try:

@@ -129,11 +129,12 @@ class Worker:
         queues = [queue for name in task.names for queue in queues_of(self._app, name)]
         while True:
             await self.knowledge.until_held(task, True)
-            for queue in queues:
-                if (intake := self._intakes.get(queue)) is not None:
-                    await intake.close()
-                    await intake.ended()
-                    del self._intakes[queue]
+            opened = [queue for queue in queues if queue in self._intakes]
+            # At once: one may wait for the turn of another.
+            await asyncio.gather(*(self._intakes[queue].close() for queue in opened))
+            for queue in opened:
+                await self._intakes[queue].ended()
+                del self._intakes[queue]
             if (pause := self.knowledge.pause_of(task)) is not None:
                 self._app.events.emit(TaskPaused(task.name, pause.by, pause.reason))
             await self.knowledge.until_held(task, False)

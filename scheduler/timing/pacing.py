@@ -41,9 +41,14 @@ def parse_rate(text: str) -> Rate:
 
 
 class Pacer:
-    """Give out turns, no more than a rate allows."""
+    """Give out turns, no more than a rate allows.
+
+    Attributes:
+        line: held by the one queue that waits for the next turn; the others wait for it.
+    """
 
     def __init__(self, rate: Rate) -> None:
+        self.line = asyncio.Lock()
         self._interval = rate.interval
         self._next = 0.0
 

@@ -15,7 +15,7 @@ from scheduler.control.loops import Where
 from scheduler.control.reports import Effect, Report
 from scheduler.dashboard.picture import Picture
 from scheduler.errors import BrokerError, Unconfirmed
-from scheduler.events import LoopReported
+from scheduler.events import LoopReported, RunStarted, TaskPaused
 from scheduler.processor.recognition import LoopTurns
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
@@ -397,6 +397,29 @@ async def test_the_queues_of_all_names_share_the_limits_of_the_task(stage: Stage
     async with stage.supervised():
         await asyncio.sleep(4.5)
     assert (sorted(new.calls), new.most) == ([*range(8)], 2)
+
+
+async def test_the_queues_of_all_names_share_the_rate_of_the_task(stage: Stage) -> None:
+    (old, _), new = await seeded(stage), new_shop(rate="6/m")
+    await renamed(stage, new)
+    async with stage.supervised():
+        for n in range(3):
+            await asyncio.sleep(60)
+            await asyncio.gather(old.send(n), new.send(10 + n))
+        await old.send(*range(3, 6))
+        await new.send(*range(13, 16))
+        for pauses in (1, 2):  # either queue may be the one that waits for the turn
+            await asyncio.sleep(14)
+            await stage.app.pause("render")
+            await asyncio.sleep(1)
+            assert len(of(TaskPaused, stage.events)) == pauses
+            await stage.app.resume("render")
+        await asyncio.sleep(60)
+    due = [60, 70, 120, 130, *range(180, 260, 10)]
+    assert stage.starts("render") == pytest.approx(due, abs=0.2)
+    assert sorted(new.calls) == [*range(6), *range(10, 16)]
+    returns = [run.headers.get("x-delivery-count", 0) for run in of(RunStarted, stage.events)]
+    assert max(returns) == 1
 
 
 async def test_a_renamed_subscriber_gets_each_message_once(stage: Stage) -> None:
