@@ -492,9 +492,7 @@ class Kit:
         """Return whether something runs, or will as soon as its task's rate lets it."""
         if any(self._is_due(hold.entry.letter.message) for hold in self._working.holds):
             return True
-        paced = (task.name for task in self._tasks if task.rate and not task.ordered)
-        taken = set(map(self._app.names.processor_queue, paced)).intersection(self._worker.queues)
-        return any(self._server.queues[queue].letters() for queue in taken)
+        return any(self._server.queues[queue].letters() for queue in self._worker.paced)
 
     def _is_due(self, message: Message) -> bool:
         """Return whether an unacked message has reached its time, rather than a little before."""

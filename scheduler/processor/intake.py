@@ -68,6 +68,11 @@ class Intake(ABC):
             return False
         return self.listening if self.taking is None else not self.taking.done()
 
+    @property
+    def is_paced(self) -> bool:
+        """Return whether the next message waits for nothing but its turn."""
+        return False
+
     @abstractmethod
     async def open(self) -> None:
         """Take messages from now on.
@@ -126,6 +131,10 @@ class Paced(Intake):
     pacer: Pacer
     places: asyncio.Semaphore
 
+    @property
+    def is_paced(self) -> bool:
+        return True
+
     async def open(self) -> None:
         if await self.broker.depth(self.queue) is None:
             raise QueueNotFound(f"The queue {self.queue!r} does not exist.")
@@ -183,6 +192,11 @@ class InOrder(Intake):
 
     def __post_init__(self) -> None:
         self._come: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._not_before: datetime | None = None
+
+    @property
+    def is_paced(self) -> bool:
+        return self.pacer is not None and not self._delay
 
     async def open(self) -> None:
         self.consumer = await self._consume()
@@ -192,25 +206,28 @@ class InOrder(Intake):
         return self.broker.consume(self.queue, self._come.put_nowait, prefetch=1)
 
     async def _take(self) -> None:
-        await self._stay_away(self._rest(None))  # the last turn may have been before a pause
+        await self._stay_away()  # the last turn may have been before a pause
         while (delivery := await self.closing.unless_begun(self._come.get())) is not None:
             if self.pacer is not None:
                 self.pacer.turn()
-            await self._stay_away(self._rest(await self.handle(delivery)))
+            self._not_before = await self.handle(delivery)
+            await self._stay_away()
         await self._leave()
 
-    async def _stay_away(self, seconds: float) -> None:
-        if seconds > 0:
+    async def _stay_away(self) -> None:
+        """Leave until the message at the head may be taken."""
+        turn = self.pacer.wait if self.pacer is not None else 0.0
+        if (seconds := max(turn, self._delay)) > 0:
             await self._leave()
             await self.closing.sleep(seconds)
             self.consumer = await self.patiently(self._consume)
 
-    def _rest(self, not_before: datetime | None) -> float:
-        """Return the seconds until the message at the head may be taken."""
-        turn = self.pacer.wait if self.pacer is not None else 0.0
-        if not_before is None:
-            return turn
-        return max(turn, (not_before - self.clock.now()).total_seconds())
+    @property
+    def _delay(self) -> float:
+        """Return the seconds until the message at the head is due."""
+        if self._not_before is None:
+            return 0.0
+        return max((self._not_before - self.clock.now()).total_seconds(), 0.0)
 
     async def _leave(self) -> None:
         consumer, self.consumer = self.consumer, None

@@ -87,6 +87,12 @@ class Worker:
         intakes = dict(self._intakes)
         return [queue for queue in self.queues if queue in intakes and intakes[queue].listening]
 
+    @property
+    def paced(self) -> list[str]:
+        """Return its queues whose next message waits for nothing but its turn."""
+        intakes = self._intakes
+        return [queue for queue in self.queues if queue in intakes and intakes[queue].is_paced]
+
     async def run(self) -> None:
         """Process messages until `stop` is called.
 

@@ -195,8 +195,9 @@ async def test_the_clock_stops_while_threads_run() -> None:
         assert kit.now == START
 
 
-async def test_calls_that_wait_for_their_rate_are_due(app: Scheduler) -> None:
-    call = app.task(name="call", rate="2/s")(nothing)
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_calls_that_wait_for_their_rate_are_due(app: Scheduler, ordered: bool) -> None:
+    call = app.task(name="call", rate="2/s", ordered=ordered)(nothing)
     async with Kit(app, start=START) as kit:
         await call.send_many(dict[str, str]() for _ in range(5))
         await kit.run_until_idle()
@@ -210,6 +211,24 @@ async def test_calls_that_wait_for_their_rate_are_due(app: Scheduler) -> None:
         await app.resume("call")
         await kit.run_until_idle()
         kit.assert_ran(call, times=6)
+
+
+async def test_an_ordered_retry_is_not_due_though_its_task_has_a_rate(app: Scheduler) -> None:
+    @app.task(rate="2/s", ordered=True, retry=STAGES)
+    async def call(number: int) -> None:
+        if not number:
+            raise ConnectionError
+
+    async with Kit(app, start=START) as kit:
+        for number in range(3):
+            await call.send(number)
+        await kit.run_until_idle()
+        assert kit.now < after(9)
+        kit.assert_ran(call, times=1)
+        await kit.advance("10s")
+        kit.assert_ran(call, times=2)
+        await kit.advance("60s")
+        kit.assert_ran(call, times=5)
 
 
 async def test_only_chosen_tasks_run_and_calls_to_other_tasks_wait(app: Scheduler) -> None:
