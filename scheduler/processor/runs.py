@@ -31,7 +31,15 @@ from scheduler.processor.settlement import (
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.protocol.calls import Call
-from scheduler.protocol.messages import REPLAYED_AT, flat, hatched_at, lead_of, moment_in
+from scheduler.protocol.messages import (
+    REPLAYED_AT,
+    compact_json,
+    flat,
+    hatched_at,
+    lead_of,
+    moment_in,
+    parsed_json,
+)
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import is_rerouted
 from scheduler.queues.heads import Head
@@ -308,7 +316,7 @@ class Execution:
             attempt=subject.attempt + 1,
             redelivered=run.delivery.redelivered,
             deadline=self.deadline,
-            carried=self._handed_on,
+            carried=parsed_json(compact_json(self._handed_on)),  # a copy, which the run may change
             message=original.message,
             routing_key=original.routing_key,
             state=self._runs.lifespan.state,

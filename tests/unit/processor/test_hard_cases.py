@@ -25,6 +25,23 @@ def test_a_loop_survives_a_lone_surrogate_in_what_it_carries(app: Scheduler) -> 
     assert len(of(RunStarted, simulate(app, "1h"))) > 50
 
 
+def test_a_run_that_carries_nothing_leaves_the_carried_value_unchanged(app: Scheduler) -> None:
+    seen = list[list[object]]()
+
+    @app.periodic(every="10s", retry=Retry(1, delays=["1s"], jitter=0))
+    async def report(ctx: Context) -> None:
+        if ctx.carried is None:
+            ctx.carry([7])
+            return
+        seen.append([*ctx.carried])
+        ctx.carried.append(object())
+        if ctx.seq % 2:
+            raise ValueError
+
+    simulate(app, "45s")
+    assert seen == [[7]] * 5
+
+
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise ValueError("no words")
