@@ -230,9 +230,10 @@ class Execution:
             return Broken.LOST
         if self.demand is not None and _gave_in(self.task.cancelled(), error):
             return Cancelled(_cancelled(self.demand), self.demand.escalate)
+        if interrupted and _gave_in(self.task.cancelled(), error):
+            return Broken.INTERRUPTED
         if self.task.cancelled():
-            cause = RuntimeError("the task was cancelled from within")
-            return Broken.INTERRUPTED if interrupted else Raised(cause)
+            return Raised(RuntimeError("the task was cancelled from within"))
         if error is None:
             return Returned(self._handed_on)
         return Raised(error.with_traceback(_below_ours(error.__traceback__)))

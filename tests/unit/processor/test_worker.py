@@ -128,8 +128,18 @@ async def test_a_replayed_tick_runs_once_more_next_to_its_loop(stage: Stage) -> 
     assert await stage.tokens() == 1
 
 
-async def test_a_processor_requeues_its_runs_uncounted_after_its_grace(stage: Stage) -> None:
-    await stage.seed(looping(every="10s", takes=3600))
+@pytest.mark.parametrize("raises", [asyncio.CancelledError, ConnectionError, TimeoutError])
+async def test_a_processor_requeues_its_runs_uncounted_after_its_grace(
+    stage: Stage, raises: type[BaseException]
+) -> None:
+    @stage.app.periodic(every="10s")
+    async def task() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            raise raises
+
+    await stage.seed()
     async with stage.processor(grace=5):
         await asyncio.sleep(11)
         stopped_at = stage.clock.now()
