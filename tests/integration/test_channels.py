@@ -17,7 +17,7 @@ from scheduler.brokers.amqp import driver, session, streams
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.connection import Endpoint
 from scheduler.brokers.amqp.driver import DriverChannel, closed, closing_of
-from scheduler.brokers.contract import Delivery
+from scheduler.brokers.contract import Delivery, Depth
 from scheduler.errors import BrokerUnavailable, DeliveryLost, IncompatibleBroker, Unconfirmed
 from scheduler.events import (
     Connected,
@@ -96,6 +96,32 @@ async def test_a_cancelled_consumer_leaves_nothing_behind(wire: RabbitWire) -> N
     await wire.broker.delete(queue)  # aiormq has the channel of what it read last
     gc.collect()
     assert consumer() is None
+
+
+async def test_a_queue_that_does_not_respond_is_not_taken_for_empty(
+    node: PrivateNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def let(queue: str, do: str) -> None:
+        """Suspend or resume the leader of a queue."""
+        name = f'rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)'
+        node.ctl(
+            "eval", f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), sys:{do}(amqqueue:get_pid(Q))."
+        )
+
+    async with RabbitWire("quorum", node.url) as wire:
+        queue = await wire.declare_queue()
+        await send(wire.broker, queue, b"a")
+        await asyncio.to_thread(let, queue, "suspend")
+        counting = asyncio.create_task(wire.broker.depth(queue))
+        await asyncio.wait([counting], timeout=1)
+        assert not counting.done()
+        monkeypatch.setattr(
+            "scheduler.brokers.amqp.connection.COUNTED_WITHIN", timedelta(milliseconds=500)
+        )
+        with pytest.raises(BrokerUnavailable, match=f"{queue}.* has not responded for 0.5 s"):
+            await wire.broker.depth(queue)
+        await asyncio.to_thread(let, queue, "resume")
+        assert await counting == Depth(1, 0)
 
 
 async def test_browsing_leaves_no_channel_open(wire: RabbitWire, queue: str) -> None:

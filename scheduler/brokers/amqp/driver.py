@@ -404,6 +404,14 @@ class DriverChannel(aiormq.Channel):
     async def depth(self, queue: str) -> tuple[int, int]:
         return await self._ask(counting, queue)
 
+    async def round_trip(self) -> float:
+        """Return the shortest time, in seconds, of three requests without any work."""
+        times = [self.loop.time()]
+        for _ in range(3):
+            await self.basic_qos(prefetch_count=0)
+            times.append(self.loop.time())
+        return min(later - earlier for earlier, later in itertools.pairwise(times))
+
     async def _ask(self, question: Callable[[int, bytes], bytes], queue: str) -> Any:
         self.expect_more()
         self._asked = asked = self.loop.create_future()
