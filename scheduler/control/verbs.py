@@ -15,6 +15,7 @@ A request to cancel a run goes to its processor over the stream of roll calls. N
 the processor dies before the run is settled, it is run again, like any other.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -255,12 +256,12 @@ class Verbs:
             for alias in loop.task.aliases
         ]
         reports = await self._act([*loops, *others], decide)
-        wholes = (each for each in reports if each.loop.id.is_whole)
-        resumed = {each.loop.task.name for each in wholes if each.did is Effect.RESUMED}
-        return [  # a task that was paused by an old name alone is resumed as well
-            replace(each, did=Effect.RESUMED)
-            if each.loop.id.is_whole and each.loop.task.name in resumed
-            else each
+        by_name = defaultdict[str, list[Report]](list)
+        for each in reports:
+            if each.loop.id.is_whole:
+                by_name[each.loop.task.name].append(each)
+        return [
+            _by_all_names(each, by_name[each.loop.task.name]) if each.loop.id.is_whole else each
             for each in reports[: len(loops)]
         ]
 
@@ -294,6 +295,14 @@ class Verbs:
             f"The {what} {loop} is not in {self.space.broker.address} yet. Nothing was changed; "
             "run `scheduler seed` first."
         )
+
+
+def _by_all_names(whole: Report, by_name: Sequence[Report]) -> Report:
+    """Return the report on a task with what was reported by its other names."""
+    # A task that was paused by an old name alone is resumed as well.
+    is_resumed = any(each.did is Effect.RESUMED for each in by_name)
+    silent = dict.fromkeys(name for each in by_name for name in each.silent)
+    return replace(whole, did=Effect.RESUMED if is_resumed else whole.did, silent=[*silent])
 
 
 def _as_operation(verb: Verb) -> Change:

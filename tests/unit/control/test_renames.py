@@ -21,7 +21,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.failed import EVERYTHING
 from scheduler.queues.listing import Listing
-from scheduler.queues.roll_call import RollCall
+from scheduler.queues.roll_call import ANSWER, RollCall
 from scheduler.tasks.loops import Loop, aliases_of
 from scheduler.timing.schedules import Once
 from tests.faulty import Call, FaultyBroker
@@ -355,6 +355,18 @@ async def test_processors_learn_of_a_pause_by_both_names(stage: Stage) -> None:
         await stage.verbs.pause(stage.app.loop("counter"))
     epochs = [behind.known(LoopId(task)) for task in ("count", "counter")]
     assert epochs == [(await stage.listing()).known(LoopId("counter"))] * 2
+
+
+async def test_processors_silent_at_a_resume_by_an_old_name_are_reported(stage: Stage) -> None:
+    _, new = await seeded(stage)
+    await stage.verbs.pause(await stage.loops.find("render_pdf", or_whole=True))
+    mute = FaultyBroker(stage.server)
+    mute.on("publish", where=lambda call: call.message.type == ANSWER).fails(Unconfirmed())
+    async with stage.supervised(over=mute):
+        await asyncio.sleep(1)
+        operator = program(stage, new.app)
+        report = await operator.verbs.resume(await operator.loops.find("render", or_whole=True))
+    assert (report.did, len(report.silent)) == (Effect.RESUMED, 1)
 
 
 async def test_a_paused_task_stays_paused_under_its_new_name(stage: Stage) -> None:
