@@ -48,7 +48,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Depth, ready_in
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Depth, is_empty, ready_in
 from scheduler.brokers.opening import management_of
 from scheduler.errors import (
     BrokerUnavailable,
@@ -491,8 +491,11 @@ class Installation:
                     await self._failed.park_taken(delivery, Reason.REMOVED, error)
             if await self._broker.depth(queue) is not None:
                 await self._broker.delete(queue)
-        if (left := await self._leftover(task, numbers)).parked == 0:
-            await self._broker.delete(names.failed_queue(task))
+        failed = names.failed_queue(task)
+        if (await self._leftover(task, numbers)).parked == 0 and await is_empty(
+            self._broker, failed
+        ):
+            await self._broker.delete(failed)
 
     async def migrate(self) -> None:
         """Recreate queues, or delete those whose messages can be replaced.
