@@ -126,10 +126,12 @@ class Paced(Intake):
 
     Attributes:
         places: how many more may be unacked.
+        room: waits until one could run: with several that wait for that, all would run at once.
     """
 
     pacer: Pacer
     places: asyncio.Semaphore
+    room: Callable[[], Coroutine[Any, Any, bool]]
 
     @property
     def is_paced(self) -> bool:
@@ -152,7 +154,7 @@ class Paced(Intake):
 
     async def _fetched(self) -> Delivery | None:
         """Return the next message at its turn, once there is one; None: this is being closed."""
-        while True:
+        while await self.closing.unless_begun(self.room()):
             async with self.pacer.line:
                 await self.closing.sleep(self.pacer.wait)
                 if self.closing.begun.done():
@@ -164,6 +166,7 @@ class Paced(Intake):
                 self.pacer.turn()
                 return delivery
             await delivery.requeue()  # another queue of the task has taken the turn
+        return None
 
     async def _pushed(self) -> Delivery | None:
         come: asyncio.Queue[Delivery] = asyncio.Queue()

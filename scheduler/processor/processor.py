@@ -5,6 +5,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from scheduler.brokers.contract import Broker, Delivery, cancelled
@@ -32,7 +33,7 @@ from scheduler.protocol.calls import renamed
 from scheduler.tasks.loops import App, queues_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.moments import Clock
-from scheduler.timing.pacing import Pacer, backoff
+from scheduler.timing.pacing import backoff
 
 CLOSING_TIMEOUT = timedelta(seconds=5)
 
@@ -57,7 +58,6 @@ class Worker:
         self._app, self._broker = self.space.app, self.space.broker
         self._why = ""
         self._intakes: dict[str, Intake] = {}
-        self._pacers = {task.name: Pacer(task.rate) for task in self.tasks if task.rate is not None}
         self._handling: set[asyncio.Task[datetime | None]] = set()
 
     @property
@@ -178,11 +178,12 @@ class Worker:
             handling.add_done_callback(self._handling.discard)
             return handling
 
-        of, pacer = (self._broker, queue, handle), self._pacers.get(task.name)
+        of, pacer = (self._broker, queue, handle), self.executions.pacer_of(task)
         if task.ordered:
             return InOrder(*of, pacer=pacer, clock=self.space.clock)
         if pacer is not None:
-            return Paced(*of, pacer=pacer, places=asyncio.Semaphore(task.concurrency))
+            room = partial(self.executions.await_room, task)
+            return Paced(*of, pacer=pacer, places=asyncio.Semaphore(task.concurrency), room=room)
         # Together, the queues of a task hand over as many as may run, if that is one each.
         at_once = min(task.concurrency, self.executions.concurrency)
         return ConcurrentIntake(*of, prefetch=max((at_once + shard) // task.shards, 1))

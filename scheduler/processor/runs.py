@@ -48,6 +48,7 @@ from scheduler.tasks.context import Context, Progress, current_run
 from scheduler.tasks.retries import NamedOutcome
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.moments import Clock
+from scheduler.timing.pacing import Pacer
 from scheduler.user_code import UserCode
 
 NO_TIME = timedelta(0)
@@ -354,6 +355,7 @@ class Executions:
         self._free = asyncio.Semaphore(self.concurrency)
         self._free_threads = asyncio.Semaphore(self.threads.size)
         self._rooms: dict[str, Sequence[asyncio.Semaphore]] = {}
+        self._pacers: dict[str, Pacer] = {}
         self._going: set[Execution] = set()
         self._next_look: asyncio.TimerHandle | None = None
 
@@ -363,10 +365,30 @@ class Executions:
     def __iter__(self) -> Iterator[Execution]:
         return iter(tuple(self._going))
 
+    def pacer_of(self, task: TaskSpec) -> Pacer | None:
+        """Return what gives the runs of a task their turns, by its rate; None: it has none."""
+        return self._pacers.setdefault(task.name, Pacer(task.rate)) if task.rate else None
+
     async def take_room(self, task: TaskSpec, held: Held) -> None:
         """Wait for a free slot for a run of a task, and hold it."""
         if task.builtin:  # supervision does not wait for the runs that it supervises
             return
+        rooms = self._rooms_of(task)
+        waits = any(room.locked() for room in rooms)
+        for room in rooms:
+            await room.acquire()
+            held.append(room.release)
+        if waits and (pacer := self.pacer_of(task)) is not None:
+            pacer.begin()
+
+    async def await_room(self, task: TaskSpec) -> bool:
+        """Wait until there is a free slot, without holding it; return True."""
+        for room in self._rooms_of(task):
+            async with room:
+                pass
+        return True
+
+    def _rooms_of(self, task: TaskSpec) -> Sequence[asyncio.Semaphore]:
         if (rooms := self._rooms.get(task.name)) is None:
             # Its messages may come from several queues, or from one that is opened again after a
             # pause, each as if it were the only one.
@@ -375,9 +397,7 @@ class Executions:
                 (of_task, self._free_threads, self._free) if task.blocks else (of_task, self._free)
             )
             self._rooms[task.name] = rooms
-        for room in rooms:
-            await room.acquire()
-            held.append(room.release)
+        return rooms
 
     def let_through(self, waiting: int) -> None:
         """Wake all waiting deliveries, so that they see that the processor stops."""

@@ -64,6 +64,10 @@ class Pacer:
         self._next = turn + self._interval
         return turn - now
 
+    def begin(self) -> None:
+        """Count the last turn from now on: it was taken earlier, and had to wait."""
+        self._next = max(self._next, asyncio.get_running_loop().time() + self._interval)
+
 
 dice = Random()  # independent of the generator that the program may have seeded
 

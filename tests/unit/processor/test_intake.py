@@ -64,6 +64,21 @@ async def test_a_task_with_a_rate_keeps_its_concurrency_or_its_order(
 
 
 @pytest.mark.parametrize("ordered", [False, True])
+async def test_calls_that_waited_for_a_slot_keep_to_their_rate(stage: Stage, ordered: bool) -> None:
+    other = stage.task("other", takes=55)
+    send_sms = stage.task("send_sms", rate="6/m", ordered=ordered)
+    await stage.seed()
+    async with stage.processor(concurrency=2):
+        for _ in range(2):
+            await other.send()
+        await asyncio.sleep(1)
+        for n in range(4):
+            await send_sms.send(n)
+        await asyncio.sleep(99)
+    assert stage.starts("send_sms") == [is_about(seconds) for seconds in (55, 65, 75, 85)]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
 async def test_a_pause_does_not_shorten_the_wait_for_a_rate(stage: Stage, ordered: bool) -> None:
     book = stage.task("book", rate="1/m", ordered=ordered)
     await stage.seed()
