@@ -347,7 +347,7 @@ class Removal:
 
 def _decide_removal(loop: Loop, listing: Listing) -> Report | Intent:
     listed, loop = listing.get(loop.id), as_listed(loop, listing)
-    if listed is None:
+    if listed is None or listed.is_done:
         return Report(loop, Effect.NOT_THERE)
     # A gone one is removed again: a previous removal may have died before it called the roll.
     return Intent(Verb.REMOVE, loop, listed, did=Effect.NOT_THERE if listed.is_gone else None)

@@ -68,6 +68,8 @@ async def test_a_one_off_is_the_same_when_repeated(stage: Stage, shop: Shop, pau
         assert await shop.remind.once("order-7", **wanted) is Effect.UNCHANGED
         await asyncio.sleep(100)
         assert await shop.remind.scheduled() == []
+        assert not await shop.remind.stop("order-7")
+        assert await shop.remind.once("order-7", **wanted) is Effect.UNCHANGED
         assert await is_over(stage)
         assert (shop.runs, stage.starts("remind.order-7")) == ([("order-7", 7, 0, 1)], [90])
         assert await stage.history("remind.order-7") == ["seeded", "succeeded"]
