@@ -194,7 +194,8 @@ class Beginnings:
         beginning = begun(
             wanted.verb,
             None if before is None else before.entry,
-            at_ms=at_ms,
+            # A loop that is renamed begins after the one that had its name.
+            at_ms=max(at_ms, self._roster.listing.known(loop.id) + 1),
             paused=wanted.paused,
         )
         if beginning is None:

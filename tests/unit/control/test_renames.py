@@ -23,6 +23,7 @@ from scheduler.queues.failed import EVERYTHING
 from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import ANSWER, RollCall
 from scheduler.tasks.loops import Loop, aliases_of
+from scheduler.timing.moments import LoopClock
 from scheduler.timing.schedules import Once
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, new_app, of, program_of
@@ -296,7 +297,8 @@ async def test_a_loop_comes_back_by_its_old_name_though_it_was_removed(stage: St
     old, new = await seeded(stage)
     await stage.seeding.start(keyed := loop_named(stage, "render_pdf", "a"))
     assert (await renamed(stage, new))["render.a"] is Effect.RENAMED
-    await stage.removal.remove_all([loop_named(stage, "render", "a")])
+    ahead = program_of(new.app, stage.broker, LoopClock(START + MINUTE))
+    await ahead.removal.remove_all([loop_named(stage, "render", "a")])
     await stage.seed(old.app)
     await stage.seeding.start(keyed)
     assert (await renamed(stage, new))["render.a"] is Effect.RENAMED
