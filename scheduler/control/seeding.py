@@ -123,11 +123,7 @@ class Seeding:
         if not take_over:
             await self.installation.require()
         listing = await self.survey.listing()
-        of_code = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
-        there = {listed.loop for listed in listing.there}
-        renamed = [each for each in renamed_loops_of(self._app, listing) if each.id not in there]
-        loops = list({loop.id: loop for loop in (*of_code, *renamed)}.values())
-        names = self._app.names
+        loops, names = self._wanted(listing), self._app.names
         new = set(await self.installation.absent((names.roster, names.journal)))
         decisions = [self._decide(loop, listing, new, paused=paused) for loop in loops]
         statuses = await self.survey.status(*loops) if loops else []
@@ -219,15 +215,16 @@ class Seeding:
 
         Args:
             new: the queues that were just declared.
-            renew: returns the loop that is wanted now; None: none.
+            renew: returns the loop that is wanted now; None: none, and it is not reported.
         """
 
         def decide(loop: Loop, listing: Listing) -> Report | Intent:
             if (wanted := renew(loop, listing)) is None:
-                return Report(loop, Effect.UNCHANGED)
+                return Report(loop, Effect.NOT_THERE)
             return self._decide(wanted, listing, new, paused=paused)
 
-        return await self.beginnings.act(loops, decide)
+        reports = await self.beginnings.act(loops, decide)
+        return [report for report in reports if report.did is not Effect.NOT_THERE]
 
     def _doubled_by_renames(self, listing: Listing) -> list[Loop]:
         """Return the loops of old names that old code has started again, besides the new ones."""

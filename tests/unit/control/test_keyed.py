@@ -275,5 +275,8 @@ async def test_a_seed_keeps_concurrent_changes(stage: Stage, office: Office) -> 
     async with FaultyBroker(stage.server) as broker:
         roster = office.app.names.roster
         broker.on("publish", where=lambda call: call.routing_key == roster).first(change)
-        await program_of(office.app, broker, stage.clock).seeding.seed()
+        reports = await program_of(office.app, broker, stage.clock).seeding.seed()
+    assert {str(report.loop): report.did for report in reports} == {
+        "report.moved": Effect.UNCHANGED
+    }
     assert await office.report.list() == [KeyedLoop("moved", Every("5m"), {})]

@@ -402,7 +402,8 @@ async def test_a_snapshot_of_the_roster_delays_no_round(
 async def test_a_first_start_is_no_repair_unless_the_roster_was_lost(stage: Stage) -> None:
     app = looping()
     app.events.listen(stage.events.append)
-    await program_of(app, stage.broker, stage.clock).seeding.adopt()
+    programs = [program_of(app, stage.broker, stage.clock) for _ in range(2)]
+    await asyncio.gather(*(each.seeding.adopt() for each in programs))
     assert [each.did for each in of(LoopSeeded, stage.events)] == ["created", "created"]
     assert stage.repairs() == []
     await stage.broker.delete(app.names.roster)
