@@ -155,7 +155,7 @@ class Keyed:
             args: arguments for the function's parameters, besides its `Context`.
 
         Returns:
-            created, rescheduled or unchanged.
+            created, rescheduled or unchanged; renamed, if it had an old name of the task.
 
         Raises:
             UsageError: the key, the schedule or the arguments are invalid.
@@ -286,22 +286,28 @@ class Keyed:
         except SchedulerError as error:
             error.add_note(f"{count} loops were started; call it again to continue.")
             raise
-        return Started(did[Effect.CREATED], did[Effect.RESCHEDULED], did[Effect.UNCHANGED])
+        rescheduled = did[Effect.RESCHEDULED] + did[Effect.RENAMED]
+        return Started(did[Effect.CREATED], rescheduled, did[Effect.UNCHANGED])
 
     async def stop(self, key: str) -> bool:
         """End a loop, or a named one-off; return whether there was one.
 
         A run in progress is its last.
         """
-        spec, key = self._keyed_spec, checked_key(self._keyed_spec, key)
+        key = checked_key(self._keyed_spec, key)
         async with self._connect() as operations:
-            # Also if it is gone from the roster: the program that stopped it may have died
-            # half-way. Old names come first, as a seed may be renaming it.
-            ended = [
-                await operations.removal.remove(Loop(LoopId(task, key), spec, Every(SECOND), {}))
-                for task in reversed(spec.names)
-            ]
-        return any(report.did is Effect.REMOVED for report in ended)
+            return key in await self._end(operations.removal, [key])
+
+    async def _end(
+        self, removal: "Removal", keys: Collection[str], *, one_offs: bool = True
+    ) -> Collection[str]:
+        """End loops, and named one-offs if requested; return the keys of those that were there."""
+        spec, ended = self._keyed_spec, set[str]()
+        for task in reversed(spec.names):  # a seed may be renaming them from old names
+            loops = [Loop(LoopId(task, key), spec, Every(SECOND), {}) for key in keys]
+            reports = await removal.remove_all(loops, one_offs=one_offs)
+            ended.update(each.loop.id.key for each in reports if each.did is Effect.REMOVED)
+        return ended
 
     async def once(
         self,
@@ -331,7 +337,7 @@ class Keyed:
                 the moment, at least.
 
         Returns:
-            created, rescheduled or unchanged.
+            created, rescheduled or unchanged; renamed, if it had an old name of the task.
 
         Raises:
             UsageError: the name, the moment or the arguments are invalid.
@@ -401,7 +407,7 @@ class Keyed:
                 loop for key, loop in wanted.items() if known.get(key) != (loop.schedule, loop.args)
             ]
             ending = [
-                loop
+                key
                 for key, loop in there.items()
                 if key not in wanted and not isinstance(loop.schedule, Once)
             ]
@@ -413,7 +419,8 @@ class Keyed:
             else:
                 try:
                     did = [each.did for each in await operations.seeding.start_all(changed)]
-                    await operations.removal.remove_all(ending)
+                    ended = await self._end(operations.removal, ending, one_offs=False)
+                    ending = [key for key in ending if key in ended]
                 except BrokerError as error:
                     error.add_note("Some loops may have been updated; call it again.")
                     raise
@@ -421,7 +428,7 @@ class Keyed:
         return Synced(
             [key for key, what in began.items() if what in (Effect.CREATED, Effect.REPAIRED)],
             [key for key, what in began.items() if what in (Effect.RESCHEDULED, Effect.RENAMED)],
-            [loop.id.key for loop in ending],
+            ending,
             [key for key in wanted if began.get(key, Effect.UNCHANGED) is Effect.UNCHANGED],
         )
 

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from scheduler.control.beginnings import Beginnings, Change, Intent
@@ -204,7 +205,7 @@ class Verbs:
         Raises:
             UsageError: no task of this code runs the loop, or it is a named one-off.
         """
-        if loop.id.task not in self._app.tasks:
+        if loop.id.task not in served(self._app):
             raise UsageError(
                 f"The loop {loop} is in the broker, but not in this code, so it would not run. "
                 "Nothing was changed."
@@ -333,9 +334,13 @@ class Removal:
         (report,) = await self.remove_all([loop])
         return report
 
-    async def remove_all(self, loops: Sequence[Loop]) -> list[Report]:
-        """End loops, in bulk."""
-        reports = await self.beginnings.act(loops, _decide_removal)
+    async def remove_all(self, loops: Sequence[Loop], *, one_offs: bool = True) -> list[Report]:
+        """End loops, in bulk.
+
+        Args:
+            one_offs: whether a named one-off that has taken the name of one is ended as well.
+        """
+        reports = await self.beginnings.act(loops, partial(_decide_removal, one_offs))
         gone = {each.loop.id.task for each in reports if each.did is Effect.REMOVED}
         if gone := gone - set(served(self.app)):
             listing = await self.roster.read()  # their queues serve all of their loops
@@ -345,9 +350,9 @@ class Removal:
         return reports
 
 
-def _decide_removal(loop: Loop, listing: Listing) -> Report | Intent:
+def _decide_removal(one_offs: bool, loop: Loop, listing: Listing) -> Report | Intent:
     listed, loop = listing.get(loop.id), as_listed(loop, listing)
-    if listed is None or listed.is_done:
+    if listed is None or listed.is_done or (isinstance(listed.schedule, Once) and not one_offs):
         return Report(loop, Effect.NOT_THERE)
     # A gone one is removed again: a previous removal may have died before it called the roll.
     return Intent(Verb.REMOVE, loop, listed, did=Effect.NOT_THERE if listed.is_gone else None)

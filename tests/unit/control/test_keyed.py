@@ -20,6 +20,7 @@ from scheduler.queues.concurrency import AT_ONCE
 from scheduler.queues.entries import ENTRY_TYPE
 from scheduler.queues.roll_call import QUESTION
 from scheduler.sending import CallTask
+from scheduler.timing.schedules import Once
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, program_of
 
@@ -280,3 +281,20 @@ async def test_a_seed_keeps_concurrent_changes(stage: Stage, office: Office) -> 
         "report.moved": Effect.UNCHANGED
     }
     assert await office.report.list() == [KeyedLoop("moved", Every("5m"), {})]
+
+
+async def test_a_sync_keeps_concurrent_changes(stage: Stage, office: Office) -> None:
+    await office.report.sync(dict.fromkeys("abc", TWO_MINUTES))
+    a, b = [await stage.loops.find(f"report.{key}") for key in "ab"]
+
+    async def change(_: Call) -> None:
+        await stage.seeding.start(replace(a, schedule=Once(START + timedelta(hours=1))))
+        await stage.removal.remove(b)
+
+    async with FaultyBroker(stage.server) as broker:
+        broker.on("publish", where=lambda call: call.message.type == ENTRY_TYPE, times=1).first(
+            change
+        )
+        with office.app.lending(broker, stage.clock):
+            assert await office.report.sync({}) == Synced([], [], ["c"], [])
+    assert [each.name for each in await office.report.scheduled()] == ["a"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Every, Retry, Scheduler, StopLoop
-from scheduler.control.keyed import Synced
+from scheduler.control.keyed import Started, Synced
 from scheduler.control.loops import Where
 from scheduler.control.reports import Effect, Report
 from scheduler.dashboard.picture import Picture
@@ -267,7 +267,7 @@ async def test_keyed_loops_and_one_offs_are_renamed_as_well(stage: Stage) -> Non
 async def test_keyed_loops_of_an_old_name_are_found_before_the_seed(stage: Stage) -> None:
     old, new = await seeded(stage)
     (task,), page = stage.app.select(["render_pdf"]), {"page": 1}
-    schedules = {**dict.fromkeys("abcd", Every("10m")), "e": Once(START + 10 * MINUTE)}
+    schedules = {**dict.fromkeys("abcdf", Every("10m")), "e": Once(START + 10 * MINUTE)}
     loops = [Loop(LoopId("render_pdf", key), task, each, page) for key, each in schedules.items()]
     await program(stage, new.app).installation.declare_all()
     async with stage.supervised(app=new.app):  # which continues with the old names
@@ -277,20 +277,33 @@ async def test_keyed_loops_of_an_old_name_are_found_before_the_seed(stage: Stage
     await stage.seeding.start_all(loops)
     (render,) = new.app.senders.values()
     with new.app.lending(stage.broker, stage.clock):
-        assert [each.key for each in await render.list()] == [*"abcd"]
+        assert [each.key for each in await render.list()] == [*"abcdf"]
         assert [each.name for each in await render.scheduled()] == ["e"]
         await new.app.pause("render.b")
         assert await stage.where(LoopId("render_pdf", "b")) is Where.PAUSED
         await new.app.resume("render.b")
         assert [await render.stop(key) for key in "aae"] == [True, False, True]
-        wanted = {"b": (Every("10m"), page), "c": (Every("20m"), page)}
-        for dry_run in True, False:
-            did = await render.sync(wanted, dry_run=dry_run)
-            assert did == Synced([], ["c"], ["d"], ["b"])
-        await stage.seed(new.app)
-        assert [each.key for each in await render.list()] == ["b", "c"]
+        operator, many = program(stage, new.app), {"f": (Every("5m"), page)}
+        found = await operator.loops.find("render.f")
+        await operator.verbs.set_schedule(found, Every("5m"), by="me")
+        assert await render.start_many(many) == Started(rescheduled=1)
+        wanted = {"b": (Every("10m"), page), "c": (Every("20m"), page), **many}
+        broker = FaultyBroker(stage.server)
+
+        async def rename(_: Call) -> None:
+            await stage.seed(new.app)
+
+        removals = broker.on("publish", where=lambda call: b'"d"' in call.message.body, times=1)
+        removals.first(rename)
+        async with broker:
+            for dry_run in True, False:
+                with new.app.lending(broker, stage.clock):
+                    did = await render.sync(wanted, dry_run=dry_run)
+                assert did == Synced([], ["c"], ["d"], ["b", "f"])
+        assert removals.met
+        assert [each.key for each in await render.list()] == ["b", "c", "f"]
         assert await render.stop("b")
-        assert [each.key for each in await render.list()] == ["c"]
+        assert [each.key for each in await render.list()] == ["c", "f"]
 
 
 async def test_a_loop_comes_back_by_its_old_name_though_it_was_removed(stage: Stage) -> None:
