@@ -156,7 +156,7 @@ class Paced(Intake):
         """Return the next message at its turn, once there is one; None: this is being closed."""
         while await self.closing.unless_begun(self.room()):
             async with self.pacer.line:
-                await self.closing.sleep(self.pacer.wait)
+                await self.pacer.until_free(self.closing.begun)
                 if self.closing.begun.done():
                     return None
                 delivery = await self.broker.get(self.queue)

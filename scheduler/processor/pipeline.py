@@ -272,6 +272,8 @@ class Pipeline:
             if self._is_heard(RunStarted):
                 self._emit(_started(run))
             run.outcome = await self.executions.outcome_of(run)
+        elif (pacer := self.executions.pacer_of(task)) is not None:
+            pacer.give_back()
         run.ended_at = self._now()
         return await self._settle(run)
 

@@ -51,6 +51,7 @@ class Pacer:
         self.line = asyncio.Lock()
         self._interval = rate.interval
         self._next = 0.0
+        self._given_back = asyncio.get_running_loop().create_future()
 
     @property
     def wait(self) -> float:
@@ -67,6 +68,18 @@ class Pacer:
     def begin(self) -> None:
         """Count the last turn from now on: it was taken earlier, and had to wait."""
         self._next = max(self._next, asyncio.get_running_loop().time() + self._interval)
+
+    def give_back(self) -> None:
+        """Give the last turn back: its message is not run."""
+        self._next -= self._interval
+        self._given_back.set_result(None)
+        self._given_back = asyncio.get_running_loop().create_future()
+
+    async def until_free(self, end: asyncio.Future[None]) -> None:
+        """Wait for the next free turn, or for an end."""
+        while (wait := self.wait) and not end.done():
+            ends = [end, self._given_back]
+            await asyncio.wait(ends, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
 
 
 dice = Random()  # independent of the generator that the program may have seeded

@@ -79,6 +79,19 @@ async def test_calls_that_waited_for_a_slot_keep_to_their_rate(stage: Stage, ord
 
 
 @pytest.mark.parametrize("ordered", [False, True])
+async def test_expired_calls_take_no_turn_of_a_rate(stage: Stage, ordered: bool) -> None:
+    offer = stage.task("offer", rate="1/m", ordered=ordered, expires="5m", expired="drop")
+    await stage.seed()
+    for n in range(5):
+        await offer.send(n)
+    await asyncio.sleep(600)
+    for n in range(2):
+        await offer.send(n)
+    await stage.work(90)
+    assert stage.starts() == [is_about(600), is_about(660)]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
 async def test_a_pause_does_not_shorten_the_wait_for_a_rate(stage: Stage, ordered: bool) -> None:
     book = stage.task("book", rate="1/m", ordered=ordered)
     await stage.seed()
