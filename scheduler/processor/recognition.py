@@ -29,6 +29,7 @@ CLOCKS_DIFFER_BY = timedelta(minutes=1)  # an epoch is the time at which it bega
 MOST_REMEMBERED = 100_000
 """Loops whose last settled position is known: supervision finds what this misses."""
 VOID, SETTLED, JOINED = "void", "settled", "joined"
+LAST_S = 3.0  # for what is published after the grace: less than the processor waits for that
 SILENCE = "the broker does not confirm: it may be blocked by a memory or disk alarm."
 
 
@@ -93,8 +94,8 @@ class PatientPublisher:
                 if self._reporting is None:
                     self._report()
                 delivery.lost.add_done_callback(give_up)
-                if self._shutdown.aborted.done():
-                    give_up()
+                if self._shutdown.aborted.done():  # the run ended with the cancellation
+                    limit.reschedule(self._loop.time() + LAST_S)
                 await publish()
         except TimeoutError:
             if not limit.expired():

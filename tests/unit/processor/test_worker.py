@@ -20,6 +20,7 @@ from scheduler.events import (
     RunStarted,
     TicksSkipped,
 )
+from scheduler.protocol.tokens import LoopId
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.testing import simulate
 from tests.stage import START, Stage, an_app, at_work, looping, new_app, of, processor_of
@@ -153,6 +154,20 @@ async def test_a_processor_requeues_its_runs_uncounted_after_its_grace(
     assert stage.clock.now() - stopped_at < timedelta(seconds=1)
     assert [run.attempt for run in of(RunStarted, stage.events)] == [1, 1]
     assert await stage.tokens() == 1
+
+
+async def test_a_run_that_returns_when_its_processor_stops_is_settled(stage: Stage) -> None:
+    @stage.app.periodic(every="10s")
+    async def task(ctx: Context) -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            ctx.carry("page 7")
+
+    await stage.seed()
+    await stage.work(11)
+    assert len(of(RunSettled, stage.events)) == 1
+    assert (await stage.token(LoopId("task"))).carry == "page 7"
 
 
 async def test_a_processor_reports_its_tasks_once_it_consumes(stage: Stage) -> None:
