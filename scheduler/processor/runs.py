@@ -29,7 +29,7 @@ from scheduler.processor.settlement import (
     Settlement,
 )
 from scheduler.processor.shutdown import Shutdown
-from scheduler.processor.threads import Threads
+from scheduler.processor.threads import Threads, unless_coroutine
 from scheduler.protocol.calls import Call
 from scheduler.protocol.messages import (
     REPLAYED_AT,
@@ -247,12 +247,15 @@ class Execution:
             work = surrounded(self._runs.around, context, work)
         try:
             with UserCode("the task"):
-                await work()
+                unless_coroutine(await work(), "it returned a coroutine, which never ran: await it")
         except asyncio.CancelledError:
             if self.overdue_at < math.inf:
                 raise
             allowed = (self.deadline - self.run.started_at).total_seconds()
             raise TimeoutError(f"it ran longer than its timeout of {allowed:g} s") from None
+        finally:
+            if self._thread is not None:  # a function around the run may not have waited for it
+                await self._runs.threads.outlast(self._thread)
 
     def _work(self, context: Context[Any]) -> Callable[[], Awaitable[Any]]:
         task = self.run.task

@@ -65,7 +65,7 @@ class Threads:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:
             if stop is None:
-                await self._outlast(thread)
+                await self.outlast(thread)
                 raise
             stop()
             await self._ended(thread, unless=[])
@@ -73,7 +73,8 @@ class Threads:
                 raise
             return thread.result()
 
-    async def _outlast(self, thread: asyncio.Future[Any]) -> None:
+    async def outlast(self, thread: asyncio.Future[Any]) -> None:
+        """Wait until a thread has ended, or an abort, despite cancellations."""
         aborted = self._shutdown.aborted
         if not (thread.done() or aborted.done()):
             logging.getLogger(__name__).warning(
@@ -99,7 +100,12 @@ def called(work: Callable[[], Any]) -> Any:
     """Return the result of a task's function, unless that is a coroutine."""
     with UserCode("the task"):
         result = work()
+    return unless_coroutine(result, "it is a `def` that returned a coroutine: write `async def`")
+
+
+def unless_coroutine(result: Any, problem: str) -> Any:
+    """Return a result, unless it is a coroutine, which would never run."""
     if inspect.iscoroutine(result):
         result.close()
-        raise TypeError("it is a `def` that returned a coroutine: write `async def`")
+        raise TypeError(problem)
     return result

@@ -145,6 +145,18 @@ def test_a_run_whose_error_is_caught_around_it_has_succeeded() -> None:
     assert set(runs) == {"failing"}
 
 
+def test_a_run_that_is_not_awaited_fails(app: Scheduler) -> None:
+    @app.around
+    async def forget(ctx: Context, call_next: CallNext) -> object:
+        return call_next()
+
+    @app.periodic(every="1h")
+    async def report() -> None: ...
+
+    (finished, *_) = of(RunFinished, simulate(app, "61m"))
+    assert str(finished.error) == "it returned a coroutine, which never ran: await it"
+
+
 def test_the_timeout_of_a_task_includes_what_is_around_it(app: Scheduler) -> None:
     @app.around
     async def dawdle(ctx: Context, call_next: CallNext) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Scheduler
-from scheduler.events import RunFinished
+from scheduler.events import RunFinished, RunSettled
+from scheduler.middleware import CallNext
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.protocol.tokens import Ending
@@ -85,6 +86,23 @@ async def test_a_function_that_cannot_do_so_in_a_thread_fails(
     app.task(name="work")(function)
     finished, *_ = await ran(stage, app, "work")
     assert told in str(finished.error)
+
+
+async def test_a_run_lasts_as_long_as_its_thread_whatever_is_around_it(stage: Stage) -> None:
+    app, left = new_app(), threading.Event()
+
+    @app.around
+    async def leave(ctx: Context, call_next: CallNext) -> None:
+        await asyncio.wait([asyncio.ensure_future(call_next())], timeout=0)
+        left.set()
+
+    @app.task
+    def work() -> None:
+        assert left.wait(30)
+
+    (finished,) = await ran(stage, app, "work")
+    assert finished.ending is Ending.SUCCEEDED
+    assert len(of(RunSettled, stage.events)) == 1
 
 
 async def test_a_thread_may_send_and_extend(stage: Stage) -> None:
