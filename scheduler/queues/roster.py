@@ -297,10 +297,12 @@ class Roster:
             return
         self.enters_notes = True  # also the notes that arrive during the reading
         try:
-            start = await self._load_notes() or self._noted
-            for each in (start, None):
-                if await self._enter_all(self._read_to_end(each), each, self._enter_notes):
+            for look_up in (self._snapshots.latest, self._snapshots.expected):
+                start = await self._load_notes(await look_up()) or self._noted
+                reading, is_short = self._read_to_end(start), start is None
+                if await self._enter_all(reading, start, self._enter_notes, is_short=is_short):
                     return
+            await self._enter_all(self._read_to_end(None), None, self._enter_notes)
         except BaseException:
             self.enters_notes = False
             self._noted, self._noted_at = None, UNIX_EPOCH
@@ -336,14 +338,15 @@ class Roster:
             return
         for following in self._followed:  # without it, the place of new entries is unknown
             following.is_on = False
-        if self.inherits:
-            self.lacks_some = self.lacks_some or len(listing) > 0
-            listing.inherit_all()
-        else:
-            listing.clear()
-        self._since_snapshot = 0
         self._noted, self._noted_at = None, UNIX_EPOCH
+        self.lacks_some = self.lacks_some or (self.inherits and len(listing) > 0)
+        self._begin_again()
         snapshot = await self._snapshots.latest()
+        if snapshot is None:
+            if await self._enter_all(read_from(None), is_short=True):
+                return
+            self._begin_again()
+            snapshot = await self._snapshots.expected()
         # Of another roster, it covers more than nothing, and less than the entries read of that.
         if snapshot is not None and (not listing or await self._is_there(snapshot.up_to)):
             await self._load(snapshot, only)
@@ -355,6 +358,13 @@ class Roster:
                 return
             listing.inherit_all()
         await self._enter_all(read_from(None))
+
+    def _begin_again(self) -> None:
+        self._since_snapshot = 0
+        if self.inherits:
+            self.listing.inherit_all()
+        else:
+            self.listing.clear()
 
     async def _is_there(self, bookmark: Bookmark) -> bool:
         """Return whether a message is in the roster."""
@@ -382,21 +392,25 @@ class Roster:
         reading: AsyncGenerator[Message],
         start: Bookmark | None = None,
         enter: Callable[[Message], None] | None = None,
+        *,
+        is_short: bool = False,
     ) -> bool:
         """Enter all entries from a message on.
 
         Args:
             start: the first message; None: the first of the stream.
             enter: enters a message; None: its entries and notes.
+            is_short: stop if the stream turns out to be long, so that it has a snapshot.
 
         Returns:
-            False: that message is not there, and nothing was entered.
+            False: that message is not there, and nothing was entered; or it has stopped.
         """
         is_there, enter = start is None, enter or self._enter
         async with aclosing(reading) as messages:
             async for message in messages:
+                assert message.offset is not None
                 is_there = is_there or (start is not None and start.is_at(message))
-                if not is_there:
+                if not is_there or (is_short and message.offset > FEW):
                     return False
                 enter(message)
                 await asyncio.sleep(0)
@@ -422,13 +436,13 @@ class Roster:
         except (Undecodable, QueueNotFound) as error:
             self._snapshots.warn("read", error)
 
-    async def _load_notes(self) -> Bookmark | None:
+    async def _load_notes(self, latest: Latest | None) -> Bookmark | None:
         """Load the notes of the latest snapshot; return the last message that it covers.
 
         None: there is no snapshot, or no note of it was skipped.
         """
         try:
-            latest, noted = await self._snapshots.latest(), self._noted
+            noted = self._noted
             if latest is None or (noted is not None and latest.up_to.offset <= noted.offset):
                 return None
             reading = self._snapshots.shares(latest, 0, latest.shares - 1)

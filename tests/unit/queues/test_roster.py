@@ -39,6 +39,7 @@ from tests.faulty import Call, FaultyBroker
 from tests.stage import START, append_blindly, roster_of
 
 NAMES = Names("test")
+FEW = 10
 ACTIVE, PAUSED, GONE = LoopState.ACTIVE, LoopState.PAUSED, LoopState.GONE
 A = RosterEntry(LoopId("a"), Every("1m"), {}, Entry(7, ACTIVE, 7), by="me", at=START)
 A_PAUSED = replace(A, entry=Entry(8, PAUSED, 7, base=7), reason="stocktaking")
@@ -385,8 +386,7 @@ async def test_the_members_of_an_entry(broker: FaultyBroker, roster: Roster) -> 
 
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than ten entries are many."""
-    monkeypatch.setattr("scheduler.queues.roster.FEW", 10)
+    monkeypatch.setattr("scheduler.queues.roster.FEW", FEW)
 
 
 def loop_number(number: int, epoch: int) -> RosterEntry:
@@ -433,7 +433,7 @@ async def test_a_long_roster_is_read_from_its_last_snapshot_or_position(
     await appended(desk, range(1, 99))
     half = "\ud800"  # of a character: JSON takes it, and some parsers do not
     await roster.append([replace(loop_number(n, 99), args={"text": half}) for n in range(5)])
-    assert await measured(desk) == (all_at(99), 98 * 5 + 1)
+    assert await measured(desk) == (all_at(99), FEW + 2 + 98 * 5 + 1)  # a snapshot was expected
     assert {each.args["text"] for each in (await roster.read()).values()} == {half}
     told = all_at(99)
     for epoch in range(100, 103):
@@ -513,6 +513,34 @@ async def test_a_recreated_roster_begins_with_what_the_snapshot_says(
     assert await measured(desk) == (all_at(4) | latest, read)
 
 
+@pytest.mark.usefixtures("_short")
+async def test_the_snapshot_of_a_long_roster_is_waited_for(
+    desk: Desk, roster: Roster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind, show, hidden = desk.roster(), desk.broker.last, iter(list[int]())
+
+    async def show_late(stream: str) -> Message | None:
+        """As RabbitMQ does after a restart."""
+        return await show(stream) if next(hidden, None) is None else None
+
+    monkeypatch.setattr(desk.broker, "last", show_late)
+    await behind.append([A])
+    behind.skip_notes()
+    await appended(desk, range(1, 99))
+    await desk.append_blindly(noted := replace(A, checkpoint=checkpoint_at(3)))
+    told = await compacted(roster)
+    hidden = iter(range(8))
+    listed, read = await measured(desk)
+    assert (listed.keys(), read) == (told.keys(), FEW + 1 + 1)
+    desk.broker.server.stream(NAMES.roster)._max_size = 600  # pyright: ignore[reportPrivateUsage]
+    (later,) = await roster.append([loop_number(1, 99)])
+    hidden = iter(range(8))
+    assert await desk.roster().read() == {**told, loop_number(1, 99).loop: later}
+    hidden = iter(range(8))
+    await behind.enter_notes()
+    assert behind.listing[A.loop] == noted
+
+
 ABOUT = {"snapshot": "x", "part": 0, "last": True, "share": 0, "offset": 99, "digest": ""}
 NOTHING = gzip.compress(b"")
 NONSENSE = {
@@ -530,10 +558,11 @@ NONSENSE = {
 async def test_a_snapshot_that_cannot_be_read_is_ignored_and_logged(
     desk: Desk, roster: Roster, message: Message, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await appended(desk, range(1, 5))
+    await appended(desk, range(1, 3))
     await desk.broker.publish(message, exchange=NAMES.control, routing_key=NAMES.snapshots)
-    assert await measured(desk) == (all_at(4), 20)
+    assert await measured(desk) == (all_at(2), 10)
     assert "The snapshot of the roster cannot be read" in caplog.text
+    await appended(desk, range(3, 5))
     await compacted(roster)
     assert await measured(desk) == (all_at(4), 1)
 
