@@ -80,6 +80,7 @@ from scheduler.protocol.topology import TRASH_KEY, Names, is_of_task
 from scheduler.spelling import no_such
 from scheduler.timing.moments import Clock, milliseconds_since_epoch
 from scheduler.timing.pacing import Pacer, Rate
+from scheduler.user_code import UserCode
 
 PARKED_SEQ = f"{PARKED}seq"
 TRASHED_KEY, DELETION = f"{PARKED}key", f"{PARKED}deletion"
@@ -172,8 +173,8 @@ def parked(
     message: Message, routing_key: str, reason: Reason, error: BaseException, at: datetime
 ) -> Message:
     """Return the message as it is put into a failed queue."""
-    lines = traceback.format_exception(error) if error.__traceback__ else []
-    frames = [_shortened(each) for each in lines]  # a long message leaves room for them
+    # A long message leaves room for the frames.
+    frames = [_shortened(each) for each in _traceback_of(error)]
     added = {
         "loop": one_line(_loop_of(routing_key)),
         "reason": reason.value,
@@ -183,6 +184,14 @@ def parked(
     }
     headers = own_headers(message.headers) | {PARKED + name: text for name, text in added.items()}
     return replace(message, headers=headers, expiration=None)
+
+
+def _traceback_of(error: BaseException) -> list[str]:
+    try:
+        with UserCode("the error"):  # it may have attributes that cannot be shown
+            return traceback.format_exception(error) if error.__traceback__ else []
+    except Exception:
+        return traceback.format_tb(error.__traceback__)
 
 
 def _shortened(part: str) -> str:

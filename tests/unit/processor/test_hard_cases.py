@@ -110,6 +110,17 @@ def test_a_loop_continues_after_any_exception_of_user_code(
     assert [event.seq for event in of(RunStarted, events)] == [0, 1, 2, 3]
 
 
+def test_a_loop_continues_after_an_error_that_traceback_cannot_format(app: Scheduler) -> None:
+    place: Any = ("file", "not a number", "nor this", "text")
+
+    @app.periodic(every="10s", retry=Retry(0))
+    async def task() -> None:
+        raise SyntaxError("x", place)
+
+    parked = of(MessageParked, simulate(app, "45s"))
+    assert [each.reason for each in parked] == ["exhausted"] * 4
+
+
 @pytest.mark.parametrize("added", [{"x": object()}, {5: "x"}, {"x": None}, {"x": "\udcff"}])
 def test_a_run_is_settled_despite_any_trace_of_a_listener(app: Scheduler, added: Any) -> None:
     app.periodic(every="10s")(sleep)
