@@ -68,7 +68,7 @@ future layout can coexist with this one.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, Self, overload
 
@@ -391,8 +391,8 @@ def topology(
     names, max_age = Names(namespace), f"{int(journal_max_age.total_seconds())}s"
     build = _Builder(names, queue_type, max_age, journal_max_bytes, alone, ordered, called, shards)
     parts = [
-        build.of_tokens(),
-        *([build.of_calls()] if called else []),
+        _timers_of_tokens(names, queue_type),
+        *([_timers_of_calls(names, max_age)] if called else []),
         *map(build.of_task, tasks),
         *map(build.of_subscription, subscriptions),
     ]
@@ -529,7 +529,7 @@ class _Builder:
             bindings.append(Binding(names.later_sent, names.later_exchange(0), key, "exchange"))
         if is_ordered:
             head = names.head(task)
-            queues.append(self._queue(head, {**self._peekable(), **LAST_ALONE}))
+            queues.append(self._queue(head, {**_peekable(self.queue_type), **LAST_ALONE}))
             bindings.append(Binding(names.control, head, head))
         return Topology(queues=tuple(queues), bindings=tuple(bindings))
 
@@ -542,57 +542,67 @@ class _Builder:
             bindings=(Binding(wanted.exchange, queue, wanted.routing_key),),
         )
 
-    def of_tokens(self) -> Topology:
-        """Build the timers of tokens, at most once: a queue that rejects them stops no timer."""
-        names, before = self.names, f"{LOOP_KEY}*."
-        otherwise = {"alternate-exchange": names.unrouted}
-        queues, bindings = list[Queue](), list[Binding]()
-        for timer in timers():
-            then = names.hatchery_exchange(timer.unit + 1)
-            waits = {"x-dead-letter-exchange": then, "x-message-ttl": milliseconds(timer.wait)}
-            queues.append(self._queue(names.timer(timer), waits | self._peekable()))
-        for unit in range(len(UNITS)):
-            source, end = names.hatchery_exchange(unit), f"{before}{end_pattern(unit)}.#"
-            for timer in timers(unit):
-                pattern = f"{before}{timer_pattern(unit, timer)}.#"
-                bindings.append(Binding(source, names.timer(timer), pattern))
-            bindings.append(Binding(source, names.processor, end, "exchange"))
-        # The first exchange is the entrance, which the namespace has.
-        exchanges = map(names.hatchery_exchange, range(1, len(UNITS)))
-        return Topology(
-            tuple(Exchange(each, "topic", dict(otherwise)) for each in exchanges),
-            tuple(queues),
-            tuple(bindings),
-        )
-
-    def of_calls(self) -> Topology:
-        """Build the timers of calls, at least once, and their history."""
-        names, otherwise = self.names, {"alternate-exchange": self.names.delayed}
-        queues = [_stream(names.history, HISTORY_BYTES, HISTORY_SEGMENT, self.max_age)]
-        bindings = [Binding(names.control, names.history, names.history)]
-        for timer in timers():
-            then = names.later_exchange(timer.unit + 1)
-            queues.append(_timer_queue(names.later_timer(timer), timer.wait, then))
-        for unit in range(len(UNITS)):
-            for timer in timers(unit):
-                matched = {"x-match": "all", header_at(unit): timer.name}
-                source, queue = names.later_exchange(unit), names.later_timer(timer)
-                bindings.append(Binding(source, queue, "", arguments=matched))
-        exchanges = map(names.later_exchange, range(len(UNITS)))
-        return Topology(
-            tuple(Exchange(each, "headers", dict(otherwise)) for each in exchanges),
-            tuple(queues),
-            tuple(bindings),
-        )
-
     def _queue(self, name: str, arguments: dict[str, Any]) -> Queue:
         return Queue(name, {"x-queue-type": self.queue_type} | arguments)
 
-    def _peekable(self) -> dict[str, Any]:
-        return self._if_quorum({"x-delivery-limit": UNREACHABLE_DELIVERY_LIMIT})
-
     def _if_quorum(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return dict(arguments) if self.queue_type == "quorum" else {}
+
+
+def _peekable(queue_type: QueueType) -> dict[str, Any]:
+    limit = {"x-delivery-limit": UNREACHABLE_DELIVERY_LIMIT}
+    return limit if queue_type == "quorum" else {}
+
+
+@lru_cache(maxsize=8)  # supervision asks in each round
+def _timers_of_tokens(names: Names, queue_type: QueueType) -> Topology:
+    """Build the timers of tokens, at most once: a queue that rejects them stops no timer."""
+    before, otherwise = f"{LOOP_KEY}*.", {"alternate-exchange": names.unrouted}
+    queues, bindings = list[Queue](), list[Binding]()
+    for timer in timers():
+        then = names.hatchery_exchange(timer.unit + 1)
+        arguments = {
+            "x-queue-type": queue_type,
+            "x-dead-letter-exchange": then,
+            "x-message-ttl": milliseconds(timer.wait),
+            **_peekable(queue_type),
+        }
+        queues.append(Queue(names.timer(timer), arguments))
+    for unit in range(len(UNITS)):
+        source, end = names.hatchery_exchange(unit), f"{before}{end_pattern(unit)}.#"
+        for timer in timers(unit):
+            pattern = f"{before}{timer_pattern(unit, timer)}.#"
+            bindings.append(Binding(source, names.timer(timer), pattern))
+        bindings.append(Binding(source, names.processor, end, "exchange"))
+    # The first exchange is the entrance, which the namespace has.
+    exchanges = map(names.hatchery_exchange, range(1, len(UNITS)))
+    return Topology(
+        tuple(Exchange(each, "topic", dict(otherwise)) for each in exchanges),
+        tuple(queues),
+        tuple(bindings),
+    )
+
+
+@lru_cache(maxsize=8)
+def _timers_of_calls(names: Names, max_age: str) -> Topology:
+    """Build the timers of calls, at least once, and their history."""
+    otherwise = {"alternate-exchange": names.delayed}
+    queues = [_stream(names.history, HISTORY_BYTES, HISTORY_SEGMENT, max_age)]
+    bindings = [Binding(names.control, names.history, names.history)]
+    for timer in timers():
+        then = names.later_exchange(timer.unit + 1)
+        queues.append(_timer_queue(names.later_timer(timer), timer.wait, then))
+    for unit in range(len(UNITS)):
+        for timer in timers(unit):
+            matched = {"x-match": "all", header_at(unit): timer.name}
+            source, queue = names.later_exchange(unit), names.later_timer(timer)
+            bindings.append(Binding(source, queue, "", arguments=matched))
+    exchanges = map(names.later_exchange, range(len(UNITS)))
+    return Topology(
+        tuple(Exchange(each, "headers", dict(otherwise)) for each in exchanges),
+        tuple(queues),
+        tuple(bindings),
+    )
 
 
 def _stream(name: str, max_bytes: int, segment: int, max_age: str | None = None) -> Queue:
