@@ -1,10 +1,11 @@
 """What every test may ask for."""
 
 import asyncio
+import gc
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,6 +44,17 @@ def pytest_asyncio_loop_factories(
     if "clock" in getattr(item, "fixturenames", ()):
         return {"virtual": VirtualTimeLoop}
     return {"real": asyncio.new_event_loop}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exempt the tests from garbage collection, which they outlive."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
