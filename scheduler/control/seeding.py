@@ -290,7 +290,8 @@ class Seeding:
                 loop,
                 listed,
                 reason=SEEDED_PAUSED if paused else None,
-                brand_new=listed is None,
+                # The loops of an empty roster may be running: it may have been lost.
+                brand_new=listed is None and len(listing) > 0,
                 paused=paused,
                 did=Effect.CREATED,
             )

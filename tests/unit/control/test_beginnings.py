@@ -14,6 +14,7 @@ from scheduler.control.beginnings import CALLING_TIMEOUT
 from scheduler.control.loops import Where
 from scheduler.control.reports import Effect
 from scheduler.errors import BrokerUnavailable, Unconfirmed
+from scheduler.events import ConsumerInterrupted, ConsumerResumed
 from scheduler.program import Program
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
@@ -206,6 +207,20 @@ async def test_a_loop_lost_by_the_roster_continues_from_the_journal(stage: Stage
     assert (token.seq, token.carry, token.due_at) == (2, "kept 1", before.due_at)
     assert token.epoch > before.epoch
     assert (await stage.listing()).known(before.loop) == token.epoch
+
+
+async def test_a_loop_started_in_a_lost_roster_waits_for_its_run(stage: Stage) -> None:
+    await started(stage, office := an_office(takes=30))
+    async with stage.supervised(), stage.supervised():
+        await asyncio.sleep(15)
+        await stage.broker.delete(roster := office.app.names.roster)
+        await stage.program.installation.declare_all()
+        for event in ConsumerInterrupted(roster, "deleted"), ConsumerResumed(roster):
+            office.app.events.emit(event)
+        assert await office.report.start("bonn", every="1s") is Effect.CREATED
+        await asyncio.sleep(60)
+    assert [number for number, _ in office.runs["bonn"]] == [0, 0, 1]
+    assert not office.overlapped
 
 
 async def test_a_pause_returns_in_time_and_tells_how_many_do_not_answer(stage: Stage) -> None:
