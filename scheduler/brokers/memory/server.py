@@ -338,6 +338,12 @@ def _max_age(spec: Queue) -> timedelta | None:
 WILDCARDS = {"*": r"[^.]*\.", "#": r"(?:[^.]*\.)*"}  # a word, any number of words
 
 
+@lru_cache(maxsize=4096)
+def _pattern(key: str) -> re.Pattern[str]:
+    parts = [WILDCARDS.get(word) or re.escape(f"{word}.") for word in key.split(".")]
+    return re.compile("".join(parts))
+
+
 class MemoryExchange:
     """Hold the bindings of one exchange, and the headers that it checks."""
 
@@ -351,8 +357,7 @@ class MemoryExchange:
         self.heeded |= binding.arguments.keys() - {"x-match"}
         words = ["#"] if self.spec.type == "fanout" else binding.routing_key.split(".")
         if self.spec.type in ("fanout", "topic") and not WILDCARDS.keys().isdisjoint(words):
-            parts = [WILDCARDS.get(word) or re.escape(f"{word}.") for word in words]
-            self._patterns[binding] = re.compile("".join(parts))
+            self._patterns[binding] = _pattern(".".join(words))
         else:
             self._exact.setdefault(binding.routing_key, {})[binding] = None
 
