@@ -241,6 +241,9 @@ class Pipeline:
             return GIVEN_BACK
 
     async def _process(self, delivery: Delivery, task: TaskSpec, held: Held) -> Verdict:
+        pacer = self.executions.pacer_of(task)
+        turn: Held = [] if pacer is None else [pacer.last_turn()]
+        held.extend(turn)  # it is given back, unless a run begins
         token, subject = None, self._decode(delivery, task)
         if isinstance(subject, Token):
             token = subject
@@ -269,11 +272,10 @@ class Pipeline:
             self._turns.begin(token)
         self._admit(run)
         if run.outcome is None:
+            del held[: len(turn)]
             if self._is_heard(RunStarted):
                 self._emit(_started(run))
             run.outcome = await self.executions.outcome_of(run)
-        elif (pacer := self.executions.pacer_of(task)) is not None:
-            pacer.give_back()
         run.ended_at = self._now()
         return await self._settle(run)
 

@@ -370,7 +370,11 @@ class Executions:
 
     def pacer_of(self, task: TaskSpec) -> Pacer | None:
         """Return what gives the runs of a task their turns, by its rate; None: it has none."""
-        return self._pacers.setdefault(task.name, Pacer(task.rate)) if task.rate else None
+        if task.rate is None:
+            return None
+        if (pacer := self._pacers.get(task.name)) is None:
+            pacer = self._pacers[task.name] = Pacer(task.rate)
+        return pacer
 
     async def take_room(self, task: TaskSpec, held: Held) -> None:
         """Wait for a free slot for a run of a task, and hold it."""

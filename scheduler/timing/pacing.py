@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
@@ -69,11 +69,17 @@ class Pacer:
         """Count the last turn from now on: it was taken earlier, and had to wait."""
         self._next = max(self._next, asyncio.get_running_loop().time() + self._interval)
 
-    def give_back(self) -> None:
-        """Give the last turn back: its message is not run."""
-        self._next -= self._interval
-        self._given_back.set_result(None)
-        self._given_back = asyncio.get_running_loop().create_future()
+    def last_turn(self) -> Callable[[], None]:
+        """Return a function that gives the last turn back, unless another one was taken since."""
+        taken = self._next
+
+        def give_back() -> None:
+            if self._next == taken:
+                self._next -= self._interval
+                self._given_back.set_result(None)
+                self._given_back = asyncio.get_running_loop().create_future()
+
+        return give_back
 
     async def until_free(self, end: asyncio.Future[None]) -> None:
         """Wait for the next free turn, or for an end."""

@@ -11,7 +11,7 @@ from scheduler.errors import AccessRefused, Unconfirmed
 from scheduler.events import RunSettled, RunStarted
 from scheduler.protocol.topology import QueueType
 from scheduler.queues.heads import NOTHING_NOTED
-from tests.stage import Stage, new_app, of, seconds_of
+from tests.stage import START, Stage, new_app, of, seconds_of
 
 
 def is_about(seconds: float) -> Any:
@@ -89,6 +89,16 @@ async def test_expired_calls_take_no_turn_of_a_rate(stage: Stage, ordered: bool)
         await offer.send(n)
     await stage.work(90)
     assert stage.starts() == [is_about(600), is_about(660)]
+
+
+async def test_void_tokens_take_no_turn_of_a_rate(stage: Stage) -> None:
+    remind = stage.task("remind", rate="1/m")
+    await stage.seed()
+    async with stage.processor():
+        for second in range(5):  # each but the last is void
+            await remind.once("cart-7", at=START + timedelta(seconds=10 + second))
+        await asyncio.sleep(60)
+    assert stage.starts() == [is_about(14)]
 
 
 @pytest.mark.parametrize("ordered", [False, True])
