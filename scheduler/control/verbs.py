@@ -303,7 +303,7 @@ def _by_all_names(whole: Report, by_name: Sequence[Report]) -> Report:
     # A task that was paused by an old name alone is resumed as well.
     is_resumed = any(each.did is Effect.RESUMED for each in by_name)
     silent = dict.fromkeys(name for each in by_name for name in each.silent)
-    return replace(whole, did=Effect.RESUMED if is_resumed else whole.did, silent=[*silent])
+    return replace(whole, did=Effect.RESUMED if is_resumed else whole.did, silent=(*silent,))
 
 
 def _as_operation(verb: Verb) -> Change:

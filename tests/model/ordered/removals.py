@@ -42,7 +42,7 @@ REMOVALS = (
     row(messages=1, found={Wrong.BUSY}).without(
         "order, resting: who may not run a message yet takes it again at once",
         InOrder,
-        _rest=always(0.0),
+        _stay_away=nothing,
     ),
     row(messages=1, found={Wrong.BACKWARDS}).without(
         "the note, reading: nobody reads it", Order, resume=nothing
