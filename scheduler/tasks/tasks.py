@@ -3,8 +3,8 @@
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from typing import (
     TYPE_CHECKING,
@@ -15,11 +15,19 @@ from typing import (
     ParamSpec,
     Required,
     TypeVar,
+    cast,
     get_origin,
     get_type_hints,
 )
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, with_config
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 from typing_extensions import TypedDict  # pydantic cannot take typing's before Python 3.12
 
 from scheduler.errors import InvalidArguments, RegistrationError
@@ -59,6 +67,8 @@ class Arguments:
             kind = self.parameters[parameter.name] = hints.get(parameter.name, Any)
             fields[parameter.name] = NotRequired[kind] if optional else Required[kind]
         self._adapter = self._adapter_of(fields)
+        schema = str(self._adapter.core_schema)
+        self._has_sets = "'set'" in schema or "'frozenset'" in schema
 
     @property
     def required(self) -> list[str]:
@@ -84,7 +94,9 @@ class Arguments:
         except ValidationError as error:
             raise self._misfit(error) from None
         try:
-            wire = dict(self._adapter.dump_python(fitting, mode="json", by_alias=True))
+            wire = self._adapter.dump_python(fitting, mode="json", by_alias=True)
+            if self._has_sets:
+                wire = _in_order(wire, fitting)
             text = _STRICT.encode(wire)
         except (ValueError, TypeError) as error:
             raise InvalidArguments(
@@ -176,6 +188,34 @@ class BodyReader:
             ) from None
         except UnicodeDecodeError as error:
             raise InvalidArguments(f"The body is not UTF-8 text: {error}.") from None
+
+
+def _in_order(wire: Any, value: Any) -> Any:
+    """Sort the lists that were sets: each process has the items of a set in another order."""
+    if isinstance(value, (set, frozenset)) and isinstance(wire, list):
+        return sorted(cast(list[Any], wire), key=compact_json)
+    members = _members_of(value)
+    match wire:
+        case dict() if len(members) == len(cast(Mapping[str, Any], wire)):
+            items = zip(cast(Mapping[str, Any], wire).items(), members, strict=True)
+            return {key: _in_order(each, member) for (key, each), member in items}
+        case list() if len(members) == len(cast(list[Any], wire)):
+            return [_in_order(*each) for each in zip(cast(list[Any], wire), members, strict=True)]
+        case _:  # a serializer of its own made something else of it
+            return wire
+
+
+def _members_of(value: Any) -> Sequence[Any]:
+    match value:
+        case BaseModel():
+            return [member for _, member in value]
+        case dict():
+            return [*cast(Mapping[Any, Any], value).values()]
+        case list() | tuple():
+            return cast(Sequence[Any], value)
+        case _:
+            names = (each.name for each in fields(value)) if is_dataclass(value) else ()
+            return [getattr(value, name) for name in names]
 
 
 def _is_context(kind: object) -> bool:

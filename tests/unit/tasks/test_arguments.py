@@ -1,3 +1,4 @@
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -36,6 +37,33 @@ def test_a_model_travels_by_its_aliases():
     arguments, order = Arguments(takes_renamed), Renamed(orderNumber=5)
     assert arguments.dump({"order": order}) == {"order": {"orderNumber": 5}}
     assert arguments.load({"order": {"orderNumber": 5}}) == {"order": order}
+
+
+class Tagged(BaseModel):
+    tags: frozenset[str]
+
+
+@dataclass(slots=True)
+class Labelled:
+    labels: set[str]
+
+
+async def takes_sets(
+    names: set[str], *, each: list[Labelled], of: dict[int, tuple[set[str], int]], tagged: Tagged
+) -> None: ...
+
+
+def test_the_items_of_a_set_travel_in_one_order():
+    items = [f"{number}" for number in range(9)]
+    some = {*items}
+    tagged = Tagged(tags=frozenset(some))
+    wire = Arguments(takes_sets).bind(some, each=[Labelled(some)], of={7: (some, 5)}, tagged=tagged)
+    assert wire == {
+        "names": items,
+        "each": [{"labels": items}],
+        "of": {"7": [items, 5]},
+        "tagged": {"tags": items},
+    }
 
 
 async def takes_number(number: float) -> None: ...
