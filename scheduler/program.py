@@ -106,7 +106,7 @@ def processor(
     recognition = Recognition(program, knowledge, verification, turns, program.endings, publisher)
     order = Order(program.heads, publisher)
     punctuality = Punctuality(program, recognition, shutdown)
-    escalation = Escalation(program, recognition, app.escalation_hooks)
+    escalation = Escalation(program, recognition, app.escalation_hooks, shutdown)
     pipeline = Pipeline(program, recognition, order, punctuality, escalation, executions, shutdown)
     worker = Worker(pipeline, worked_on, grace)
     reporter = CallReporter(program.history, app.tasks, clock)

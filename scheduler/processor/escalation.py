@@ -12,6 +12,7 @@ from scheduler.events import Escalated, EscalationHook, MessageParked
 from scheduler.processor.recognition import Recognition
 from scheduler.processor.runs import Run
 from scheduler.processor.settlement import Parking, Settlement
+from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.calls import Call, placed, spent, task_key
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.messages import Message, one_line, summary_of
@@ -46,6 +47,7 @@ class Escalation:
     space: Namespace
     recognition: Recognition
     hooks: Iterable[EscalationHook]
+    shutdown: Shutdown
 
     def __post_init__(self) -> None:
         self._names, self._clock = self.space.app.names, self.space.clock
@@ -117,7 +119,10 @@ class Escalation:
         self._emit(MessageParked(key, message.message_id, reason.value, summary_of(error)))
 
     async def _announce(self, event: Escalated) -> None:
-        """Call all hooks at once, and wait for them, up to a limit: the loop waits, too."""
+        """Call all hooks at once, and wait for them, up to a limit: the loop waits, too.
+
+        The processor's end is a limit as well: the parked message must be acked before.
+        """
         current_run.set((str(event.loop), event.message_id if event.seq is None else event.seq))
         # In separate tasks: a hook that cancels must not cancel the settlement.
         calls = {
@@ -126,14 +131,21 @@ class Escalation:
         }
         if not calls:
             return
-        _, late = await asyncio.wait(calls, timeout=HOOK_TIMEOUT.total_seconds())
+        all_done = asyncio.ensure_future(asyncio.wait(calls))
+        await asyncio.wait(
+            [all_done, self.shutdown.aborted],
+            timeout=HOOK_TIMEOUT.total_seconds(),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        all_done.cancel()
         for call, hook in calls.items():
-            if call in late:  # not waited for: it may ignore its cancellation
+            if is_late := not call.done():  # not waited for: it may ignore its cancellation
                 call.cancel()
-                error = TimeoutError(f"it ran longer than {HOOK_TIMEOUT.total_seconds():g} s")
+                limit = f"{HOOK_TIMEOUT.total_seconds():g} s, or than its processor"
+                error = TimeoutError(f"it ran longer than {limit}")
             else:
                 error = None if call.cancelled() else call.exception()
-            if call in late or call.cancelled() or error is not None:
+            if is_late or call.cancelled() or error is not None:
                 logging.getLogger(__name__).error(
                     "The escalation hook %r failed", hook, exc_info=error
                 )

@@ -449,3 +449,8 @@ async def test_escalation_hooks_are_called_and_their_errors_do_no_harm(
     errors = [type(r.exc_info[1]) for r in failed if r.exc_info]
     assert errors == [RuntimeError, TimeoutError, TimeoutError]
     assert {record.levelno for record in failed} == {logging.ERROR}
+    async with stage.processor():  # which is stopped while hooks run
+        await ours.send(2)
+        await asyncio.sleep(5)
+    await stage.work(5)
+    assert len(await stage.parked()) == 2
