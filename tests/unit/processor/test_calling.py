@@ -452,5 +452,5 @@ async def test_escalation_hooks_are_called_and_their_errors_do_no_harm(
     async with stage.processor():  # which is stopped while hooks run
         await ours.send(2)
         await asyncio.sleep(5)
-    await stage.work(5)
+    await stage.work(15)  # until the last of them has ended
     assert len(await stage.parked()) == 2
