@@ -7,7 +7,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 UV := $(shell command -v uv 2>/dev/null)
 BIN := .venv/bin
 # Tests of a broker wait more than they compute.
-WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3)))
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 2)))
 
 .PHONY: help demo test mutants check model bench growth chaos fuzz migrations screenshots docs links format clean
 
