@@ -405,12 +405,15 @@ class Roster:
         Returns:
             False: that message is not there, and nothing was entered; or it has stopped.
         """
-        is_there, enter = start is None, enter or self._enter
+        is_there, enter, count = start is None, enter or self._enter, 0
         async with aclosing(reading) as messages:
             async for message in messages:
                 assert message.offset is not None
                 is_there = is_there or (start is not None and start.is_at(message))
-                if not is_there or (is_short and message.offset > FEW):
+                count += 1
+                # Marks have offsets, too: a later one does not tell how long the stream is.
+                is_long = count > FEW or (count == 1 and message.offset > FEW)
+                if not is_there or (is_short and is_long):
                     return False
                 enter(message)
                 await asyncio.sleep(0)
