@@ -34,6 +34,7 @@ from scheduler.user_code import UserCode
 
 HOOK_TIMEOUT = timedelta(seconds=30)
 """The time that all hooks of a message have, before its loop continues without them."""
+A_MOMENT_S = 1.0
 
 
 @dataclass(eq=False)
@@ -121,7 +122,7 @@ class Escalation:
     async def _announce(self, event: Escalated) -> None:
         """Call all hooks at once, and wait for them, up to a limit: the loop waits, too.
 
-        The processor's end is a limit as well: the parked message must be acked before.
+        They have a moment more if their processor is aborted: it must ack the parked message.
         """
         current_run.set((str(event.loop), event.message_id if event.seq is None else event.seq))
         # In separate tasks: a hook that cancels must not cancel the settlement.
@@ -138,11 +139,16 @@ class Escalation:
             return_when=asyncio.FIRST_COMPLETED,
         )
         all_done.cancel()
+        if self.shutdown.aborted.done():
+            await asyncio.wait(calls, timeout=A_MOMENT_S)
         for call, hook in calls.items():
             if is_late := not call.done():  # not waited for: it may ignore its cancellation
                 call.cancel()
-                limit = f"{HOOK_TIMEOUT.total_seconds():g} s, or than its processor"
-                error = TimeoutError(f"it ran longer than {limit}")
+                error = TimeoutError(
+                    "its processor was stopped"
+                    if self.shutdown.aborted.done()
+                    else f"it ran longer than {HOOK_TIMEOUT.total_seconds():g} s"
+                )
             else:
                 error = None if call.cancelled() else call.exception()
             if is_late or call.cancelled() or error is not None:

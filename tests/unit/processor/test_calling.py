@@ -454,3 +454,4 @@ async def test_escalation_hooks_are_called_and_their_errors_do_no_harm(
         await asyncio.sleep(5)
     await stage.work(15)  # until the last of them has ended
     assert len(await stage.parked()) == 2
+    assert "TimeoutError: its processor was stopped" in caplog.text
