@@ -271,7 +271,7 @@ def test_a_watch_ends_or_says_that_the_broker_does_not_answer(
     node: PrivateNode, on_node: CommandLine
 ) -> None:
     """One that has shown something goes on, as the broker may answer again."""
-    with on_node.terminal("status", "--watch", "--timeout", "3s") as watching:
+    with on_node.terminal("status", "--watch", "--timeout", "10s") as watching:
         watching.until("until Ctrl-C")
         node.freeze()
         try:
