@@ -5,7 +5,8 @@ operators and pods can seed at the same time: for each loop, one of them is firs
 find it unchanged.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -28,12 +29,13 @@ from scheduler.control.loops import (
 from scheduler.control.reports import Effect, Report
 from scheduler.control.status import Status, Survey
 from scheduler.control.verbs import Removal
-from scheduler.errors import AccessRefused, BrokerUnavailable, QueueNotFound
+from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable, QueueNotFound
 from scheduler.events import Event, LoopRepaired, LoopSeeded
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.hatchery import timers
-from scheduler.protocol.tokens import LoopId
-from scheduler.queues.entries import RosterEntry
+from scheduler.protocol.tokens import LoopId, State, Token
+from scheduler.queues.entries import Checkpoint, RosterEntry, checkpoint_of
+from scheduler.queues.journal import LONGEST_READING
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop, aliases_of, queues_of
@@ -42,6 +44,21 @@ from scheduler.tasks.tasks import TaskSpec
 SEEDED_PAUSED = "seeded paused"
 UNLISTED = Entry(0, LoopState.ACTIVE, 0)
 """The entry of a loop that is not in the roster any more, but may be in the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostPause:
+    """Describe the pause of a loop or a task that was lost with the roster.
+
+    Attributes:
+        checkpoint: the progress of the loop, if known.
+    """
+
+    reason: str
+    checkpoint: Checkpoint | None
+
+
+Pauses = Mapping[LoopId, LostPause]
 
 
 @dataclass(eq=False)
@@ -93,10 +110,11 @@ class Seeding:
         await self.installation.leave_imprint(before)
         listing = await self._roster.read()
         await self._roster.compact()
-        await self.start_all([self._app.supervision], new)
-        await self._keep_pauses_of_old_names()
+        lost = await self._lost_pauses(new)
+        await self.start_all([self._app.supervision], lost)
+        await self._keep_pauses_of_tasks(lost or {})
         wanted = self._wanted(listing)
-        begun = await self.start_all(wanted, new, paused=paused, renew=self._renewed)
+        begun = await self.start_all(wanted, lost, paused=paused, renew=self._renewed)
         for report in begun:
             self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, report.due_at))
         reports = await self._checked(begun)
@@ -124,8 +142,9 @@ class Seeding:
             await self.installation.require()
         listing = await self.survey.listing()
         loops, names = self._wanted(listing), self._app.names
-        new = set(await self.installation.absent((names.roster, names.journal)))
-        decisions = [self._decide(loop, listing, new, paused=paused) for loop in loops]
+        new = await self.installation.absent((names.roster, names.journal))
+        lost = await self._lost_pauses(new, is_exact=False)
+        decisions = [self._decide(loop, listing, lost, paused=paused) for loop in loops]
         statuses = await self.survey.status(*loops) if loops else []
         planned = [
             _planned(decision, status) for decision, status in zip(decisions, statuses, strict=True)
@@ -151,8 +170,10 @@ class Seeding:
         loops = [self._app.supervision, *self._app.loops.values()]
         unseeded = [loop for loop in loops if loop.id not in listing]
         is_lost = self._app.names.roster in new and self._app.names.imprint not in new
+        lost = await self._lost_pauses(new)
+        await self._keep_pauses_of_tasks(lost or {})
         reports = await self.start_all(
-            unseeded, new, renew=lambda loop, there: None if loop.id in there else loop
+            unseeded, lost, renew=lambda loop, there: None if loop.id in there else loop
         )
         for report in reports:
             if report.did is Effect.CREATED and not is_lost:
@@ -206,7 +227,7 @@ class Seeding:
     async def start_all(
         self,
         loops: Sequence[Loop],
-        new: Collection[str] = (),
+        lost: Pauses | None = None,
         *,
         paused: bool = False,
         renew: Callable[[Loop, Listing], Loop | None] = lambda loop, _: loop,
@@ -214,14 +235,14 @@ class Seeding:
         """Start, change or rename loops, without duplicates.
 
         Args:
-            new: the queues that were just declared.
+            lost: the pauses that were lost with the roster; None: it was not lost.
             renew: returns the loop that is wanted now; None: none, and it is not reported.
         """
 
         def decide(loop: Loop, listing: Listing) -> Report | Intent:
             if (wanted := renew(loop, listing)) is None:
                 return Report(loop, Effect.NOT_THERE)
-            return self._decide(wanted, listing, new, paused=paused)
+            return self._decide(wanted, listing, lost, paused=paused)
 
         reports = await self.beginnings.act(loops, decide)
         return [report for report in reports if report.did is not Effect.NOT_THERE]
@@ -237,20 +258,57 @@ class Seeding:
             if (task := aliases.get(loop.id.task)) and LoopId(task, loop.id.key) in there
         ]
 
-    async def _keep_pauses_of_old_names(self) -> None:
-        """Pause the tasks that are paused by an old name."""
+    async def _keep_pauses_of_tasks(self, lost: Pauses) -> None:
+        """Pause the tasks that are paused by an old name, or were when the roster was lost."""
 
         def decide(whole: Loop, listing: Listing) -> Report | Intent:
             listed = listing.get(whole.id)
-            pauses = filter(None, map(listing.pause_of, whole.task.aliases))
-            if (pause := next(pauses, None)) is None or not (listed is None or listed.is_gone):
+            old = filter(None, map(listing.pause_of, whole.task.aliases))
+            pause = lost.get(whole.id) or next(old, None)
+            if pause is None or not (listed is None or listed.is_gone):
                 return Report(whole, Effect.UNCHANGED)
             return Intent(
                 Verb.SEED, whole, listed, reason=pause.reason, paused=True, recorded=False
             )
 
-        renamed = [whole_of(task) for task in self._app.tasks.values() if task.aliases]
-        await self.beginnings.act(renamed, decide)
+        wholes = map(whole_of, self._app.tasks.values())
+        of_pauses = [each for each in wholes if each.task.aliases or each.id in lost]
+        await self.beginnings.act(of_pauses, decide)
+
+    async def _lost_pauses(self, new: Collection[str], *, is_exact: bool = True) -> Pauses | None:
+        """Return the pauses of the code's loops and tasks, by the journal, if the roster was lost.
+
+        None: it was not.
+
+        Args:
+            new: the queues that were missing.
+            is_exact: as for `Journal.last_put`.
+        """
+        names, journal = self._app.names, self.space.journal
+        if names.roster not in new or names.journal in new:
+            return None
+        wholes = [whole_of(task).id for task in self._app.tasks.values()]
+        try:
+            found = await journal.last_and_furthest(
+                {*wholes, *self._app.loops},
+                since=None,
+                within=LONGEST_READING,
+                is_exact=is_exact,
+            )
+        except BrokerError as error:
+            logging.getLogger(__name__).warning(
+                "The roster was lost, and the journal cannot tell which loops were paused: %s",
+                error,
+            )
+            return {}
+        return {
+            loop: LostPause(
+                last.reason or "",
+                checkpoint_of(furthest, self._app.namespace, self._clock.now()),
+            )
+            for loop, (last, furthest) in found.items()
+            if _is_paused(last)
+        }
 
     def _wanted(self, listing: Listing) -> list[Loop]:
         loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
@@ -268,7 +326,7 @@ class Seeding:
         return None if listed is None or listed.is_gone else as_entered(loop, listed)
 
     def _decide(
-        self, loop: Loop, listing: Listing, new: Collection[str], *, paused: bool
+        self, loop: Loop, listing: Listing, lost: Pauses | None, *, paused: bool
     ) -> Report | Intent:
         listed, before = listing.get(loop.id), entry_before(self._app, loop.id, listing)
         if was_done(loop, listed or before):
@@ -279,11 +337,19 @@ class Seeding:
             if before.override is not None:
                 loop = replace(loop, schedule=before.schedule, override=before.override)
             return Intent(Verb.RENAME, loop, before, did=Effect.RENAMED)
-        names = self._app.names
-        if listed is None and names.roster in new and names.journal not in new:
-            # The roster was lost. The loop may be an old one: the journal has its progress.
+        if listed is None and lost is not None:
+            # The loop may be an old one: the journal has its progress.
             unlisted = RosterEntry(loop.id, loop.schedule, loop.args, UNLISTED)
-            return Intent(Verb.RESCHEDULE, loop, unlisted, did=Effect.REPAIRED)
+            if (pause := lost.get(loop.id)) is None:
+                return Intent(Verb.RESCHEDULE, loop, unlisted, did=Effect.REPAIRED)
+            return Intent(
+                Verb.PAUSE,
+                loop,
+                unlisted,
+                reason=pause.reason,
+                checkpoint=pause.checkpoint,
+                did=Effect.REPAIRED,
+            )
         if listed is None or listed.is_gone:
             return Intent(
                 Verb.SEED,
@@ -339,7 +405,14 @@ def _planned(decision: Report | Intent, status: Status) -> Report:
     if did is Effect.CREATED:
         due_at = None if decision.paused else status.due_at
         return Report(decision.loop, did, due_at, is_paused=decision.paused)
-    return Report(decision.loop, did, status.due_at, is_paused=status.where is Where.PAUSED)
+    is_paused = decision.verb is Verb.PAUSE or status.where is Where.PAUSED
+    return Report(decision.loop, did, None if is_paused else status.due_at, is_paused=is_paused)
+
+
+def _is_paused(last: Token) -> bool:
+    """Return whether a loop or a task is paused, by its last token in the journal."""
+    is_over = last.act is not None and last.act.verb in (Verb.REMOVE, Verb.RESUME)
+    return last.state is State.PAUSED and not is_over
 
 
 def _with_status(report: Report, status: Status | None, repaired: bool) -> Report:

@@ -277,13 +277,33 @@ class Journal:
     ) -> dict[LoopId, Token]:
         """Return the last token of each of these loops, if it was put since a moment.
 
-        A paused, triggered or repaired loop has the progress of the run before. Only these tokens
-        are decoded: decoding all takes many times as long as reading them.
+        A paused, triggered or repaired loop has the progress of the run before.
 
         Args:
             since: None: from the first that is stored.
             is_exact: whether to read up to the last that was confirmed before. Otherwise nothing is
                 written, and in a cluster, the newest puts may be missing.
+
+        Raises:
+            QueueNotFound, StreamTooLong, BrokerUnavailable: as `hear`.
+        """
+        found = await self.last_and_furthest(loops, since=since, within=within, is_exact=is_exact)
+        return {loop: with_progress_of(last, before) for loop, (last, before) in found.items()}
+
+    async def last_and_furthest(
+        self,
+        loops: Collection[LoopId],
+        *,
+        since: datetime | None,
+        within: timedelta,
+        is_exact: bool,
+    ) -> dict[LoopId, tuple[Token, Token]]:
+        """Return the last token of each of these loops, and that with the greatest progress.
+
+        Only these are decoded: decoding all takes many times as long as reading them.
+
+        Args:
+            since, is_exact: as for `last_put`.
 
         Raises:
             QueueNotFound, StreamTooLong, BrokerUnavailable: as `hear`.
@@ -302,11 +322,11 @@ class Journal:
                 furthest[loop] = progress, message
 
         await self.read_on(hear, since=since, within=within, is_exact=is_exact)
-        tokens = dict[LoopId, Token]()
+        tokens = dict[LoopId, tuple[Token, Token]]()
         for loop, (_, message) in latest.items():
             token, before = self._token(message), self._token(furthest[loop][1])
             if token is not None and before is not None:
-                tokens[loop] = with_progress_of(token, before)
+                tokens[loop] = token, before
         return tokens
 
     async def read_on(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from scheduler import Context, Every, Scheduler
+from scheduler import Context, Every, Scheduler, StopLoop
 from scheduler.control.beginnings import CALLING_TIMEOUT
-from scheduler.control.loops import Where
+from scheduler.control.loops import Where, whole_of
 from scheduler.control.reports import Effect
 from scheduler.errors import BrokerUnavailable, Unconfirmed
 from scheduler.events import ConsumerInterrupted, ConsumerResumed
@@ -207,6 +207,38 @@ async def test_a_loop_lost_by_the_roster_continues_from_the_journal(stage: Stage
     assert (token.seq, token.carry, token.due_at) == (2, "kept 1", before.due_at)
     assert token.epoch > before.epoch
     assert (await stage.listing()).known(before.loop) == token.epoch
+
+
+@pytest.mark.parametrize("how", ["by an operator", "by its run", "with its task"])
+@pytest.mark.parametrize("is_adopted", [False, True])
+async def test_a_pause_lost_by_the_roster_is_kept(stage: Stage, how: str, is_adopted: bool) -> None:
+    app, carried = stage.app, list[Any]()
+
+    @app.periodic(every="1h")
+    async def task(ctx: Context) -> None:
+        carried.append(ctx.carried)
+        ctx.carry(ctx.seq + 1)
+        if how == "by its run" and ctx.seq == 1:
+            raise StopLoop("stocktaking")
+
+    await stage.seed()
+    await stage.work(2 * 3600 + 1)
+    loop, whole = app.loop("task"), whole_of(app.tasks["task"])
+    paused = whole if how == "with its task" else loop
+    if how != "by its run":
+        await stage.verbs.pause(paused, "stocktaking")
+    await stage.broker.delete(app.names.roster)
+    fresh = program_of(app, stage.broker, stage.clock)
+    await (fresh.seeding.adopt() if is_adopted else fresh.seeding.seed())
+    await stage.work(2 * 3600 + 1)
+    (status,) = await fresh.survey.status(loop)
+    assert (status.where, "stocktaking" in (status.reason or "")) == (Where.PAUSED, True)
+    if paused is loop:  # the roster has what it needs
+        await stage.broker.delete(app.names.journal)
+        await fresh.installation.declare_missing()
+    await fresh.verbs.resume(paused, at_once=paused is loop)
+    await stage.work(2)
+    assert carried == [None, 1, 1 if how == "by its run" else 2]
 
 
 async def test_a_loop_started_in_a_lost_roster_waits_for_its_run(stage: Stage) -> None:

@@ -205,6 +205,11 @@ async def wait(stage: Stage) -> None:
     await asyncio.sleep(HOUR + 1)
 
 
+async def pause_and_delete_roster(stage: Stage) -> None:
+    await pause(stage)
+    await delete_roster(stage)
+
+
 async def remove(stage: Stage) -> None:
     await program_of(new_app(), stage.broker, stage.clock).seeding.seed(prune=True)
 
@@ -219,6 +224,7 @@ async def remove(stage: Stage) -> None:
         (pause, "2h", Effect.RESCHEDULED),
         (lose, "1h", Effect.UNCHANGED),  # it is not overdue yet
         (delete_roster, "1h", Effect.REPAIRED),
+        (pause_and_delete_roster, "1h", Effect.REPAIRED),
         (delete, "1h", Effect.CREATED),
         (remove, "1h", Effect.CREATED),
     ],
@@ -232,12 +238,11 @@ async def test_a_seed_follows_its_plan(stage: Stage, deed: Deed, every: str, did
     (planned,) = await seeding.plan()
     assert await stage.listing() == before
     (report,) = await seeding.seed()
-    assert (
-        (planned.did, planned.is_paused) == (report.did, report.is_paused) == (did, deed is pause)
-    )
-    assert (report.due_at is None) is (deed is pause)
+    is_paused = deed in (pause, pause_and_delete_roster)
+    assert (planned.did, planned.is_paused) == (report.did, report.is_paused) == (did, is_paused)
+    assert (report.due_at is None) is is_paused
     assert (await stage.listing())[TASK].schedule == Every(every)
-    assert (await stage.tokens_by_loop())[TASK] == (deed not in (pause, lose))
+    assert (await stage.tokens_by_loop())[TASK] == (not is_paused and deed is not lose)
 
 
 async def test_a_seed_repairs_an_overdue_loop(stage: Stage) -> None:
