@@ -302,12 +302,10 @@ class Keyed:
         self, removal: "Removal", keys: Collection[str], *, one_offs: bool = True
     ) -> Collection[str]:
         """End loops, and named one-offs if requested; return the keys of those that were there."""
-        spec, ended = self._keyed_spec, set[str]()
-        for task in reversed(spec.names):  # a seed may be renaming them from old names
-            loops = [Loop(LoopId(task, key), spec, Every(SECOND), {}) for key in keys]
-            reports = await removal.remove_all(loops, one_offs=one_offs)
-            ended.update(each.loop.id.key for each in reports if each.did is Effect.REMOVED)
-        return ended
+        spec = self._keyed_spec
+        loops = [Loop(LoopId(spec.name, key), spec, Every(SECOND), {}) for key in keys]
+        reports = await removal.remove_all(loops, one_offs=one_offs)
+        return {each.loop.id.key for each in reports if each.did is Effect.REMOVED}
 
     async def once(
         self,

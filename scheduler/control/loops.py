@@ -199,13 +199,21 @@ def keyed_loops_of(app: App, listing: Listing) -> list[Loop]:
     return [_keyed(app, each) for each in listing.there if _is_keyed(app, each)]
 
 
-def renamed_loops_of(app: App, listing: Listing) -> list[Loop]:
-    """Return the keyed loops of old names of the code's tasks, under the new names."""
+def keyed_loops_of_old_names(app: App, listing: Listing) -> list[Loop]:
+    """Return the keyed loops of the code's tasks that still have old names of these."""
     old = {alias: task for task in app.tasks.values() for alias in task.aliases}
     return [
-        Loop(LoopId(task.name, listed.loop.key), task, listed.schedule, listed.args)
-        for listed in listing.there
+        Loop(listed.loop, task, listed.schedule, listed.args)
+        for listed in (listing.there if old else ())
         if listed.loop.key and (task := old.get(listed.loop.task)) is not None
+    ]
+
+
+def renamed_loops_of(app: App, listing: Listing) -> list[Loop]:
+    """Return the keyed loops of old names of the code's tasks, under the new names."""
+    return [
+        replace(loop, id=LoopId(loop.task.name, loop.id.key))
+        for loop in keyed_loops_of_old_names(app, listing)
     ]
 
 
@@ -232,10 +240,12 @@ def is_orphan(app: App, listed: RosterEntry) -> bool:
 
 
 def loops_of(app: App, listing: Listing) -> list[Loop]:
-    """Return the loops of the code, without removed ones, and the keyed ones of its tasks."""
+    """Return the loops of the code, without removed ones, and the keyed ones of its tasks, which
+    may still have old names.
+    """
     gone = {loop for loop, listed in listing.items() if listed.is_gone}
     of_code = [as_listed(loop, listing) for loop in app.loops.values() if loop.id not in gone]
-    return [*of_code, *keyed_loops_of(app, listing)]
+    return [*of_code, *keyed_loops_of(app, listing), *keyed_loops_of_old_names(app, listing)]
 
 
 def ids_of(name: str) -> list[LoopId]:

@@ -19,7 +19,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from scheduler.control.beginnings import Beginnings, Change, Intent
@@ -262,7 +261,9 @@ class Verbs:
             if each.loop.id.is_whole:
                 by_name[each.loop.task.name].append(each)
         return [
-            _by_all_names(each, by_name[each.loop.task.name]) if each.loop.id.is_whole else each
+            replace(_as_one(by_name[each.loop.task.name], Effect.RESUMED), loop=each.loop)
+            if each.loop.id.is_whole
+            else each
             for each in reports[: len(loops)]
         ]
 
@@ -298,12 +299,12 @@ class Verbs:
         )
 
 
-def _by_all_names(whole: Report, by_name: Sequence[Report]) -> Report:
-    """Return the report on a task with what was reported by its other names."""
+def _as_one(by_name: Sequence[Report], wanted: Effect) -> Report:
+    """Return the report on a loop or a task of several names: the effect on any of them counts."""
     # A task that was paused by an old name alone is resumed as well.
-    is_resumed = any(each.did is Effect.RESUMED for each in by_name)
+    report = next((each for each in by_name if each.did is wanted), by_name[0])
     silent = dict.fromkeys(name for each in by_name for name in each.silent)
-    return replace(whole, did=Effect.RESUMED if is_resumed else whole.did, silent=(*silent,))
+    return replace(report, silent=(*silent,))
 
 
 def _as_operation(verb: Verb) -> Change:
@@ -335,19 +336,51 @@ class Removal:
         return report
 
     async def remove_all(self, loops: Sequence[Loop], *, one_offs: bool = True) -> list[Report]:
-        """End loops, in bulk.
+        """End loops, in bulk, by all names of their tasks: a seed may be renaming them.
 
         Args:
             one_offs: whether a named one-off that has taken the name of one is ended as well.
         """
-        reports = await self.beginnings.act(loops, partial(_decide_removal, one_offs))
-        gone = {each.loop.id.task for each in reports if each.did is Effect.REMOVED}
+        asked_by = {name: loop.id for loop in loops for name in _names_of(loop)}
+        renamed = dict[LoopId, Loop]()
+
+        def decide(loop: Loop, listing: Listing) -> Report | Intent:
+            current = listing.current_name(loop.id)
+            if current != loop.id and self._is_of_one_task(current, loop.id):
+                asked_by.setdefault(current, asked_by[loop.id])
+                renamed[current] = replace(loop, id=current)
+            return _decide_removal(one_offs, loop, listing)
+
+        by_name = [replace(loop, id=name) for loop in loops for name in _names_of(loop)]
+        reports = {each.loop.id: each for each in await self.beginnings.act(by_name, decide)}
+        # They had other names by then, perhaps those of a release that this code does not know.
+        left = [
+            loop
+            for name, loop in renamed.items()
+            if name not in reports or reports[name].did is not Effect.REMOVED
+        ]
+        reports |= {each.loop.id: each for each in await self.beginnings.act(left, decide)}
+        gone = {name.task for name, each in reports.items() if each.did is Effect.REMOVED}
         if gone := gone - set(served(self.app)):
             listing = await self.roster.read()  # their queues serve all of their loops
             await self.installation.remove_tasks(
                 task for task in gone if not listing.count_of(task)
             )
-        return reports
+        by_loop = defaultdict[LoopId, list[Report]](list)
+        for name, each in reports.items():
+            by_loop[asked_by[name]].append(each)
+        return [_as_one(by_loop[loop.id], Effect.REMOVED) for loop in loops]
+
+    def _is_of_one_task(self, current: LoopId, former: LoopId) -> bool:
+        """Return whether a renamed loop is of the same task here, or of one unknown here."""
+        tasks = served(self.app)
+        return tasks.get(current.task) in (None, tasks.get(former.task))
+
+
+def _names_of(loop: Loop) -> list[LoopId]:
+    """Return the names that a loop may have, those of its task's aliases first."""
+    names = loop.task.names if loop.id.task in loop.task.names else (loop.id.task,)
+    return [loop.id._replace(task=name) for name in reversed(names)]
 
 
 def _decide_removal(one_offs: bool, loop: Loop, listing: Listing) -> Report | Intent:

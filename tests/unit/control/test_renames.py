@@ -306,6 +306,51 @@ async def test_keyed_loops_of_an_old_name_are_found_before_the_seed(stage: Stage
         assert [each.key for each in await render.list()] == ["c", "f"]
 
 
+@pytest.mark.parametrize("is_of_old_code", [False, True])
+async def test_a_loop_ends_by_any_name_that_it_has(stage: Stage, is_of_old_code: bool) -> None:
+    old, new = await seeded(stage)
+    (render,) = old.app.senders.values()
+    page = {"page": 1}
+    with old.app.lending(stage.broker, stage.clock):
+        await render.start_many({key: (Every("10m"), page) for key in "ab"})
+        await render.once("c", after="10m", args=page)
+    code = old if is_of_old_code else new
+    if is_of_old_code:
+        await renamed(stage, new)
+    (render,), broker = code.app.senders.values(), FaultyBroker(stage.server)
+
+    async def rename(_: Call) -> None:
+        await stage.seed(new.app)
+
+    if not is_of_old_code:  # while it is removed
+        broker.on("publish", where=lambda call: b'"b"' in call.message.body, times=1).first(rename)
+    async with broker:
+        operator = program_of(code.app, broker, stage.clock)
+        found = [loop for loop in await operator.loops.look() if loop.id.key]
+        assert len(found) == (0 if is_of_old_code else 3)
+        (task,) = code.app.select(["render_pdf" if is_of_old_code else "render"])
+        loop = Loop(LoopId("render_pdf", "b"), task, Every("10m"), page)
+        assert (await operator.removal.remove(loop)).did is Effect.REMOVED
+        assert (await operator.removal.remove(loop)).did is Effect.NOT_THERE
+        with code.app.lending(broker, stage.clock):
+            assert [await render.stop(key) for key in "aac"] == [True, False, True]
+    assert [each.loop.key for each in (await stage.listing()).there if each.loop.key] == []
+
+
+async def test_a_name_that_another_task_has_now_ends_no_renamed_loop(stage: Stage) -> None:
+    old, new = await seeded(stage)
+    await stage.seeding.start(loop_named(stage, "render_pdf", "a"))
+    await renamed(stage, new)
+    both = new_app()
+    for name in "render", "render_pdf":
+        both.task(name=name)(old.render)
+    with both.lending(stage.broker, stage.clock):
+        assert [await both.senders[name].stop("a") for name in ("render_pdf", "render")] == [
+            False,
+            True,
+        ]
+
+
 async def test_a_loop_comes_back_by_its_old_name_though_it_was_removed(stage: Stage) -> None:
     old, new = await seeded(stage)
     await stage.seeding.start(keyed := loop_named(stage, "render_pdf", "a"))
