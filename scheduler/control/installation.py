@@ -466,11 +466,11 @@ class Installation:
 
         A queue with consumers is left alone, and so is a failed queue with messages.
         """
-        imprint = await self.imprint()
-        for task in tasks:
-            await self._remove_task(task, self._numbers(imprint, task) or (1,))
+        # Each waits for messages that another reader may hold.
+        await side_by_side(partial(self._remove_task, await self.imprint()), tasks)
 
-    async def _remove_task(self, task: str, numbers: Numbers) -> None:
+    async def _remove_task(self, imprint: Imprint | None, task: str) -> None:
+        numbers = self._numbers(imprint, task) or (1,)
         left, names = await self._leftover(task, numbers), self._names
         if left.processors:
             return

@@ -1,11 +1,14 @@
 """What waits for the tasks that are sent messages."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 
 from scheduler import Retry, Scheduler
-from scheduler.brokers.contract import Depth
+from scheduler.brokers.contract import Delivery, Depth
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control.installation import Leftover
 from scheduler.control.reports import Effect
@@ -13,7 +16,7 @@ from scheduler.control.status import Counts
 from scheduler.errors import Unroutable
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import Selection
-from tests.stage import Stage, new_app, program_of
+from tests.stage import Stage, looping, new_app, program_of
 
 
 class Leaderless(MemoryBroker):
@@ -21,6 +24,16 @@ class Leaderless(MemoryBroker):
 
     async def depth(self, queue: str) -> Depth | None:
         return await super().depth(queue) and Depth(0, 0)
+
+
+class Slow(MemoryBroker):
+    """Looks for a second whether a queue is empty, like RabbitMQ."""
+
+    @asynccontextmanager
+    async def browse(self, queue: str, *, limit: int) -> AsyncGenerator[AsyncGenerator[Delivery]]:
+        async with super().browse(queue, limit=limit) as found:
+            await asyncio.sleep(1)
+            yield found
 
 
 def shop() -> Scheduler:
@@ -108,6 +121,15 @@ async def test_messages_of_a_removed_task_are_reported_and_parked(stage: Stage) 
     assert sorted(ran) == ["ada", "bob"]
     await program.seeding.seed(prune=True)
     assert await program.installation.leftovers() == []
+
+
+async def test_removed_tasks_are_removed_side_by_side(stage: Stage) -> None:
+    await stage.seed(looping(*"abcdef"))
+    async with Slow(stage.server) as broker:
+        began, program = stage.clock.now(), program_of(new_app(), broker, stage.clock)
+        await program.seeding.seed(prune=True)
+        assert stage.clock.now() - began < timedelta(seconds=5)
+        assert await program.installation.leftovers() == []
 
 
 async def test_the_pause_of_a_removed_task_is_reported_and_pruned(stage: Stage) -> None:
