@@ -5,6 +5,7 @@ one processor; `census` counts loops.
 """
 
 import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -25,7 +26,7 @@ from scheduler.cli.tables import Table, Work, paragraph
 from scheduler.control.census import Figures, count
 from scheduler.control.doctor import Finding, check_addresses, require_fit
 from scheduler.control.installation import Leftover
-from scheduler.control.reports import Report
+from scheduler.control.reports import Effect, Report
 from scheduler.control.rows import row_of_report
 from scheduler.errors import UsageError
 from scheduler.events import Emit, Event, LoopSeeded, QueueDeclared
@@ -34,9 +35,11 @@ from scheduler.program import Program
 from scheduler.protocol.administration import rights_to_seed
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import summary_of
+from scheduler.protocol.tokens import NO_KEYS
 from scheduler.protocol.topology import Binding, Topology, definitions
 from scheduler.queues.unsent import UnsentStore
 from scheduler.settings import Settings
+from scheduler.spelling import counted
 from scheduler.timing.moments import exact
 from scheduler.timing.schedules import Cron, zone_of
 
@@ -46,6 +49,7 @@ MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
 INDENT = 9
 COMMAND = "rabbitmqctl "
 NAMED = 5  # loops that are named, of many
+MOST_NAMED = 20  # keyed loops that a seed names
 
 cli = new_group()
 topology = new_group("Show or export the exchanges and queues the app uses.")
@@ -102,18 +106,41 @@ def seed(
     ):
         rights = rights_to_seed(app.names, app.topology())
         reports, left = ask(app, seeded, rights, is_long=True)
-    lines = list[str | Text]()
-    if reports:
-        schedules = [report.loop.schedule for report in reports]
-        lines += OF_REPORTS.shown(reports)
+    lines, (named, keyed) = list[str | Text](), folded_reports(reports)
+    if named:
+        schedules = [report.loop.schedule for report in named]
+        lines += OF_REPORTS.shown(named)
         lines += dict.fromkeys(meaning_of(it) for it in schedules if isinstance(it, Cron))
-    else:
+    lines += [f"{task}: {_counts(did)}" for task, did in keyed.items()]
+    if not reports:
         are, text = "would be" if dry_run else "are", no_loops(app.namespace)
         lines += [f"{text}; the queues of its tasks {are} declared: {', '.join(app.tasks)}."]
     if left:
         lines += [LEFTOVERS.format(", ".join(map(str, left)))]
-    rows = [row_of_report(report) for report in reports]
-    return Output({"loops": rows, "leftovers": [*map(asdict, left)]}, lines)
+    rows = [row_of_report(report) for report in named]
+    return Output({"loops": rows, "keyed": keyed, "leftovers": [*map(asdict, left)]}, lines)
+
+
+def folded_reports(reports: Sequence[Report]) -> tuple[list[Report], dict[str, Counter[str]]]:
+    """Return the reports to show, and the number of each task's keyed loops by effect.
+
+    Of keyed loops, only some that were changed are shown: there may be a million.
+    """
+    named, keyed, left = list[Report](), defaultdict[str, Counter[str]](Counter), MOST_NAMED
+    for report in reports:
+        if report.loop.id.key in NO_KEYS:
+            named.append(report)
+            continue
+        keyed[report.loop.id.task][report.did.value] += 1
+        if report.did is not Effect.UNCHANGED and left:
+            named.append(report)
+            left -= 1
+    return named, dict(keyed)
+
+
+def _counts(did: Counter[str]) -> str:
+    by_effect = ", ".join(f"{count:,} {effect}" for effect, count in did.items())
+    return f"{counted(did.total(), 'keyed loop')}, {by_effect}"
 
 
 def _count_of(app: Scheduler, work: Work) -> Emit:
