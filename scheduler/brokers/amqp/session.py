@@ -46,6 +46,7 @@ class Session:
 
     def __init__(self, connection: DriverConnection) -> None:
         self.connection = connection
+        self._opened_at = connection.loop.time()
         properties: Any = connection.server_properties
         self.info = BrokerInfo(
             str(properties["product"]),
@@ -162,6 +163,11 @@ class Session:
         self.unanswered[question] = self.connection.loop.time()
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._until_all_answered(), name="answers")
+
+    @property
+    def age(self) -> timedelta:
+        """Return for how long it has been open: the node is up for longer."""
+        return timedelta(seconds=self.connection.loop.time() - self._opened_at)
 
     @property
     def silence(self) -> timedelta:
