@@ -1,6 +1,7 @@
 """Define the typed events that logs, metrics and tests listen to.
 
-Each event has its line in the log: `text` with its fields filled in, at `level`.
+Each event has its line in the log: its `words`, at its `severity`. Usually, these are `text` with
+its fields filled in, and `level`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,11 +14,8 @@ from scheduler.protocol.calls import Call
 from scheduler.protocol.messages import lead_of, summary_of
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.spelling import counted
-from scheduler.timing.durations import format_duration
+from scheduler.timing.durations import LONGEST, format_duration
 from scheduler.timing.moments import exact, time_of_day
-
-Line = tuple[int, str]
-"""The level of a line of the log, and its words."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -38,15 +36,20 @@ class Event:
 
     @property
     def severity(self) -> int:
-        """Return the highest level that the log line may have."""
+        """Return the level of the log line."""
         return self.level
 
     @property
-    def line(self) -> Line:
-        """Return the log line."""
+    def line(self) -> tuple[int, str]:
+        """Return the log line: its level, and its words."""
+        return self.severity, self.words
+
+    @property
+    def words(self) -> str:
+        """Return the words of the log line."""
         values = vars(self)
         spans = {name: _span(each) for name, each in values.items() if isinstance(each, timedelta)}
-        return self.level, self.text.format_map(values | spans)
+        return self.text.format_map(values | spans)
 
 
 def _span(span: timedelta) -> str:
@@ -109,10 +112,10 @@ class ProcessorStarted(Event):
     concurrency: int
 
     @property
-    def line(self) -> Line:
+    def words(self) -> str:
         what = ", ".join(self.tasks) if len(self.tasks) <= 8 else f"{len(self.tasks)} tasks"
         most = f"at most {self.concurrency} runs at once"
-        return INFO, f"processing {what} of {self.namespace} from {self.address}, {most}"
+        return f"processing {what} of {self.namespace} from {self.address}, {most}"
 
 
 class TaskPaused(Event):
@@ -144,9 +147,9 @@ class ProcessorStopping(Event):
     why: str = ""
 
     @property
-    def line(self) -> Line:
+    def words(self) -> str:
         waiting = f"waiting up to {format_duration(self.grace)} for them"
-        return INFO, f"stopping{_by(self.why)}: {self.running} running, {waiting}"
+        return f"stopping{_by(self.why)}: {self.running} running, {waiting}"
 
 
 class ProcessorStopped(Event):
@@ -161,8 +164,8 @@ class ProcessorStopped(Event):
     why: str = ""
 
     @property
-    def line(self) -> Line:
-        return INFO, f"stopped{_by(self.why)}, {counted(self.returned, 'message')} requeued"
+    def words(self) -> str:
+        return f"stopped{_by(self.why)}, {counted(self.returned, 'message')} requeued"
 
 
 def _by(why: str) -> str:
@@ -188,9 +191,9 @@ class LoopSeeded(Event):
     due_at: datetime | None
 
     @property
-    def line(self) -> Line:
+    def words(self) -> str:
         due = f", due {exact(self.due_at)}" if self.due_at else ""
-        return DEBUG, f"{self.loop} {self.did}{due}"
+        return f"{self.loop} {self.did}{due}"
 
 
 class LoopRepaired(Event):
@@ -282,9 +285,9 @@ class StoredDelayed(Event):
     reason: str
 
     @property
-    def line(self) -> Line:
+    def words(self) -> str:
         what = counted(self.count, "stored message") if self.count else "stored messages"
-        return WARNING, f"{what} could not be sent: {self.reason}"
+        return f"{what} could not be sent: {self.reason}"
 
 
 class RunEvent(Event):
@@ -335,9 +338,9 @@ class RunStarted(RunEvent):
         return lead_of(self.headers)
 
     @property
-    def line(self) -> Line:
+    def words(self) -> str:
         again = ", redelivered" if self.redelivered else ""
-        return DEBUG, f"started {_span(self.late)} after its time{again}"
+        return f"started {_span(self.late)} after its time{again}"
 
 
 LEVELS = dict.fromkeys(Ending, WARNING) | {Ending.SUCCEEDED: INFO, Ending.ESCALATED: ERROR}
@@ -375,10 +378,7 @@ class RunFinished(RunEvent):
         return LEVELS[self.ending]
 
     @property
-    def line(self) -> Line:
-        return self.severity, self._words()
-
-    def _words(self) -> str:
+    def words(self) -> str:
         took, then = _span(self.duration), self._then()
         error = summary_of(self.error) if self.error else ""
         match self.ending:
@@ -433,11 +433,11 @@ class RunLost(RunEvent):
     left_behind: bool = False
 
     @property
-    def line(self) -> Line:
+    def words(self) -> str:
         if self.left_behind:
             why = "abandoned: the thread outlived shutdown"
-            return WARNING, f"{why}; another processor runs it again"
-        return WARNING, "cancelled: connection lost; another processor runs it again"
+            return f"{why}; another processor runs it again"
+        return "cancelled: connection lost; another processor runs it again"
 
 
 class RunReturned(RunEvent):
@@ -458,10 +458,10 @@ class TicksSkipped(RunEvent):
     reason: str
 
     @property
-    def line(self) -> Line:
+    def words(self) -> str:
         late = self.reason == "late"
         why = "no processor was running in time" if late else "the run took longer than a tick"
-        return WARNING, f"{counted(self.count, 'tick')} skipped: {why}"
+        return f"{counted(self.count, 'tick')} skipped: {why}"
 
 
 class TokenSuperseded(RunEvent):
@@ -475,10 +475,10 @@ class TokenSuperseded(RunEvent):
     reason: str
 
     @property
-    def line(self) -> Line:
+    def words(self) -> str:
         if self.reason == "settled":
-            return INFO, "was settled before: not run again"
-        return INFO, "skipped: the loop was paused, rescheduled or repaired in the meantime"
+            return "was settled before: not run again"
+        return "skipped: the loop was paused, rescheduled or repaired in the meantime"
 
 
 class HatchedEarly(RunEvent):
@@ -500,17 +500,21 @@ class HatchedEarly(RunEvent):
     is_repeated: bool = False
 
     @property
-    def line(self) -> Line:
+    def severity(self) -> int:
+        return DEBUG if self.is_repeated else WARNING
+
+    @property
+    def words(self) -> str:
         left = {
             "expired": f"released too early by {self.queue} (a policy's message-ttl, or clocks "
             "that differ)",
             "maxlen": f"dropped by {self.queue}, which is full (a policy's max-length)",
             "unrouted": "as its timer found no queue for it",
         }.get(self.reason, "bypassed its timers")
-        early = format_duration(timedelta(seconds=round(self.early.total_seconds())))
+        early = timedelta(seconds=round(self.early.total_seconds()))
+        rest = format_duration(early) if early <= LONGEST else f"{early.days}d"
         then = "it waits again. `scheduler doctor` lists policies that shorten waits"
-        level = DEBUG if self.is_repeated else WARNING
-        return level, f"{early} before its time, {left}: {then}"
+        return f"{rest} before its time, {left}: {then}"
 
 
 class Escalated(RunEvent):
@@ -528,10 +532,10 @@ class Escalated(RunEvent):
     reason: str = "exhausted"
 
     @property
-    def line(self) -> Line:
+    def words(self) -> str:
         then = ", the loop is paused" if self.paused else ", the loop continues"
         then = "" if self.seq is None else then
-        return ERROR, f"failed for the last time: parked for replay{then}"
+        return f"failed for the last time: parked for replay{then}"
 
 
 EscalationHook = Callable[[Escalated], Awaitable[None] | None]
@@ -541,7 +545,7 @@ EscalationHook = Callable[[Escalated], Awaitable[None] | None]
 class MessageParked(Event):
     """A message is in a failed queue, with the reason."""
 
-    level = ERROR
+    level, text = ERROR, "a message for {routing_key} was parked ({reason}): {error}"
     routing_key: str
     message_id: str | None
     reason: str
@@ -553,11 +557,9 @@ class MessageParked(Event):
         return self.routing_key.partition(".")[2].partition(".")[0]
 
     @property
-    def line(self) -> Line:
-        escalated = self.reason in ("exhausted", "rejected", "cancelled")  # Escalated reports it
-        why = f"({self.reason}): {self.error}"
-        level = DEBUG if escalated else ERROR
-        return level, f"a message for {self.routing_key} was parked {why}"
+    def severity(self) -> int:
+        is_escalated = self.reason in ("exhausted", "rejected", "cancelled")
+        return DEBUG if is_escalated else ERROR  # Escalated reports it
 
 
 class EpochHeard(Event):
@@ -581,8 +583,8 @@ class CensusTaken(Event):
     took: timedelta
 
     @property
-    def line(self) -> Line:
-        return DEBUG, f"checked {counted(self.loops, 'loop')} in {_span(self.took)}"
+    def words(self) -> str:
+        return f"checked {counted(self.loops, 'loop')} in {_span(self.took)}"
 
 
 class LoopReported(Event):
@@ -612,14 +614,18 @@ class TimerStuck(Event):
     was_recreated: bool
 
     @property
-    def line(self) -> Line:
+    def severity(self) -> int:
+        return WARNING if self.was_recreated else ERROR
+
+    @property
+    def words(self) -> str:
         if self.was_recreated:
-            return WARNING, f"{self.queue} did not hatch and was recreated. {self.cause}"
+            return f"{self.queue} did not hatch and was recreated. {self.cause}"
         check = (
             "Check whether a queue that it leads to rejects messages (a policy's max-length), or "
             "has no leader."
         )
-        return ERROR, f"{self.queue} does not hatch. {self.cause} {check}"
+        return f"{self.queue} does not hatch. {self.cause} {check}"
 
 
 class QueuesMissing(Event):
@@ -634,14 +640,14 @@ class QueuesMissing(Event):
     were_declared: bool
 
     @property
-    def line(self) -> Line:
+    def words(self) -> str:
         more = f" and {counted(len(self.queues) - 1, 'other queue')}" if self.queues[1:] else ""
         then = (
             "and were declared again: their messages are lost"
             if self.were_declared
             else "and this user may not declare queues: run `scheduler seed`"
         )
-        return ERROR, f"{self.queues[0]}{more} did not exist, {then}"
+        return f"{self.queues[0]}{more} did not exist, {then}"
 
 
 class PolicyReported(Event):

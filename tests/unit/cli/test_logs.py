@@ -123,6 +123,11 @@ LINES: list[tuple[Event, int, str]] = [
         "9h before its time, released too early by .*message-ttl.*: it waits again.*",
     ),
     (
+        HatchedEarly(*RUN, "early", "", timedelta(days=2_500_000, hours=3)),
+        WARNING,
+        "2500000d before its time, bypassed its timers.*",
+    ),
+    (
         Escalated(*RUN, FAILURE, True),
         ERROR,
         "failed for the last time: parked for replay, the loop is paused",
@@ -162,7 +167,7 @@ def test_a_log_line_has_the_fields_of_its_event():
     for kind in kinds:
         named = {name for _, name, _, _ in Formatter().parse(kind.text) if name}
         assert named <= {each.name for each in fields(kind)}
-        assert bool(kind.level) is (bool(kind.text) or kind.line is not Event.line)
+        assert bool(kind.level) is (bool(kind.text) or kind.words is not Event.words)
 
 
 TIME = r"\d\d:\d\d:\d\d\.\d\d\d"
