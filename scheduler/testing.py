@@ -30,7 +30,7 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self, TypeVar, TypeVarTuple
+from typing import Any, NoReturn, Self, TypeVar, TypeVarTuple
 
 from scheduler.app import Scheduler
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Delivery
@@ -607,7 +607,8 @@ class _EagerBroker(MemoryBroker):
         now, arguments = self._clock.now(), task.arguments.load(call.args or {})
         return Run(delivery, task, call, arguments, now, received_at=now, started_at=now)
 
-    def _expect_open(self) -> None:
+    @property
+    def _open(self) -> NoReturn:
         raise UsageError(
             "Inside eager() messages run in place. There are no loops to start or stop, and no "
             "processor to ask: use a scheduler.testing.Kit."

@@ -10,7 +10,7 @@ letters that nothing takes: here they are dropped.
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from copy import deepcopy
@@ -240,6 +240,13 @@ class MemoryBroker:
     def silence(self) -> timedelta:
         return timedelta(0)
 
+    @property
+    def _open(self) -> MemoryServer:
+        """Return the server, or raise BrokerUnavailable if the connection is not open."""
+        if not self.connected:
+            raise BrokerUnavailable("The connection is not open: use `async with`.")
+        return self.server
+
     async def __aenter__(self) -> Self:
         self.server.connections.append(self)
         return self
@@ -258,8 +265,7 @@ class MemoryBroker:
         return ""
 
     async def declare(self, topology: Topology) -> None:
-        self._expect_open()
-        self.server.declare(topology)
+        self._open.declare(topology)
 
     async def publish(
         self,
@@ -270,10 +276,10 @@ class MemoryBroker:
         timeout: timedelta | None = DEFAULT_TIMEOUT,
         in_order: bool = True,
     ) -> None:
-        self._expect_open()
+        server = self._open
         encoded_key(routing_key)
         check_body(message.body, LARGEST_BODY, f"{exchange} ({routing_key})", self.address)
-        self.server.post(Letter(self._sent(message), exchange, routing_key))
+        server.post(Letter(self._sent(message), exchange, routing_key))
         await asyncio.sleep(0)  # a busy publisher must not starve other tasks
 
     def _sent(self, message: Message) -> Message:
@@ -283,14 +289,12 @@ class MemoryBroker:
         return decoded(properties, message.body)
 
     async def get(self, queue: str) -> Delivery | None:
-        self._expect_open()
-        hold = self._take(self.server.queue(queue))
+        hold = self._take(self._open.queue(queue))
         return None if hold is None else hold.delivery()
 
     @asynccontextmanager
     async def browse(self, queue: str, *, limit: int) -> AsyncGenerator[AsyncGenerator[Delivery]]:
-        self._expect_open()
-        source, kept = self.server.queue(queue), list[Hold]()
+        source, kept = self._open.queue(queue), list[Hold]()
 
         async def taken() -> AsyncGenerator[Delivery]:
             for _ in range(limit):
@@ -312,8 +316,7 @@ class MemoryBroker:
     async def consume(
         self, queue: str, handler: Callable[[Delivery], object], *, prefetch: int
     ) -> Consumer:
-        self._expect_open()
-        self.server.queue(queue)
+        self._open.queue(queue)
         return self._subscribe(MemoryConsumer(self, queue, handler, prefetch))
 
     async def follow(
@@ -323,23 +326,15 @@ class MemoryBroker:
         *,
         since: Literal["first", "next"] | int = "next",
     ) -> Consumer:
-        self._expect_open()
-        return self._subscribe(MemoryFollower(self, self.server.stream(stream), handler, since))
+        return self._subscribe(MemoryFollower(self, self._open.stream(stream), handler, since))
 
     async def read(
         self, stream: str, *, since: Since = None, timeout: timedelta | None = None
     ) -> AsyncGenerator[Message]:
-        self._expect_open()
-        source, deadline = self.server.stream(stream), _deadline(timeout)
-        end = source.end
-        for offset, message in source.read(source.offset_at(since)):
-            if offset >= end:
-                break
+        source, deadline = self._open.stream(stream), _deadline(timeout)
+        for _, message in self._entries(source, source.offset_at(since), source.end, deadline):
             if not is_mark(message):
                 yield message
-            self._still_there(stream)
-            if asyncio.get_running_loop().time() >= deadline:
-                raise too_long(stream, offset)
 
     async def read_to_end(
         self,
@@ -350,40 +345,46 @@ class MemoryBroker:
         since: Since = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
-        self._expect_open()
-        source, mark = self.server.stream(stream), new_mark()
+        source, mark = self._open.stream(stream), new_mark()
         begin, deadline, reached = source.offset_at(since), _deadline(timeout), None
         with written_into(stream, exchange, routing_key):
             await self.publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
-        for offset, message in source.read(begin):
+        for offset, message in self._entries(source, begin, math.inf, deadline):
             if message.message_id == mark.message_id:
                 return
             if not is_mark(message):
                 yield message
             reached = offset
-            self._still_there(stream)
-            if asyncio.get_running_loop().time() >= deadline:
-                raise too_long(stream, reached)
         left = deadline - asyncio.get_running_loop().time()
         await asyncio.sleep(min(left, LONGEST_SILENCE.total_seconds()))
         raise silent(stream, reached)
 
+    def _entries(
+        self, source: Stream, begin: int, end: float, deadline: float
+    ) -> Iterator[tuple[int, Message]]:
+        """Yield the entries up to an end, while the stream can be read and there is time left."""
+        reached = None
+        for offset, message in source.read(begin):
+            if offset >= end:
+                return
+            self._open.stream(source.name)
+            if asyncio.get_running_loop().time() >= deadline:
+                raise too_long(source.name, reached)
+            yield offset, message
+            reached = offset
+
     async def last(self, stream: str) -> Message | None:
-        self._expect_open()
-        return self.server.stream(stream).last()
+        return self._open.stream(stream).last()
 
     async def depth(self, queue: str) -> Depth | None:
-        self._expect_open()
-        known = self.server.place(queue)
+        known = self._open.place(queue)
         return known.depth() if known else None
 
     async def unbind(self, bindings: Iterable[Binding]) -> None:
-        self._expect_open()
-        self.server.unbind(bindings)
+        self._open.unbind(bindings)
 
     async def delete(self, queue: str) -> None:
-        self._expect_open()
-        self.server.delete(queue)
+        self._open.delete(queue)
 
     def hold(
         self, queue: MemoryQueue, entry: QueueEntry, consumer: MemoryConsumer | None = None
@@ -416,14 +417,6 @@ class MemoryBroker:
         self.subscriptions[subscription] = None
         subscription.attach()
         return subscription
-
-    def _still_there(self, stream: str) -> None:
-        self._expect_open()
-        self.server.stream(stream)
-
-    def _expect_open(self) -> None:
-        if not self.connected:
-            raise BrokerUnavailable("The connection is not open: use `async with`.")
 
 
 def _deadline(timeout: timedelta | None) -> float:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -128,6 +129,16 @@ async def test_a_stream_over_its_limit_keeps_the_newest_entry() -> None:
         assert await held(broker) == [b"bb", b"cc", b"dd"]
         await send(broker, "s", b"too much")
         assert await held(broker) == [b"too much"]
+
+
+async def test_time_spent_on_the_last_entry_is_not_missing_for_others() -> None:
+    async with opened() as broker:
+        await send(broker, "s", b"a", b"b")
+        read = list[bytes]()
+        async for message in broker.read("s", timeout=timedelta(seconds=1)):
+            read.append(message.body)
+            await asyncio.sleep(0.9)
+        assert read == [b"a", b"b"]
 
 
 async def test_a_reader_continues_with_the_remaining_entries() -> None:
