@@ -266,8 +266,10 @@ class Stream:
         return Depth(len(self._entries), consumers=0)
 
     def offer(self, letter: Letter) -> bool:
-        """Append a letter; True, because a stream is never full."""
-        message = replace(letter.message, offset=self.end)
+        """Append a letter, without tables and lists; True, because a stream is never full."""
+        headers = letter.message.headers.items()
+        kept = {name: value for name, value in headers if not isinstance(value, list | dict)}
+        message = replace(letter.message, headers=kept, offset=self.end)
         self._entries[self.end] = message, self._clock.now()
         self._size += len(letter.message.body)
         self.end += 1
