@@ -103,10 +103,10 @@ class AmqpBroker(Connection):
             self.emit(QueueDeclared(queue.name))
 
         await self._over_channels(declare_queue, topology.queues)
-        await self._over_channels(_bind, topology.bindings)
+        await self._over_channels(partial(_change, "bind"), topology.bindings)
 
     async def unbind(self, bindings: Iterable[Binding]) -> None:
-        await self._over_channels(_unbind, tuple(bindings))
+        await self._over_channels(partial(_change, "unbind"), tuple(bindings))
 
     async def publish(
         self,
@@ -269,16 +269,11 @@ class AmqpBroker(Connection):
                 raise error
 
 
-async def _bind(channel: AbstractChannel, binding: Binding) -> None:
-    bind = channel.queue_bind if binding.to == "queue" else channel.exchange_bind
-    arguments = dict(binding.arguments)
-    await bind(binding.destination, binding.source, binding.routing_key, arguments=arguments)
-
-
-async def _unbind(channel: AbstractChannel, binding: Binding) -> None:
-    unbind = channel.queue_unbind if binding.to == "queue" else channel.exchange_unbind
-    arguments = dict(binding.arguments)
-    await unbind(binding.destination, binding.source, binding.routing_key, arguments=arguments)
+async def _change(
+    how: Literal["bind", "unbind"], channel: AbstractChannel, binding: Binding
+) -> None:
+    act, arguments = getattr(channel, f"{binding.to}_{how}"), dict(binding.arguments)
+    await act(binding.destination, binding.source, binding.routing_key, arguments=arguments)
 
 
 async def _declare_exchange(channel: AbstractChannel, exchange: Exchange) -> None:
