@@ -12,8 +12,10 @@ from itertools import product
 
 from scheduler.errors import ScheduleError
 from scheduler.timing.crontab import Pattern, pattern_of
+from scheduler.timing.durations import shown
 
-_PART = re.compile(r"(?:(?P<all>[*?])|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?")
+_PART = re.compile(r"(?:(?P<all>[*?])|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>[0-9]{1,9}))?")
+_NUMBER = re.compile("[0-9]{1,9}")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 BOTH_DAYS = (
     "both the day of the month and the weekday have to match, which no expression requires here: "
@@ -98,13 +100,13 @@ class Dialect:
         if name in column.names:
             return column.low + column.names.index(name)
         highest = 7 if self.seven and column is WEEKDAY else column.high
-        if word.isascii() and word.isdecimal() and column.low <= int(word) <= highest:
+        if _NUMBER.fullmatch(word) and column.low <= int(word) <= highest:
             return int(word)
         raise _refused(column, text)
 
 
 def _refused(column: Column, text: str) -> ScheduleError:
-    return ScheduleError(f"the {column.name} field is not understood: {text!r}")
+    return ScheduleError(f"the {column.name} field is not understood: {shown(text)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def read_crontab(
 
 def _lines(text: str, file: str) -> Iterator[_Line]:
     above: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # a form feed ends no line of a crontab
         stripped = line.strip()
         if stripped.startswith("#"):
             above.append(stripped.lstrip("# "))

@@ -8,6 +8,8 @@ from scheduler.importing.crontab import SIX, read_crontab
 from scheduler.importing.writing import BY_HAND, NO_FOLDER, NO_LIMIT, Command, ImportedJob
 from tests.imported import KINDS, notes_of
 
+LONG = "9" * 5000  # more digits than `int` takes
+
 
 def only_job(text: str) -> ImportedJob:
     (job,) = read_crontab(text, "crontab").jobs
@@ -41,6 +43,7 @@ def test_a_line_has_its_schedule(line: str, cron: str) -> None:
         ("mail root%Dear root,%%yours%", "mail root", "Dear root,\n\nyours\n\n"),
         ("cat %a\\%b", "cat", "a%b\n"),
         ("echo '#' # it", "echo '#' # it", ""),
+        ("echo a\fb\u2028c\r", "echo a\fb\u2028c", ""),
     ],
 )
 def test_text_after_a_percent_sign_is_the_input(command: str, runs: str, reads: str) -> None:
@@ -103,6 +106,8 @@ def test_a_user_column_is_guessed(text: str, file: str, users: bool | None, comm
         ("@hourly", "expected five fields of times, and a command"),
         ("@fortnightly x", "@fortnightly is not known"),
         ("61 * * * * x", "the minute field is not understood: '61'"),
+        pytest.param(f"{LONG} * * * * x", "the minute field is not understood: '9", id="long"),
+        pytest.param(f"*/{LONG} * * * * x", "the minute field is not understood: '*/9", id="step"),
         ("0 22-4 * * * x", "the hour field is not understood: '22-4'"),
         ("0 0 30 2 * x", BY_HAND),
         ("0 0 ? * MON x", "`?` is taken as `*`"),
