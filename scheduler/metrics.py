@@ -85,7 +85,8 @@ class Spans:
         self._sum = 0.0
 
     def add(self, span: timedelta) -> None:
-        seconds = span.total_seconds()
+        # Between clocks that differ it may be negative, and a sum that falls looks like a restart.
+        seconds = max(span.total_seconds(), 0.0)
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self._sum += seconds
 
