@@ -12,7 +12,8 @@
    from when it entered; it leaves by dead-lettering when it is expired *and* at the head: with its
    routing key, but without its expiration.
 3. A delivery belongs to its consumer until it is acked or requeued. A requeued message is back at
-   its place, with its original expiry, and marked as redelivered.
+   its place, in a quorum queue before all that were not requeued, whatever their priority; with its
+   original expiry, and marked as redelivered.
 4. A delivery whose channel or connection closes is `lost`: its message is requeued for other
    consumers, and acking it raises `DeliveryLost`.
 5. A consumer holds at most `prefetch` unacked deliveries, and outlives reconnects: it consumes

@@ -8,7 +8,6 @@ one stays in either.
 import asyncio
 import math
 import re
-import sys
 import uuid
 from bisect import bisect_left
 from collections import deque
@@ -104,9 +103,7 @@ class MemoryQueue:
         self._route = route
         # By priority, and of one priority by position: no two have the same.
         self._ready: list[tuple[int, int, QueueEntry]] = []
-        self._positions = count()
-        # Messages requeued to a quorum queue go before the rest, in the order in which they came.
-        self._returned_positions = count(-sys.maxsize)
+        self._positions, self._returned = count(), count()
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
         quorum = self.counts_deliveries = arguments.get("x-queue-type") == "quorum"
@@ -138,9 +135,9 @@ class MemoryQueue:
         if self._rejects and len(self._ready) >= self._room:
             self._set_timer()
             return False
-        position, wait = next(self._positions), letter.message.expiration
+        wait = letter.message.expiration
         expires = now + (self._ttl if wait is None else min(self._ttl, wait.total_seconds()))
-        self._put(QueueEntry(letter, position, expires), position)
+        self._put(QueueEntry(letter, next(self._positions), expires))
         self._deliver()  # before it can expire: with a TTL of 0 it still reaches a free consumer
         self._after_change(now)
         return True
@@ -161,8 +158,7 @@ class MemoryQueue:
         if entry.returns > self._delivery_limit:
             self._bury(entry, "delivery_limit")
         else:
-            is_restored = not self.counts_deliveries
-            self._put(entry, entry.position if is_restored else next(self._returned_positions))
+            self._put(entry)
         self.advance()
 
     def advance(self) -> None:
@@ -190,9 +186,13 @@ class MemoryQueue:
     def _head_expires(self) -> float:
         return self._ready[0][-1].expires if self._ready else math.inf
 
-    def _put(self, entry: QueueEntry, position: int) -> None:
-        priority = entry.letter.message.priority
-        rank = min(self._usual if priority is None else priority, self._highest)
+    def _put(self, entry: QueueEntry) -> None:
+        if entry.returns and self.counts_deliveries:
+            # Before the rest, whatever its priority, and behind those that were requeued earlier.
+            rank, position = HIGHEST_OF_QUORUM + 1, next(self._returned)
+        else:
+            priority, position = entry.letter.message.priority, entry.position
+            rank = min(self._usual if priority is None else priority, self._highest)
         heappush(self._ready, (-rank, position, entry))
 
     def _pop(self) -> QueueEntry:
