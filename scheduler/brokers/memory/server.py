@@ -138,7 +138,7 @@ class MemoryQueue:
         wait = letter.message.expiration
         expires = now + (self._ttl if wait is None else min(self._ttl, wait.total_seconds()))
         self._put(QueueEntry(letter, next(self._positions), expires))
-        self._deliver()  # before it can expire: with a TTL of 0 it still reaches a free consumer
+        self._deliver(now)  # before it can expire: with a TTL of 0 it still reaches a free consumer
         self._after_change(now)
         return True
 
@@ -173,7 +173,7 @@ class MemoryQueue:
 
     def _after_change(self, now: float) -> None:
         self._expire(now)
-        self._deliver()
+        self._deliver(now)
         while not self._rejects and len(self._ready) > self._limit:
             self._bury(self._pop(), "maxlen")
         self._set_timer()
@@ -198,9 +198,10 @@ class MemoryQueue:
     def _pop(self) -> QueueEntry:
         return heappop(self._ready)[-1]
 
-    def _deliver(self) -> None:
+    def _deliver(self, now: float) -> None:
         while self._ready and self.consumers and (consumer := self._next_consumer()):
             consumer.receive(self, self._pop())
+            self._expire(now)  # what is at the head now
 
     def _next_consumer(self) -> "MemoryConsumer | None":
         if self._single_active:
