@@ -46,7 +46,8 @@ class Once:
         kept: how long the name stays taken afterwards, even if the run has ended; rounded, too.
 
     Raises:
-        ScheduleError: the moment is naive, or not of the years 1970 to 9000.
+        ScheduleError: the moment is naive, or not of the years 1970 to 9000; or the name is kept
+            for over 100 years.
     """
 
     at: datetime
@@ -57,7 +58,8 @@ class Once:
 
     def __post_init__(self) -> None:
         since = milliseconds(utc_of(self.at) - UNIX_EPOCH)
-        _store(self, at=moment_of(since), kept=milliseconds(self.kept) * MILLISECOND)
+        kept = parse_duration(self.kept, "kept")
+        _store(self, at=moment_of(since), kept=milliseconds(kept) * MILLISECOND)
 
     @property
     def kept_until(self) -> datetime:

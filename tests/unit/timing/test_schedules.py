@@ -418,6 +418,7 @@ ENDLESS = functools.reduce(lambda inner, _: [inner], range(100_000), list[object
         ({"once_ms": 10**15}, "once_ms: expected a whole number"),
         ({"once_ms": 1, "every_ms": 1000}, "expected an object with one of every_ms"),
         ({"once_ms": 1, "kept_ms": -1}, "kept_ms: expected a whole number"),
+        ({"once_ms": 1, "kept_ms": 36_525 * 86_400_000 + 1}, "kept: expected a duration between"),
         ({"once_ms": 1, "jitter_ms": 1}, "expected an object with one of every_ms"),
     ],
 )
