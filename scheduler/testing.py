@@ -33,7 +33,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, Self, TypeVar, TypeVarTuple
 
 from scheduler.app import Scheduler
-from scheduler.brokers.contract import DEFAULT_TIMEOUT, Delivery
+from scheduler.brokers.contract import Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.control.rows import arguments_in
@@ -576,13 +576,7 @@ class _EagerBroker(MemoryBroker):
         self._state = state
 
     async def publish(
-        self,
-        message: Message,
-        *,
-        exchange: str,
-        routing_key: str,
-        timeout: timedelta | None = DEFAULT_TIMEOUT,
-        in_order: bool = True,
+        self, message: Message, *, exchange: str, routing_key: str, **_: object
     ) -> None:
         if not exchange.startswith(f"{self._app.names.prefix}."):
             raise UsageError(
