@@ -23,10 +23,10 @@ from pydantic_core import to_json
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.keyed import Synced
-from scheduler.errors import RegistrationError, UnknownLoop, UsageError
+from scheduler.errors import RegistrationError, Unencodable, UnknownLoop, UsageError
 from scheduler.events import EscalationHook, Event
 from scheduler.middleware import Around, AroundSending, require_around, require_lifespan
-from scheduler.protocol.messages import PREFIX, Message
+from scheduler.protocol.messages import PREFIX, Message, one_line
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.outbox import BlockingBridge, Outbox, Posting, SendPolicy
@@ -352,7 +352,8 @@ class Scheduler:
         Raises:
             NotSent: the broker did not confirm it in time, and the app has no fallback.
             Unroutable: there is no such exchange, or no queue is bound to it for this key.
-            UsageError: the exchange, a queue or a header is one of the scheduler's own.
+            UsageError: the exchange, a queue or a header is one of the scheduler's own; or the
+                body, a header or the key cannot be encoded.
         """
         ours = f"{self.names.prefix}."
         if exchange.startswith(ours) or (not exchange and key.startswith(ours)):
@@ -360,7 +361,7 @@ class Scheduler:
                 f"{exchange or key!r} is the scheduler's own: publish to another exchange, or send "
                 "to a task."
             )
-        if own := [name for name in headers or {} if name.lower().startswith(PREFIX)]:
+        if own := [name for name in headers or {} if str(name).lower().startswith(PREFIX)]:
             raise UsageError(f"Headers that begin with {PREFIX!r} are reserved, got {own[0]!r}.")
         data, its_type = _body(body)
         message = Message(
@@ -625,6 +626,9 @@ def _body(body: Any) -> tuple[bytes, str | None]:
     """Return a body, as it travels, and its content type."""
     if isinstance(body, bytes):
         return body, None
-    if isinstance(body, str):
-        return body.encode(), "text/plain"
-    return to_json(body), "application/json"
+    try:
+        if isinstance(body, str):
+            return body.encode(), "text/plain"
+        return to_json(body), "application/json"
+    except ValueError as error:
+        raise Unencodable(f"The body cannot be encoded: {one_line(str(error))}.") from None

@@ -200,13 +200,17 @@ async def test_a_moment_is_the_same_in_every_zone(stage: Stage, ship: Ship) -> N
         ("orders", "x", {"deadline": "soon"}, "got: 'soon'"),
         ("orders", "x" * 256, {}, "The routing key is 256 bytes long"),
         ("orders", "x", {"headers": {"x": object()}}, "a value of type object"),
+        ("orders", "x", {"headers": {1: "x"}}, "The name '1' of a header is of type int"),
+        ("orders", "x", {"body": {"at": object()}}, "The body cannot be encoded: Unable to ser"),
+        ("orders", "x", {"body": "\ud800"}, "The body cannot be encoded: .*surrogates"),
     ],
 )
 async def test_a_message_of_the_schedulers_own_or_that_cannot_be_encoded_is_not_published(
     exchange: str, key: str, options: dict[str, Any], told: str
 ) -> None:
+    given: dict[str, Any] = {"body": b"", **options}
     with pytest.raises(SchedulerError, match=told):
-        await new_app().publish(exchange, key, b"", **options)
+        await new_app().publish(exchange, key, **given)
 
 
 def test_blocking_senders_have_a_connection_of_their_own() -> None:
