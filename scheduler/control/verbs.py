@@ -346,7 +346,7 @@ class Removal:
 
         def decide(loop: Loop, listing: Listing) -> Report | Intent:
             current = listing.current_name(loop.id)
-            if current != loop.id and self._is_of_one_task(current, loop.id):
+            if current != loop.id and self._may_end(current, loop.id):
                 asked_by.setdefault(current, asked_by[loop.id])
                 renamed[current] = replace(loop, id=current)
             return _decide_removal(one_offs, loop, listing)
@@ -371,10 +371,14 @@ class Removal:
             by_loop[asked_by[name]].append(each)
         return [_as_one(by_loop[loop.id], Effect.REMOVED) for loop in loops]
 
-    def _is_of_one_task(self, current: LoopId, former: LoopId) -> bool:
-        """Return whether a renamed loop is of the same task here, or of one unknown here."""
+    def _may_end(self, current: LoopId, former: LoopId) -> bool:
+        """Return whether a renamed loop is of the same task here, or of one unknown here.
+
+        A seed would start one that the code has again, from the beginning.
+        """
         tasks = served(self.app)
-        return tasks.get(current.task) in (None, tasks.get(former.task))
+        is_of_task = tasks.get(current.task) in (None, tasks.get(former.task))
+        return is_of_task and current not in self.app.loops
 
 
 def _names_of(loop: Loop) -> list[LoopId]:

@@ -337,6 +337,15 @@ async def test_a_loop_ends_by_any_name_that_it_has(stage: Stage, is_of_old_code:
     assert [each.loop.key for each in (await stage.listing()).there if each.loop.key] == []
 
 
+async def test_a_loop_of_the_code_is_not_removed_by_its_old_name(stage: Stage) -> None:
+    _, new = await seeded(stage)
+    operator = program(stage, new.app)
+    found = await operator.loops.find("count")
+    await renamed(stage, new)
+    assert (await operator.removal.remove(found)).did is Effect.NOT_THERE
+    assert await stage.where(LoopId("counter")) is Where.WAITING
+
+
 async def test_a_name_that_another_task_has_now_ends_no_renamed_loop(stage: Stage) -> None:
     old, new = await seeded(stage)
     await stage.seeding.start(loop_named(stage, "render_pdf", "a"))
