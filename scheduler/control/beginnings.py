@@ -6,11 +6,10 @@ remains are void, or found overdue by supervision.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import islice
 
 from scheduler.brokers.contract import IN_FLIGHT
 from scheduler.control.first_tokens import first_token, joined
@@ -25,14 +24,13 @@ from scheduler.queues.entries import Checkpoint, RosterEntry, rank_of
 from scheduler.queues.journal import MARGIN, LoopRecord, born_at, look_backs
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
+from scheduler.queues.roll_call import in_parts
 from scheduler.tasks.loops import Loop
 from scheduler.timing.durations import SECOND
 from scheduler.timing.pacing import backoff
 
 # A processor that hangs loses its connection within minutes; operators wait less.
 CALLING_TIMEOUT = timedelta(seconds=10)
-CALLED_AT_ONCE = 2_000
-"""Loops in one question of a roll call: some 100 kB."""
 
 BEGUN_AT_ONCE = 10_000
 REPAIRED = {
@@ -338,13 +336,6 @@ class Beginnings:
                     await asyncio.sleep(pause)  # under an alarm, a call ends at once
             silent |= now_silent
         return silent
-
-
-def in_parts(epochs: Mapping[LoopId, int]) -> Iterator[Mapping[LoopId, int]]:
-    """Split a roll call, so that no question is too large."""
-    loops = iter(epochs.items())
-    while some := dict(islice(loops, CALLED_AT_ONCE)):
-        yield some
 
 
 def _first(wanted: Intent, listed: RosterEntry) -> Token:

@@ -32,7 +32,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.brokers.contract import Depth, cancelled
-from scheduler.control.beginnings import Beginnings, Intent, in_parts
+from scheduler.control.beginnings import Beginnings, Intent
 from scheduler.control.census import MOST_TASKS, Census, Memory, Overdue, memory_of, tally_of
 from scheduler.control.first_tokens import triggered
 from scheduler.control.installation import Installation
@@ -60,6 +60,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token, decode
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
+from scheduler.queues.roll_call import in_parts
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import SUPERVISION_TIMEOUT, Loop
 from scheduler.tasks.tasks import SUPERVISION, Arguments, TaskSpec

@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Coroutine, Generator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
@@ -44,6 +45,9 @@ TIMEOUT, SOON = timedelta(seconds=2), timedelta(seconds=0.5)
 QUESTION, ANSWER, GOODBYE = "scheduler.question", "scheduler.answer", "scheduler.goodbye"
 RUNNING_QUESTION, RUNNING_ANSWER = "scheduler.running.question", "scheduler.running.answer"
 QUESTIONS, ANSWERS = (QUESTION, RUNNING_QUESTION), (ANSWER, RUNNING_ANSWER)
+ASKED_AT_ONCE = 2_000
+"""Loops in one question: some 100 kB."""
+
 REMEMBERED = 1_000  # killed processors do not say that they left
 
 A = TypeVar("A")
@@ -492,8 +496,15 @@ class RollCall:
         }
 
 
+def in_parts(epochs: Mapping[LoopId, int]) -> Iterator[Mapping[LoopId, int]]:
+    """Split a roll call, so that no question is too large."""
+    loops = iter(epochs.items())
+    while some := dict(islice(loops, ASKED_AT_ONCE)):
+        yield some
+
+
 def _wire(loop: LoopId, token: InHand) -> tuple[str | int, ...]:
-    epoch, seq, attempt, joined = token.position
+    epoch, seq, attempt, joined, _ = token.position
     return *loop, epoch, seq, attempt, int(not joined), int(token.running)
 
 
