@@ -76,6 +76,7 @@ def joined(first: Token, heard: LoopRecord, latest: Entry | None) -> Token:
         life=first.life,
         first=False,
         former=None,
+        returns=None,
         scheduled_at=last.scheduled_at if keeps_tick else timing.scheduled_at,
         due_at=timing.due_at,
         state=State.ARMED if end is None else end.state,

@@ -138,7 +138,8 @@ class Punctuality:
             self._report(run, early)
         await self._until_next_round(run)
         if isinstance(subject := run.subject, Token):
-            await self.recognition.put(run.delivery, subject, subject)
+            again = replace(subject, returns=(subject.returns or 0) + 1)
+            await self.recognition.put(run.delivery, again, subject)
         else:
             publisher = self.recognition.publisher
             await publisher.insist(run.delivery, lambda: self._send_again(run, subject))

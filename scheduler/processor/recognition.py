@@ -268,7 +268,7 @@ class Recognition:
                 lambda: put(token, timeout=AS_LONG_AS_IT_TAKES),
                 was_taken=lambda: self._was_settled(delivery, after, has_run=True),
             )
-        if token is not after:  # else it came too early, and returns to its timer
+        if not is_behind(token.position, after.position):  # else it returns to its timers
             self.turns.settle(after)
 
     async def rest(self, delivery: Delivery, token: Token) -> None:

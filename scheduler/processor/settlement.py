@@ -240,6 +240,7 @@ def _failed(run: Finished, ending: Ending, summary: str) -> Token:
         state=State.ARMED,
         act=None,
         attempt=run.token.attempt + 1,
+        returns=None,
         scheduled_at=run.tick,
         last=_record(run, ending, summary),
     )

@@ -56,6 +56,7 @@ class Verification:
             has_run: it is about to be settled here, also while the processor stops.
         """
         came = token.due_at if token.act is None else min(token.due_at, token.act.at)
+        came = min(came, self._clock.now())  # too early, if it returned to its timers
         heard = await self.unless_interrupted(
             delivery,
             partial(self._heard_since, delivery, token.loop, came - MARGIN),

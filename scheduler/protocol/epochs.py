@@ -50,12 +50,14 @@ class Position(NamedTuple):
         seq: how many ticks of the loop have been settled before this token.
         attempt: how many attempts of its tick have failed.
         joined: False for the first of an epoch, until the processors were asked (R4).
+        returns: how often it came too early, and returned to its timers. That is no progress.
     """
 
     epoch: int
     seq: int
     attempt: int = 0
     joined: bool = True
+    returns: int = 0
 
     @property
     def progress(self) -> tuple[int, int, bool]:
@@ -201,15 +203,15 @@ def is_void(epoch: int, known: int) -> bool:
 
 
 def was_settled(token: Position, heard: Iterable[Position]) -> bool:
-    """R3, R3p: Return whether a token is acked without a run or a put: its successor was put.
+    """R3, R3p: Return whether a token is acked without a run or a put: its successor was put, or
+    itself once more, as it came too early.
 
     Args:
         heard: what the journal has heard of the loop, after a barrier.
     """
-    return any(
-        put.epoch == token.epoch and put.progress > token.progress  # a later epoch settles nothing
-        for put in heard
-    )
+    reached = token.progress, token.returns
+    # A later epoch settles nothing.
+    return any(put.epoch == token.epoch and (put.progress, put.returns) > reached for put in heard)
 
 
 class Answer(NamedTuple):

@@ -27,6 +27,7 @@ former                                of a first one: the former tasks of its lo
                                       renamed
 seq                                   how many ticks of the loop have been settled before this one
 attempt                               how many attempts of this tick have failed
+returns                               how often it came too early, and returned; none: never
 state                                 armed, paused or done; replay: a parked tick that runs once
                                       more, apart from its loop
 scheduled_at_ms                       nominal time of the tick, milliseconds since the Unix epoch
@@ -215,6 +216,7 @@ class Token:
     former: tuple[str, ...] | None = None
     seq: Count = 0
     attempt: Count = 0
+    returns: Count | None = None
     state: State = State.ARMED
     args: Mapping[str, Any] = field(default_factory=dict[str, Any])
     carry: Any = None
@@ -242,7 +244,7 @@ class Token:
     @property
     def position(self) -> Position:
         """Return its position among its loop's tokens."""
-        return Position(self.epoch, self.seq, self.attempt, joined=not self.first)
+        return Position(self.epoch, self.seq, self.attempt, not self.first, self.returns or 0)
 
 
 @dataclass(frozen=True, slots=True)

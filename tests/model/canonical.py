@@ -156,7 +156,7 @@ class _Numbering:
 
     def _position(self, position: Position) -> Position:
         number = self._numbers.get(position.epoch, OF_NO_TOKEN)
-        return Position(number, self.seqs[position.seq], 0, position.joined)
+        return Position(number, self.seqs[position.seq], 0, position.joined, position.returns)
 
 
 def _spaced(progress: set[int]) -> dict[int, int]:

@@ -47,6 +47,8 @@ def moves(state: State) -> Moves:
                 yield from stops(state, which)
             case Phase.ENDING:
                 yield ends(state, which)
+            case Phase.RETURNING:
+                yield from returns(state, which)
 
 
 def starts(state: State, which: int) -> Move:
@@ -257,6 +259,9 @@ def runs(state: State, which: int, token: Token) -> Moves:
         return
     if processor.phase is Phase.CLEARED:
         yield from reads_on(state, which, processor)
+    if state.budget.early:
+        returning = processor._replace(phase=Phase.RETURNING)
+        yield _moved(state.less("early"), which, "finds too early", returning, token)
     running = processor._replace(phase=Phase.RUNNING)
     begins = _moved(state, which, "runs", running, token, wrong_with(state, which, token))
     yield begins._replace(stale=any(reads_on(state, which, processor)))
@@ -308,6 +313,31 @@ def settles(state: State, which: int) -> Moves:
             yield _failed(knowing, which, "is cut off before it acks", None, successor, wrong)
 
 
+def returns(state: State, which: int) -> Moves:
+    """It puts a token once more that came too early; confirmed: the token is acked."""
+    processor = state.processors[which]
+    token, position = processor.token, processor.token.position
+    if processor.unconfirmed and was_put(state, position):
+        yield _moved(state, which, "finds it in the journal, acks", _idle(processor), token)
+        return
+    again = returned(token)
+    for put in broker.puts(state, again, republished=True):
+        if put.confirmed:
+            yield _moved(put.state, which, f"returns{put.how}", _idle(processor), again)
+        else:
+            unconfirmed = processor._replace(unconfirmed=True)
+            yield _failed(put.state, which, f"returns{put.how}", unconfirmed, again)
+        if put.state.budget.outages:
+            holding = put.state.with_processor(which, processor)
+            yield _failed(holding, which, f"returns{put.how}; is cut off", None, again)
+
+
+def returned(token: Token) -> Token:
+    """A token that goes to the timers again."""
+    position = token.position
+    return token._replace(position=position._replace(returns=position.returns + 1))
+
+
 def was_put(state: State, position: Position) -> bool:
     """R3p: whether the journal has heard what was not confirmed."""
     return epochs.was_settled(position, heard(state))
@@ -316,7 +346,7 @@ def was_put(state: State, position: Position) -> bool:
 def successor_of(token: Token) -> Token:
     """What is put after it: a first one is not run, but exchanged for one that has joined."""
     position = token.position
-    joined = position._replace(joined=True)
+    joined = position._replace(joined=True, returns=0)
     return token._replace(position=joined if token.first else joined._replace(seq=position.seq + 1))
 
 

@@ -78,6 +78,10 @@ def _as_far(token: Position, heard: Iterable[Position]) -> bool:
     return was_settled(token._replace(joined=True), heard)
 
 
+def _without_returns(token: Position, heard: Iterable[Position]) -> bool:
+    return was_settled(token, [put._replace(returns=0) for put in heard])
+
+
 def _of_any_life(first: Position, heard: Iterable[Position], life: int) -> Position:
     return adopted(first, heard, 0)
 
@@ -158,6 +162,17 @@ REMOVALS = (
         "R3, the journal: timers and hands are asked in its place",
         processor,
         heard=_in_timers_and_hands,
+    ),
+    *(
+        each.without(
+            f"{rule}: a token that came too early is as far as before",
+            epochs,
+            was_settled=_without_returns,
+        )
+        for rule, each in {
+            "R3": row(early=1, outages=1, found={Wrong.OVERLAP}),
+            "R3p": row(early=1, races=1, found={Wrong.OVERLAP}),
+        }.items()
     ),
     row(recalls=1, found={Wrong.OVERLAP}).without(
         "R3, waiting: who was not told that its token was taken back is not waited for",

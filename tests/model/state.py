@@ -81,6 +81,7 @@ class Phase(IntEnum):
     PUTTING = 7
     STOPPING = 8
     ENDING = 9
+    RETURNING = 10
 
 
 class Processor(NamedTuple):
@@ -181,6 +182,7 @@ class Budget(NamedTuple):
         unheard: the journal misses a put, as a node failed.
         recalls: a token is requeued from a run that is not told, as a node was frozen.
         forgets: the journal drops all that it has heard.
+        early: a token comes too early, and its processor returns it to the timers.
         stops: a run stops its loop; of an ordered queue: a processor is told to stop.
     """
 
@@ -195,6 +197,7 @@ class Budget(NamedTuple):
     unheard: int = 0
     recalls: int = 0
     forgets: int = 0
+    early: int = 0
     stops: int = 0
 
     def less(self, what: str) -> "Budget":

@@ -71,6 +71,10 @@ SMALL = (
     row(states=1_109, stops=1, repairs=1, deaths=1),
     row(Verb.RESUME, states=435, stops=1, lost=1),
     row(Verb.RESUME, states=7_481, stops=1, lost=1, repairs=1),
+    # Tokens that come too early.
+    row(states=1_739, early=1, outages=1),
+    row(states=282, early=1, races=1),
+    row(states=2_546, early=2, recalls=1),
     # First tokens that creators exchange.
     row(Verb.RESCHEDULE, states=8_643, races=1, lost=1),
     # One-offs.

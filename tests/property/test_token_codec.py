@@ -62,6 +62,7 @@ tokens = st.builds(
     life=epochs,
     seq=st.integers(0, 2**62),
     attempt=st.integers(0, 2**31),
+    returns=st.none() | st.integers(0, 2**31),
     state=st.sampled_from(State),
     args=st.dictionaries(texts, jsons, max_size=3),
     carry=jsons,

@@ -503,3 +503,35 @@ def test_the_settled_tokens_of_the_last_loops_are_known(monkeypatch: pytest.Monk
     turns.settle(replace(Replay.of(token), epoch=4, seq=9))  # it is next to the line
     assert [turns.is_behind(each) for each in (token, *others)] == [True, False, True]
     assert not turns.is_behind(replace(token, seq=8))
+
+
+@pytest.mark.parametrize("too_early", [5, 1800])
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_an_early_token_returns_to_its_timers_once(
+    stage: Stage, is_cut: bool, too_early: float
+) -> None:
+    begun = list[int]()
+
+    @stage.app.periodic(every="1h")
+    async def task(ctx: Context) -> None:
+        begun.append(ctx.seq)
+        await asyncio.sleep(30)
+
+    await stage.seed()
+    token = await stage.token(TASK)
+    await stage.lose(TASK)
+    returns = stage.faulty.on("publish", where=is_exchange, times=1)
+
+    async def cut(_: Call) -> None:
+        stage.faulty.lose()
+        raise BrokerUnavailable("It went.")
+
+    async with stage.supervised(over=stage.faulty):
+        await asyncio.sleep(3600 - too_early)
+        returns.then(cut) if is_cut else returns.loses_its_answer()
+        await stage.timers.put_now(token)
+        await asyncio.sleep(1)
+        assert returns.met
+        async with stage.supervised():
+            await asyncio.sleep(2 * 3600)
+    assert begun == [0, 1]

@@ -146,6 +146,10 @@ SECOND_TRY, NOT_JOINED = Position(2, 5, attempt=1), Position(2, 5, joined=False)
         (SECOND_TRY, [Position(2, 5, attempt=2)], True),
         (SECOND_TRY, [Position(2, 4), Position(2, 6)], True),
         (SECOND_TRY, [Position(2, 4), Position(1, 6), Position(3, 6)], False),
+        # It came too early, and returned to its timers.
+        (SECOND_TRY, [SECOND_TRY._replace(returns=1)], True),
+        (SECOND_TRY._replace(returns=1), [SECOND_TRY, SECOND_TRY._replace(returns=1)], False),
+        (SECOND_TRY._replace(returns=1), [Position(2, 6)], True),
         # A first token was exchanged.
         (NOT_JOINED, [NOT_JOINED], False),
         (NOT_JOINED, [Position(2, 5)], True),
