@@ -81,6 +81,8 @@ class Feed:
                 self._picture.version += 1
             except BrokerError:
                 pass  # the picture shows that it is down
+            except NoSpace as error:
+                _log_unread(error)
             await asyncio.sleep(pause)
 
     async def _follow_journal(self) -> None:
@@ -181,7 +183,7 @@ class Feed:
         except BrokerError:
             pass  # the next beat tries again
         except NoSpace as error:
-            logging.getLogger(__name__).error("The roster could not be read: %s", error)
+            _log_unread(error)
 
     async def _measure(self, queues: Sequence[str]) -> None:
         """Ask for the depths of queues, a limited number each time, in turn."""
@@ -195,3 +197,7 @@ class Feed:
         picture = self._picture
         picture.measure(dict(zip(queues, depths, strict=True)))
         picture.minutes.note_backlog(picture.ready(self._names), self._clock.now())
+
+
+def _log_unread(error: NoSpace) -> None:
+    logging.getLogger(__name__).error("The roster could not be read: %s", error)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from secrets import token_urlsafe
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AwareDatetime, BaseModel, ValidationError
 
 from scheduler.control.reports import acting_as
 from scheduler.errors import BrokerError, SchedulerError
@@ -53,9 +53,9 @@ class OperationRecord:
     what: str
     by: str
     right: str
-    begun_at: datetime
-    told_at: datetime | None = None
-    ended_at: datetime | None = None
+    begun_at: AwareDatetime
+    told_at: AwareDatetime | None = None
+    ended_at: AwareDatetime | None = None
     total: int | None = None
     count: int = 0
     failed: int = 0

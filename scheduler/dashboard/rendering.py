@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property
 from hashlib import blake2b
+from html import unescape
 from importlib.resources import files
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -76,7 +77,7 @@ class Rendered:
 
     @property
     def html(self) -> str:
-        return PLACE.sub(lambda place: self.parts[place[1]], self.frame)
+        return PLACE.sub(lambda place: self.parts[unescape(place[1])], self.frame)
 
     @cached_property
     def digest(self) -> str:

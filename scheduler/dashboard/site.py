@@ -124,6 +124,9 @@ class Site:
             except BrokerError as error:  # it denies access, or is unusable
                 logging.getLogger(__name__).warning("%s Trying again.", error)
                 self.picture.fail(str(error), self.clock.now())
+            except Exception:
+                logging.getLogger(__name__).exception("The dashboard failed. Trying again.")
+                self.picture.fail("The dashboard failed: see its log.", self.clock.now())
             await asyncio.sleep(pause)
 
     async def _follow(self) -> None:

@@ -94,7 +94,7 @@ class LoopId(NamedTuple):
     """Name a loop: a task, and a key if the task has many loops."""
 
     task: Annotated[str, Field(min_length=1)]
-    key: str = ""
+    key: Annotated[str, Field(max_length=255)] = ""
 
     def __str__(self) -> str:
         return self.task if self.key in NO_KEYS else f"{self.task}.{self.key}"

@@ -17,6 +17,7 @@ from scheduler.errors import NoSpace
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
+from scheduler.queues.loop_table import LoopTable
 from tests.stage import START, Stage, looping, program_of
 
 BEAT = LoopId("beat")
@@ -111,10 +112,17 @@ async def test_the_feed_writes_nothing(stage: Stage, monkeypatch: pytest.MonkeyP
 async def test_the_feed_continues_after_an_entry_found_no_space(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(rows: object) -> None:
+    def fail(*_: object) -> None:
         raise NoSpace("The disk is full.")
 
     await stage.seed(beating())
+    with monkeypatch.context() as full:
+        full.setattr(LoopTable, "write", fail)
+        async with followed(stage) as picture:
+            assert not picture.is_listed
+            full.undo()
+            await asyncio.sleep(15)
+            assert picture.is_listed
     async with followed(stage) as picture:
         with monkeypatch.context() as full:
             full.setattr(picture.listing.table, "write", fail)

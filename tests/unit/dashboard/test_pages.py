@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
-from scheduler import Context, Cron, Retry, Scheduler
+from scheduler import Context, Cron, Every, Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.cli.printing import json_of
 from scheduler.control.loops import Where
@@ -32,8 +32,10 @@ from scheduler.dashboard.serving import prefixed
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.watch import Pod, Roll
 from scheduler.errors import AccessRefused, BrokerUnavailable
+from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token, encode
+from scheduler.queues.entries import RosterEntry
 from scheduler.queues.failed import kind_of
 from scheduler.queues.outbox import Posting
 from scheduler.tasks.tasks import SUPERVISION
@@ -218,6 +220,25 @@ async def test_the_environment_is_named_in_its_color(
     assert re.findall('<body data-env="(.*)">', page) == ([] if color is None else [color])
     named = re.findall('<b class="env">(.*)</b>', page)
     assert named == ([] if color is None else [settings["environment"]])
+
+
+async def test_names_from_another_program_are_text_on_each_page(
+    shop: Stage, browser: Browser
+) -> None:
+    name, now = """<i>&'"x/?#% é""", shop.clock.now()
+    failed = LastRun(Ending.ESCALATED, now, now, timedelta(0), error=name)
+    for loop in (LoopId(name), LoopId(name, name), LoopId("send_sms", name)):
+        entry = RosterEntry(loop, Every("10s"), {}, Entry(5, LoopState.ACTIVE, 5), at=now)
+        browser.site.picture.listing.enter(entry)
+        browser.site.picture.enter(entry)
+        token = Token(loop, Every("10s"), now, now, epoch=5, seq=2, last=failed)
+        browser.site.picture.hear(encode(token, shop.app.namespace))
+        for path in (*PATHS, f"/loop?name={quote(str(loop))}"):
+            answer = await browser.get(path)
+            assert answer.status_code == 200
+            assert "<i>&" not in answer.text
+    page = await browser.see("/loops")
+    assert re.findall(r'<tr id="loop-(.*)">', page)[0] == name
 
 
 async def test_search_finds_loops_tasks_errors_and_messages(
@@ -779,6 +800,10 @@ async def test_an_action_on_many_shows_its_progress_and_is_stopped(
     answer = await browser.get(f"/failed?done={operation}", accept="application/json")
     assert answer.json()["operation"]["state"] == "stopped after 2 of 3"
     assert len(await shop.parked()) == 1
+    times = dict.fromkeys(("begun_at", "told_at"), "2026-06-01T12:00:00")  # of another program
+    record = {"operation": {"id": "x", "what": "x", "by": "x", "right": "x", **times}}
+    browser.site.operations.hear(Message(json.dumps(record).encode()))
+    await browser.see("/loops?done=x")
 
 
 async def test_concurrent_actions_are_attributed_to_their_users(shop: Stage) -> None:
@@ -953,8 +978,13 @@ async def test_visitors_without_access_see_nothing(shop: Stage) -> None:
         assert (await browser.post("pause", {"loop": "report"})).status_code == 403
 
 
-async def test_a_refusing_broker_is_reported_and_retried(shop: Stage) -> None:
+async def test_a_refusing_broker_and_a_failed_feed_are_reported_and_retried(
+    shop: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refused = [AccessRefused("The password is wrong.")]
+
+    async def fail(_: object) -> None:
+        raise RuntimeError("a fault")
 
     def connect() -> MemoryBroker:
         if refused:
@@ -974,6 +1004,13 @@ async def test_a_refusing_broker_is_reported_and_retried(shop: Stage) -> None:
         assert "The broker cannot be reached" in page
         assert "on time" in page  # the last picture stays
     assert not refused
+    with monkeypatch.context() as faulty:
+        faulty.setattr(feed.Feed, "_read_back", fail)
+        async with browsing(shop) as browser:
+            assert "The dashboard failed: see its log." in await browser.see("/")
+            faulty.undo()
+            await asyncio.sleep(60)
+            assert "The broker cannot be reached" not in await browser.see("/")
 
 
 def mounted(application: ASGIApp, prefix: str) -> ASGIApp:

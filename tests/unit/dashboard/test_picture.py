@@ -187,6 +187,8 @@ def test_supervision_other_apps_and_replays_leave_no_trace() -> None:
     picture.hear(message(ran(0), namespace="other"))
     picture.hear(message(Replay.of(ran(0))))
     picture.hear(Message(b"\xff", type="scheduler.token"))
+    other = message(ran(0, loop=LoopId("poll", "k")))
+    picture.hear(replace(other, body=other.body.replace(b'"k"', b'"\\ud800"')))  # no text
     assert not picture.loops
     assert not picture.entries.all
 
