@@ -429,7 +429,7 @@ def _access(
         return header_access(header, trusted)
     if users is not None:
         try:
-            return basic_access(users.read_text().splitlines())
+            return basic_access(users.read_text("utf-8-sig").splitlines())
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise UsageError(f"--basic-auth-file: {users} cannot be read: {why}.") from None

@@ -1,7 +1,11 @@
 """How a dashboard is made, and what is said where it cannot be."""
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 
@@ -13,6 +17,8 @@ from scheduler.dashboard.serving import serving
 from scheduler.errors import AppNotFound, PortUnavailable, SettingsError
 from tests.stage import new_app
 from tests.unit.test_distribution import PROJECT
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_embedded_broker_must_be_passed() -> None:
@@ -55,3 +61,32 @@ def test_access_is_named_like_an_app() -> None:
         object_named("tests.stage:nobody", "--access")
     with pytest.raises(AppNotFound, match="The object of --access is named as"):
         object_named("tests.stage", "--access")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such locale")
+def test_users_are_read_as_utf_8_in_any_locale(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("\N{BYTE ORDER MARK}zoë:gärtner\n", encoding="utf-8")
+    (tmp_path / "jobs.py").write_text(
+        "from scheduler import Scheduler\napp = Scheduler('shop')\n"
+        "@app.task\nasync def render() -> None: ...\n"
+    )
+    program = [sys.executable, "-X", "utf8=0", "-u", "-m", "scheduler", "dashboard", "jobs.py"]
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "LC_ALL": "C",
+        "SCHEDULER_BROKER_URL": "amqp://localhost:1",
+    }
+    with subprocess.Popen(
+        [*program, "--port", "0", "--basic-auth-file", "users"],
+        cwd=tmp_path,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip().partition(": ")[2]
+            answer = httpx.get(address, auth=httpx.BasicAuth("zoë", "gärtner"))
+            assert answer.status_code == 200
+        finally:
+            process.terminate()
