@@ -287,9 +287,9 @@ class Form:
 
     def changes(self, standings: Sequence[Standing]) -> list[str]:
         """Describe the changes since the loops of a filter were counted."""
-        if "filter" not in self.fields or not (names := self.names):
+        if "filter" not in self.fields or not (names := {*self.names}):
             return []
-        more = [each for each in self._chosen(standings) if each not in {*names}]
+        more = [each for each in self._chosen(standings) if each not in names]
         if not more:
             return []
         found = wording.few(more)

@@ -1,10 +1,11 @@
 """Compare the times of schedules with the history, and find where coming ones pile up."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice, takewhile
+from itertools import accumulate, islice, takewhile
 
 from scheduler.control.loops import TOLERANCE, Where
 from scheduler.dashboard import wording
@@ -13,8 +14,13 @@ from scheduler.dashboard.standings import Standing
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending
 from scheduler.timing.durations import MILLISECOND
-from scheduler.timing.moments import UNIX_EPOCH
-from scheduler.timing.schedules import Once, period_from, ticks_after
+from scheduler.timing.moments import (
+    UNIX_EPOCH,
+    milliseconds,
+    milliseconds_since_epoch,
+    moment_of,
+)
+from scheduler.timing.schedules import Cron, Every, Once, Schedule, period_from, ticks_after
 
 LOOK_BACK = timedelta(days=8)
 MOST_PAST = 10
@@ -24,6 +30,8 @@ SLOT = timedelta(minutes=15)
 OFTEN = timedelta(minutes=5)
 MOST_TICKS = 24 * 12
 MOST_BUSY = 8
+MOST_UPCOMING = 50
+MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,48 +62,83 @@ class Agenda:
 
 def planned(standings: Sequence[Standing], now: datetime) -> Agenda:
     """Return the planned runs of these loops, from now on."""
-    begin = now - (now - UNIX_EPOCH) % SLOT
-    slots = [0.0] * (SPAN // SLOT + 1)
-    ticks: list[tuple[datetime, str]] = []
+    times, rare, minutes = _Times(now), list[Standing](), Counter[int]()
     often, steady, paused = 0, 0.0, 0
     for standing in standings:
         if standing.state is Where.PAUSED:
             paused += 1
-            continue
-        if (period := _period(standing, now)) < OFTEN:
+        elif (period := times.period_of(standing.schedule)) < OFTEN:
             often += 1
             steady += SLOT / period
-            continue
-        for tick in _ticks(standing, now):
-            slots[min((tick - begin) // SLOT, len(slots) - 1)] += 1
-            ticks.append((tick, standing.name))
-    ticks.sort()
-    columns = [(begin + at * SLOT, count) for at, count in enumerate(slots)]
-    return Agenda(columns, _busy(ticks), often, round(steady), paused, ticks[:50])
+        else:
+            rare.append(standing)
+            minutes.update(tick // MINUTE_MS for tick in times.of(standing))
+    in_order = Counter(dict(sorted(minutes.items())))
+    busy = [minute for minute, count in in_order.most_common(MOST_BUSY) if count > 1]
+    before = accumulate(in_order.values(), initial=0)
+    soon = [each for each, count in zip(in_order, before, strict=False) if count < MOST_UPCOMING]
+    shown: dict[int, list[tuple[int, str]]] = {minute: [] for minute in (*busy, *soon)}
+    for standing in rare:
+        for tick in times.of(standing):
+            if (in_minute := shown.get(tick // MINUTE_MS)) is not None:
+                in_minute.append((tick, standing.name))
+    upcoming = sorted(tick for minute in soon for tick in shown[minute])[:MOST_UPCOMING]
+    return Agenda(
+        _columns(in_order, now),
+        [
+            Busy(moment_of(each * MINUTE_MS), [name for _, name in sorted(shown[each])])
+            for each in busy
+        ],
+        often,
+        round(steady),
+        paused,
+        [(moment_of(tick), name) for tick, name in upcoming],
+    )
 
 
-def _busy(ticks: Sequence[tuple[datetime, str]]) -> list[Busy]:
-    by_minute: dict[datetime, list[str]] = {}
-    for tick, name in ticks:
-        by_minute.setdefault(tick.replace(second=0, microsecond=0), []).append(name)
-    counted = Counter({at: len(names) for at, names in by_minute.items() if len(names) > 1})
-    return [Busy(at, by_minute[at]) for at, _ in counted.most_common(MOST_BUSY)]
+def _columns(minutes: Mapping[int, int], now: datetime) -> Sequence[tuple[datetime, float]]:
+    begin = now - (now - UNIX_EPOCH) % SLOT
+    slots = [0.0] * (SPAN // SLOT + 1)
+    for minute, count in minutes.items():
+        slots[min((moment_of(minute * MINUTE_MS) - begin) // SLOT, len(slots) - 1)] += count
+    return [(begin + at * SLOT, count) for at, count in enumerate(slots)]
 
 
-def _period(standing: Standing, now: datetime) -> timedelta:
-    schedule = standing.schedule
-    return period_from(schedule, schedule.next_after(now)) or timedelta.max
+class _Times:
+    """Calculate the times of loops in a span, once for all loops with the same cron expression."""
 
+    def __init__(self, now: datetime) -> None:
+        self._now, self._end = now, now + SPAN
+        self._periods: dict[Schedule, timedelta] = {}
+        self._of_crons: dict[Cron, Sequence[int]] = {}
 
-def _ticks(standing: Standing, now: datetime) -> list[datetime]:
-    schedule, due_at = standing.schedule, standing.loop.due_at
-    is_once = isinstance(schedule, Once)
-    tick = due_at or (schedule.next_after(now) if is_once else now)
-    ticks = [tick] if now < tick <= now + SPAN else []
-    if is_once:
-        return ticks
-    rest = takewhile(lambda tick: tick <= now + SPAN, ticks_after(schedule, max(tick, now)))
-    return [*ticks, *islice(rest, MOST_TICKS - len(ticks))]
+    def period_of(self, schedule: Schedule) -> timedelta:
+        if schedule not in self._periods:
+            first = schedule.next_after(self._now)
+            self._periods[schedule] = period_from(schedule, first) or timedelta.max
+        return self._periods[schedule]
+
+    def of(self, standing: Standing) -> Iterator[int]:
+        """Yield the times of a loop, in milliseconds since the epoch."""
+        schedule, due_at = standing.schedule, standing.loop.due_at
+        if isinstance(schedule, Once):
+            due_at = due_at or schedule.at
+        if due_at is not None and self._now < due_at <= self._end:
+            yield milliseconds_since_epoch(due_at)
+        after = max(due_at or self._now, self._now)
+        if isinstance(schedule, Every):
+            first = milliseconds_since_epoch(schedule.next_after(after))
+            end = milliseconds_since_epoch(self._end) + 1
+            yield from range(first, end, milliseconds(schedule.period))
+        elif isinstance(schedule, Cron):
+            ticks = self._of_cron(schedule)
+            yield from islice(ticks, bisect_right(ticks, milliseconds_since_epoch(after)), None)
+
+    def _of_cron(self, cron: Cron) -> Sequence[int]:
+        if cron not in self._of_crons:
+            ticks = takewhile(lambda tick: tick <= self._end, ticks_after(cron, self._now))
+            self._of_crons[cron] = [*map(milliseconds_since_epoch, islice(ticks, MOST_TICKS))]
+        return self._of_crons[cron]
 
 
 @dataclass(frozen=True, slots=True)

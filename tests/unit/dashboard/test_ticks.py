@@ -154,6 +154,22 @@ def test_planned_loops_that_pile_up_are_shown_with_their_time() -> None:
     assert [name for _, name in agenda.upcoming] == ["n0", "n1", "n2", "other"]
 
 
+def test_loops_with_one_cron_expression_share_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, next_after = list[datetime](), Cron.next_after
+
+    def counted(cron: Cron, moment: datetime) -> datetime:
+        asked.append(moment)
+        return next_after(cron, moment)
+
+    monkeypatch.setattr(Cron, "next_after", counted)
+    agenda = planned(
+        [planned_loop(f"n{number:02}", Cron("0 * * * *")) for number in range(60)], NOON
+    )
+    assert sum(count for _, count in agenda.columns) == 60 * 24
+    assert [*agenda.upcoming] == [(NOON + HOUR, f"n{number:02}") for number in range(50)]
+    assert len(asked) < 60
+
+
 def test_frequent_loops_are_counted_and_paused_ones_left_out() -> None:
     paused = planned_loop("a", Every("1h"), Where.PAUSED)
     agenda = planned([planned_loop("pulse", Every("10s")), paused], START)
