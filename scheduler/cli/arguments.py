@@ -3,14 +3,13 @@
 import functools
 import inspect
 import io
-import json
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
@@ -20,7 +19,7 @@ from scheduler.cli.loading import is_app_named, load_app, names_app, ready_app
 from scheduler.cli.printing import AS_JSON, Output, print_error, print_output
 from scheduler.errors import SchedulerError, UsageError
 from scheduler.spelling import no_such
-from scheduler.timing.durations import parse_duration, shown
+from scheduler.timing.durations import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Output | None])
 
@@ -242,15 +241,3 @@ def require_confirmation(question: str, *, yes: bool) -> None:
     if AS_JSON.get():
         raise UsageError("Nothing was deleted: with --json, confirm with --yes.")
     typer.confirm(question, abort=True, err=True)
-
-
-def json_arguments(text: str) -> dict[str, Any]:
-    """Parse the JSON object of --args."""
-    expected = f"--args: expected a JSON object such as '{{\"n\": 1}}', got {shown(text)}"
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{expected}: {error}.") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"{expected}.")
-    return cast("dict[str, Any]", value)

@@ -15,7 +15,6 @@ from scheduler.cli.arguments import (
     OneLoopOrTask,
     OneTask,
     command,
-    json_arguments,
     new_group,
 )
 from scheduler.cli.connecting import ask
@@ -30,6 +29,7 @@ from scheduler.program import Program
 from scheduler.spelling import no_such
 from scheduler.tasks import registration
 from scheduler.tasks.loops import Loop
+from scheduler.tasks.tasks import parse_arguments
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import SystemClock, exact, parse_moment
 from scheduler.timing.schedules import Once, Recurring, zone_of
@@ -128,7 +128,7 @@ def trigger(
 
     Example: scheduler trigger jobs:app report --args '{"day": "2026-06-01"}'
     """
-    edited = None if args is None else json_arguments(args)
+    edited = None if args is None else parse_arguments(args, "--args")
 
     def operation(program: Program, found: Loop) -> Awaitable[Report]:
         if edited is None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from datetime import tzinfo
@@ -20,7 +20,6 @@ from scheduler.cli.arguments import (
     Yes,
     app_and_next,
     command,
-    json_arguments,
     new_group,
     require_confirmation,
     tasks_to_complete,
@@ -32,7 +31,6 @@ from scheduler.cli.tables import CellForms, Table, Work, shortened
 from scheduler.control.reports import Effect
 from scheduler.control.rows import Row, row_of_parked, whole_row_of_parked
 from scheduler.errors import (
-    InvalidArguments,
     NotAllSeen,
     QueueNotFound,
     SchedulerError,
@@ -46,6 +44,8 @@ from scheduler.queues.failed import EVERYTHING, FailedQueues, ParkedMessage, Sel
 from scheduler.queues.outbox import Posting
 from scheduler.queues.unsent import MessageId, Unsent, UnsentStore
 from scheduler.spelling import no_such
+from scheduler.tasks.loops import check_arguments
+from scheduler.tasks.tasks import parse_arguments
 from scheduler.timing.durations import ZERO, parse_duration
 from scheduler.timing.moments import exact, parse_moment
 from scheduler.timing.pacing import parse_rate
@@ -105,7 +105,7 @@ def send(
         )
     if (called := app.senders.get(name)) is None:
         raise UsageError(no_such("task", name, app.senders))
-    arguments = called.spec.arguments.load(json_arguments(args))
+    arguments = called.spec.arguments.load(parse_arguments(args, "--args"))
     moment = None if at is None else parse_moment(at, "--at")
     span = None if delay is None else parse_duration(delay, "--in")
 
@@ -330,17 +330,11 @@ def failed_replay(
     """
     reference, which = _selection(reference, messages, everything, task, reason)
     app, pace = ready_app(reference), None if rate is None else parse_rate(rate)
-    edited = None if args is None else json_arguments(args)
+    edited = None if args is None else parse_arguments(args, "--args")
     if to is not None and to not in app.senders:
         raise UsageError(no_such("task", to, app.senders))
 
-    def check(name: str, args: Mapping[str, Any]) -> None:
-        if (spec := app.tasks.get(name)) is not None:
-            try:
-                spec.arguments.load(args)
-            except InvalidArguments as error:
-                raise UsageError(f"--args: {error} The messages stay parked.") from None
-
+    check = partial(check_arguments, app)
     replay = partial(FailedQueues.replay, rate=pace, args=edited, to=to, check=check)
     return _do("replayed", app, which, replay)
 

@@ -20,7 +20,6 @@ from scheduler.dashboard.site import Site
 from scheduler.dashboard.standings import Standing
 from scheduler.errors import (
     BrokerError,
-    InvalidArguments,
     QueueNotFound,
     SchedulerError,
     UnknownLoop,
@@ -32,7 +31,7 @@ from scheduler.queues.concurrency import AT_ONCE, side_by_side
 from scheduler.queues.failed import FailedQueues, OnEach, ParkedMessage, Selection
 from scheduler.queues.outbox import Outbox
 from scheduler.spelling import counted, listed
-from scheduler.tasks.loops import Loop
+from scheduler.tasks.loops import Loop, check_arguments
 from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.schedules import Once, Schedule, options_of
 
@@ -397,14 +396,7 @@ def _replay(site: Site, form: Form) -> RequestedAction:
 
 
 def _edit(site: Site, form: Form) -> RequestedAction:
-    def check(task: str, args: Mapping[str, Any]) -> None:
-        try:
-            if (spec := site.app.tasks.get(task)) is not None:
-                spec.arguments.load(args)
-        except InvalidArguments as error:
-            raise UsageError(f"{error} The message stays parked, as it was.") from None
-
-    which, args = form.messages(), form.args()
+    which, args, check = form.messages(), form.args(), partial(check_arguments, site.app)
     check(form.text("task"), args)  # before typed input could be lost
     replay = partial(FailedQueues.replay, args=args, check=check)
     work = _on_parked(site, form, which, replay, "replayed")

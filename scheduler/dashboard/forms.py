@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
@@ -23,7 +23,7 @@ from scheduler.queues.outbox import Posting
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import App, Loop, loop_of
 from scheduler.tasks.registration import schedule_of
-from scheduler.tasks.tasks import TaskSpec
+from scheduler.tasks.tasks import TaskSpec, parse_arguments
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import moment_of, parse_moment
 from scheduler.timing.pacing import Rate, parse_rate
@@ -338,13 +338,7 @@ class Form:
         return parse_rate(self.text("rate")) if self.text("rate") else None
 
     def args(self, default: str = "") -> dict[str, Any]:
-        try:
-            value = json.loads(self.text("args") or default)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"Arguments must be a JSON object: {error}.") from None
-        if not isinstance(value, dict):
-            raise UsageError("Arguments must be a JSON object, such as {}.")
-        return cast(dict[str, Any], value)
+        return parse_arguments(self.text("args") or default, "Arguments")
 
     def schedule(self) -> Recurring:
         """Return the typed schedule; errors name the fields."""

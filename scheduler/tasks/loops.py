@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import ConfigDict
 
-from scheduler.errors import InvalidArguments, RegistrationError
+from scheduler.errors import InvalidArguments, RegistrationError, UsageError
 from scheduler.protocol.messages import WIRE, Moment
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Binding, Names, Topology, topology
@@ -120,6 +120,15 @@ class App(Protocol):
     def supervision(self) -> Loop: ...
 
     def topology(self) -> Topology: ...
+
+
+def check_arguments(app: App, task: str, args: Mapping[str, Any]) -> None:
+    """Raise UsageError if new arguments of a parked message do not fit its task in the code."""
+    try:
+        if (spec := app.tasks.get(task)) is not None:
+            spec.arguments.load(args)
+    except InvalidArguments as error:
+        raise UsageError(f"{error} The message stays parked, as it was.") from None
 
 
 def resting(app: App) -> frozenset[str]:

@@ -30,12 +30,13 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic cannot take typing's before Python 3.12
 
-from scheduler.errors import InvalidArguments, RegistrationError
+from scheduler.errors import InvalidArguments, RegistrationError, UsageError
 from scheduler.protocol.messages import Message, compact_json, problems_of
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Subscription
 from scheduler.tasks.context import Context
 from scheduler.tasks.retries import Policy
+from scheduler.timing.durations import shown
 from scheduler.timing.pacing import Rate
 
 _STRICT = json.JSONEncoder(allow_nan=False)
@@ -188,6 +189,25 @@ class BodyReader:
             ) from None
         except UnicodeDecodeError as error:
             raise InvalidArguments(f"The body is not UTF-8 text: {error}.") from None
+
+
+def parse_arguments(text: str, of: str) -> dict[str, Any]:
+    """Parse the JSON object of arguments that a person has typed.
+
+    Args:
+        of: its name for the error, such as an option.
+
+    Raises:
+        UsageError: it is no JSON object.
+    """
+    expected = f"{of}: expected a JSON object such as '{{\"n\": 1}}', got {shown(text)}"
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{expected}: {error}.") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{expected}.")
+    return cast("dict[str, Any]", value)
 
 
 def _in_order(wire: Any, value: Any) -> Any:
