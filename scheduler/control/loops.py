@@ -262,7 +262,7 @@ def loop_named(app: App, listing: Listing, name: str) -> Loop | None:
     ids = ids_of(name)
     for listed in filter(None, map(listing.get, ids)):
         if not listed.is_gone and is_orphan(app, listed):
-            return _orphan(listed)
+            return orphan_of(listed)
         if not listed.is_gone and not listed.is_of_task:
             return loop_of_entry(app, listed)
     for loop in ids:
@@ -276,10 +276,11 @@ def orphans_of(app: App, listing: Listing) -> list[Loop]:
     """Return the listed loops, and the pauses of whole tasks, that this code does not have."""
     found = filter(None, map(listing.get, listing.table.others(app.tasks)))
     there = sorted(found, key=lambda listed: (listed.entry.life, listed.loop))
-    return [_orphan(each) for each in (*there, *listing.pauses) if is_orphan(app, each)]
+    return [orphan_of(each) for each in (*there, *listing.pauses) if is_orphan(app, each)]
 
 
-def _orphan(listed: RosterEntry) -> Loop:
+def orphan_of(listed: RosterEntry) -> Loop:
+    """Return the loop of an entry that this code does not have."""
     task = absent(listed.loop.task)
     return Loop(listed.loop, task, listed.schedule, listed.args, listed.override)
 

@@ -184,7 +184,7 @@ def _on_loops(site: Site, form: Form) -> RequestedAction:
         changes.append(f"{len(changed)} changed since, and left alone: {_by_whom(changed)}")
     if not names:
         raise UsageError(f"Changed since: {_by_whom(changed)}.")
-    reasons = {each.name: each.loop.reason for each in standings}
+    reasons = {each.name: each.status.reason or "" for each in standings}
 
     async def work(operation: Operation) -> None:
         operation.lines += changes
@@ -264,9 +264,9 @@ def _pauses_of(site: Site, names: Sequence[str]) -> str:
     pauses = Counter[str]()
     for name in names:
         found = site.standing(name)
-        if found is not None and found.loop.is_paused:
-            by = found.loop.listed.by if found.loop.listed else ""
-            pauses[f"by {by or 'unknown'} ({found.loop.reason or 'no reason'})"] += 1
+        if found is not None and found.is_paused:
+            by, reason = found.status.by or "unknown", found.status.reason or "no reason"
+            pauses[f"by {by} ({reason})"] += 1
     is_one = len(names) == 1
     return wording.few([by if is_one else f"{n} {by}" for by, n in pauses.most_common()])
 

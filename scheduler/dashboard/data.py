@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
 
-from scheduler.control.loops import loop_of_entry
 from scheduler.control.rows import (
     Row,
     row_of_entry,
@@ -21,9 +20,7 @@ from scheduler.control.rows import (
     row_of_run,
     row_of_status,
 )
-from scheduler.control.status import Status, status_of
 from scheduler.dashboard.operations import OperationRecord
-from scheduler.dashboard.picture import LoopPicture
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standings import Standing
 from scheduler.protocol.messages import Message
@@ -33,21 +30,9 @@ from scheduler.queues.journal import JournalEntry
 from scheduler.queues.running import RunningRun
 from scheduler.tasks.loops import queues_of
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.schedules import Cron, Every, Once, describe, options_of
-
-
-def _row_of_picture(loop: LoopPicture) -> Row:
-    return {
-        "due_at": loop.due_at,
-        "is_paused": loop.is_paused,
-        "succeeded_at": loop.succeeded_at,
-        "runs": loop.runs,
-        "acts": loop.acts,
-    }
-
+from scheduler.timing.schedules import Cron, Every, Once, options_of
 
 ROWS: Mapping[type[Any], Callable[[Any], Any]] = {
-    LoopPicture: _row_of_picture,
     LastRun: row_of_last,
     RunningRun: row_of_run,
     JournalEntry: row_of_entry,
@@ -101,30 +86,18 @@ class PageData:
                 return str(value)
 
     def _row_of_standing(self, standing: Standing) -> Row:
-        status = self._status(standing)
-        return {
-            "loop": standing.name,
-            "where": standing.state.value,
-            "schedule": describe(standing.schedule),
-            **_row_of_picture(standing.loop),
-            **({} if status is None else row_of_status(status)),
+        site, loop = self._site, standing.loop
+        depth = site.picture.depth_of(queues_of(site.app, loop.id.task))
+        return row_of_status(standing.status) | {
+            "processors": depth.consumers if depth else 0,
+            "is_paused": standing.is_paused,
+            "succeeded_at": loop.succeeded_at,
+            "runs": loop.runs,
+            "acts": loop.acts,
             "in_code": standing.in_code,
             "is_failing": standing.is_failing,
             "failed_attempts": standing.failed_attempts,
         }
-
-    def _status(self, standing: Standing) -> Status | None:
-        """Return the status of a loop, as a command does; None: this code lacks its task."""
-        picture, app, listed = standing.loop, self._site.app, standing.loop.listed
-        depth = self._site.picture.depth_of(queues_of(app, picture.id.task))
-        processors = depth.consumers if depth else 0
-        if listed is None:
-            loop = app.loops.get(picture.id)
-            return None if loop is None else Status(loop, standing.state, processors)
-        if (loop := loop_of_entry(app, listed)) is None:
-            return None
-        listing = self._site.picture.listing
-        return status_of(loop, standing.state, processors, listed, picture.token, listing)
 
 
 def failure(error: str, message: str) -> Row:

@@ -25,7 +25,7 @@ from scheduler.tasks.loops import App, Loop, loop_of
 from scheduler.tasks.registration import schedule_of
 from scheduler.tasks.tasks import TaskSpec, parse_arguments
 from scheduler.timing.durations import parse_duration
-from scheduler.timing.moments import moment_of, parse_moment
+from scheduler.timing.moments import UNIX_EPOCH, moment_of, parse_moment
 from scheduler.timing.pacing import Rate, parse_rate
 from scheduler.timing.schedules import Recurring
 
@@ -39,7 +39,7 @@ SORTS: Mapping[str, tuple[str, Callable[[Standing], Any]]] = {
     ),
     "due": (
         "next first",
-        lambda each: (each.loop.due_at is None, each.loop.due_at and each.loop.due_at.timestamp()),
+        lambda each: (each.status.due_at is None, each.status.due_at or UNIX_EPOCH),
     ),
     "last": (
         "last run first",

@@ -236,7 +236,7 @@ def loop(site: Site, query: Query) -> Context | None:
         "standing": found,
         "acknowledged": failure.acknowledged if failure else None,
         "zone": wording.zone_name(found.schedule),
-        "ticks": [] if picture.is_paused else wording.ticks(found.schedule, after, TICKS),
+        "ticks": [] if found.is_paused else wording.ticks(found.schedule, after, TICKS),
         "task": task,
         "of_code": of_code.schedule if (of_code := site.app.loops.get(picture.id)) else None,
         "can_reschedule": task is not None and not isinstance(found.schedule, Once),

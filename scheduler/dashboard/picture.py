@@ -22,7 +22,7 @@ from scheduler.dashboard.acknowledgements import (
     acknowledgement_in,
 )
 from scheduler.errors import MessageError
-from scheduler.protocol.epochs import LoopState, Verb
+from scheduler.protocol.epochs import Verb
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, Replay, Token, decode
 from scheduler.protocol.topology import Names
@@ -88,7 +88,7 @@ class PastRun(NamedTuple):
 
 @dataclass(slots=True)
 class LoopPicture:
-    """Hold the state of one loop.
+    """Hold the history of one loop, and its last entry in the roster.
 
     Attributes:
         token: the last one that was heard.
@@ -108,29 +108,6 @@ class LoopPicture:
     @property
     def last(self) -> LastRun | None:
         return self.runs[-1].last if self.runs else None
-
-    @property
-    def is_paused(self) -> bool:
-        """Return whether it is paused, by the roster or by its last run."""
-        if self.listed is not None and self.listed.entry.state is LoopState.PAUSED:
-            return True
-        if self.token is None or self._is_older(self.token):
-            return False
-        return self.token.rests
-
-    @property
-    def due_at(self) -> datetime | None:
-        """Return when it is due next; None: when it is resumed, or unknown."""
-        return None if self.token is None or self.is_paused else self.token.due_at
-
-    @property
-    def reason(self) -> str:
-        if self.token is not None and self.token.reason and not self._is_older(self.token):
-            return self.token.reason
-        return self.listed.reason if self.listed is not None else ""
-
-    def _is_older(self, token: Token) -> bool:
-        return self.listed is not None and token.epoch < self.listed.epoch
 
     def see(self, token: Token, size: int) -> None:
         """Note a token that was put, unless a later one is known."""

@@ -5,13 +5,13 @@ task, also those that are too many to be judged.
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from math import ceil
 
-from scheduler.brokers.contract import Depth
-from scheduler.control.loops import Where, due_at_of, put_of, where
+from scheduler.control.loops import Where, due_at_of, loop_of_entry, orphan_of, put_of, where
+from scheduler.control.status import Status, status_of
 from scheduler.dashboard.picture import FAILED, MINUTE, RUNS_KEPT, LoopPicture, Picture
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import Ending, LoopId
@@ -58,18 +58,30 @@ class Standing:
     """Judge one loop at a moment.
 
     Attributes:
-        schedule: as it was seeded.
+        status: as a command prints it, but for its processors: they may change without news.
+        loop: its history.
         failures: how many of its last attempts have failed, in a row.
-        task_pause: the entry that pauses its task, if the loop is not paused itself.
     """
 
     name: str
-    state: Where
+    status: Status
     loop: LoopPicture
-    schedule: Schedule
     in_code: bool
     failures: int
-    task_pause: RosterEntry | None = None
+
+    @property
+    def state(self) -> Where:
+        return self.status.where
+
+    @property
+    def schedule(self) -> Schedule:
+        """Return its schedule, as it was seeded."""
+        return self.status.loop.schedule
+
+    @property
+    def is_paused(self) -> bool:
+        """Return whether it is paused itself, not only its task."""
+        return self.state is Where.PAUSED and self.status.task_pause is None
 
     @property
     def is_failing(self) -> bool:
@@ -152,35 +164,26 @@ class Standings:
             if code is None:
                 return None
             loop = LoopPicture(name, listing.get(name))
-        listed, task = loop.listed, app.tasks.get(name.task)
+        listed, token, task = loop.listed, loop.token, app.tasks.get(name.task)
         if name == SUPERVISION or (code is None and (listed is None or listed.is_gone)):
             return None
-        schedule = listed.schedule if listed is not None else code and code.schedule
-        assert schedule is not None
+        if listed is None and token is not None:  # the roster was not read yet
+            entry = Entry(token.epoch, LoopState.ACTIVE, token.life)
+            listed = RosterEntry(name, token.schedule, token.args, entry, at=now)
         depth = self._picture.depth_of(queues_of(app, name.task))
         timeout = task.timeout if task else DEFAULT_TASK_TIMEOUT
-        state = state_of(loop, now, depth, timeout, listing.of_task(name.task))
+        put, of_task = None if token is None else put_of(token), listing.of_task(name.task)
+        state = where(listed, put, now, depth, of_task=of_task, timeout=timeout)
+        if code is not None and (listed is None or listed.is_gone):
+            status = Status(code, state, 0)
+        else:
+            assert listed is not None
+            its = loop_of_entry(app, listed) or orphan_of(listed)
+            status = status_of(its, state, 0, listed, token, listing)
+            status = status if loop.listed else replace(status, since=None)
         in_code = code is not None or (bool(name.key) and task is not None)
-        pause = None if loop.is_paused else listing.pause_of(name.task)
         failed = takewhile(lambda run: run.last.ending in FAILED, reversed(loop.runs))
-        failures = sum(1 for _ in failed)
-        return Standing(str(name), state, loop, schedule, in_code, failures, pause)
-
-
-def state_of(
-    loop: LoopPicture,
-    now: datetime,
-    depth: Depth | None,
-    timeout: timedelta,
-    of_task: RosterEntry | None = None,
-) -> Where:
-    """Return where a loop is, by the depth of its task's queue and the pause of its task."""
-    listed, token = loop.listed, loop.token
-    if listed is None and token is not None:  # the roster was not read yet
-        entry = Entry(token.epoch, LoopState.ACTIVE, token.life)
-        listed = RosterEntry(loop.id, token.schedule, token.args, entry, at=now)
-    put = None if token is None else put_of(token)
-    return where(listed, put, now, depth, of_task=of_task, timeout=timeout)
+        return Standing(str(name), status, loop, in_code, sum(1 for _ in failed))
 
 
 @dataclass(slots=True)

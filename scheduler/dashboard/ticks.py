@@ -120,7 +120,7 @@ class _Times:
 
     def of(self, standing: Standing) -> Iterator[int]:
         """Yield the times of a loop, in milliseconds since the epoch."""
-        schedule, due_at = standing.schedule, standing.loop.due_at
+        schedule, due_at = standing.schedule, standing.status.due_at
         if isinstance(schedule, Once):
             due_at = due_at or schedule.at
         if due_at is not None and self._now < due_at <= self._end:
@@ -190,7 +190,7 @@ class _Story:
         if (run := self._runs.get(tick)) is not None:
             return PastTick(tick, run.last.ending.value, self._why_so(run))
         token = self._loop.token
-        if token is not None and token.scheduled_at == tick and not self._loop.is_paused:
+        if token is not None and token.scheduled_at == tick and not self._standing.is_paused:
             return PastTick(tick, "due", self._standing.meaning)
         if (paused := self._paused_at(tick)) is not None:
             return PastTick(tick, "paused", paused)

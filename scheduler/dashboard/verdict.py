@@ -252,7 +252,7 @@ def _troubles(standings: Sequence[Standing], failures: Iterable[Failure]) -> Ite
     for state in TROUBLES:
         of_state = [each for each in standings if each.state is state]
         if of_state:
-            of_state.sort(key=lambda each: each.loop.due_at or UNIX_EPOCH)
+            of_state.sort(key=lambda each: each.status.due_at or UNIX_EPOCH)
             yield Trouble(state.value, of_state)
     failing = sorted((each for each in standings if each.is_failing), key=lambda x: -x.failures)
     if failing:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -58,6 +59,7 @@ class Loop:
         return str(self.id)
 
 
+@lru_cache
 def absent(task: str) -> TaskSpec:
     """Return a task that is not in this code, but whose loops are in the broker."""
 

@@ -104,7 +104,7 @@ async def test_the_feed_writes_nothing(stage: Stage, monkeypatch: pytest.MonkeyP
         for verb in ("get", "publish", "browse", "declare"):
             patched.setattr(MemoryBroker, verb, never)
         async with followed(stage, shown=(names.presence,)) as picture:
-            assert picture.loops[BEAT].due_at is not None
+            assert picture.loops[BEAT].listed is not None
             assert picture.depths[names.presence] is not None
     assert [stream.end for stream in streams] == before
 

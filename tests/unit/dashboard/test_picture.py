@@ -28,7 +28,6 @@ from scheduler.protocol.tokens import (
     LastRun,
     LoopId,
     Replay,
-    State,
     Token,
     encode,
     token_key,
@@ -79,7 +78,9 @@ def test_messages_may_come_in_any_order_and_twice() -> None:
     tokens = [ran(0), ran(1, ending=Ending.RETRIED), ran(2)]
     for order in permutations([*tokens, tokens[0]]):
         picture = picture_of(*order)
-        assert picture.loops[POLL].due_at == at(12)
+        token = picture.loops[POLL].token
+        assert token is not None
+        assert token.due_at == at(12)
         assert [run.seq for run in picture.loops[POLL].runs] == [0, 1, 2]
         assert picture.loops[POLL].runs[-1].last.duration == 2 * SECOND
         assert [entry.seq for entry in picture.entries.all] == [0, 1, 2]
@@ -107,23 +108,6 @@ def test_a_carried_value_is_kept_unless_it_is_large() -> None:
 
 def listed(epoch: int, state: LoopState, reason: str = "") -> RosterEntry:
     return RosterEntry(POLL, Every("10s"), {}, Entry(epoch, state, 5), reason)
-
-
-def test_a_pause_has_its_user_and_reason_until_a_later_token_or_entry() -> None:
-    picture = Picture("test")
-    act = Act(Verb.PAUSE, at(3), "alice at pod-1")
-    pause = ran(2, epoch=6, act=act, state=State.PAUSED, reason="a release")
-    picture.hear(message(pause))
-    loop = picture.loops[POLL]
-    assert (loop.is_paused, loop.reason, loop.due_at) == (True, "a release", None)
-    assert [(entry.what, entry.by) for entry in loop.acts] == [("paused", "alice at pod-1")]
-    resume = ran(2, epoch=7, act=Act(Verb.RESUME, at(4)))
-    picture.list([listed(5, LoopState.ACTIVE)])
-    assert (loop.is_paused, loop.reason) == (True, "a release")
-    picture.hear(message(resume))
-    assert (loop.is_paused, loop.due_at) == (False, at(12))
-    picture.list([listed(9, LoopState.PAUSED, "by hand")])
-    assert (loop.is_paused, loop.reason) == (True, "by hand")
 
 
 def test_parked_messages_are_shown_with_their_loop() -> None:
@@ -168,7 +152,7 @@ def test_a_loop_beyond_the_limit_is_shown_on_request(monkeypatch: pytest.MonkeyP
         picture.adopt(replace(listed(5, LoopState.ACTIVE), loop=loop))
     picture.hear(message(ran(0, loop=loops[2])))
     assert [*picture.loops] == [POLL, *loops[1:]]
-    assert picture.loops[loops[2]].due_at == at(10)
+    assert picture.loops[loops[2]].token is not None
 
 
 def test_acknowledgements_are_kept_once_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

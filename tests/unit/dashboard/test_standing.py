@@ -10,6 +10,7 @@ import pytest
 from scheduler import Every, Scheduler
 from scheduler.brokers.contract import Depth
 from scheduler.control.loops import Where
+from scheduler.control.status import Pause, Status
 from scheduler.dashboard.acknowledgements import Acknowledgement
 from scheduler.dashboard.forms import PAGE, Filter
 from scheduler.dashboard.picture import RUNS_KEPT, LoopPicture, ParkedGroup, PastRun, Picture
@@ -17,7 +18,6 @@ from scheduler.dashboard.standings import (
     Standing,
     Standings,
     count_listed,
-    state_of,
     workloads,
 )
 from scheduler.dashboard.verdict import (
@@ -29,17 +29,18 @@ from scheduler.dashboard.verdict import (
     vital_of_calls,
     vital_of_processors,
 )
-from scheduler.protocol.epochs import Entry, LoopState
-from scheduler.protocol.tokens import WHOLE, Ending, LastRun, LoopId, Token
+from scheduler.protocol.epochs import Entry, LoopState, Verb
+from scheduler.protocol.tokens import WHOLE, Act, Ending, LastRun, LoopId, State, Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.entries import RosterEntry, messages_of, parts_of
 from scheduler.queues.history import CallTotals
 from scheduler.queues.listing import Listing
+from scheduler.tasks.loops import Loop, absent
 from scheduler.tasks.tasks import SUPERVISION
+from scheduler.timing.schedules import Schedule
 from tests.stage import START, new_app
 from tests.unit.dashboard.test_picture import POLL, at, message, picture_of, ran
 
-TIMEOUT = timedelta(minutes=1)
 LAST = LastRun(Ending.ESCALATED, START, START, timedelta(seconds=1))
 BUSY, IDLE, ALONE = Depth(3, 1), Depth(0, 1), Depth(1, 0)
 
@@ -48,23 +49,75 @@ def listed(state: LoopState = LoopState.ACTIVE, loop: LoopId = POLL) -> RosterEn
     return RosterEntry(loop, Every("10s"), {}, Entry(5, state, 5))
 
 
-def waiting_until_10() -> LoopPicture:
-    loop = picture_of(ran(0)).loops[POLL]
-    loop.listed = listed()
-    return loop
+def polling_app() -> Scheduler:
+    app = new_app()
+
+    @app.periodic(every="10s", timeout="1m")
+    async def poll() -> None: ...
+
+    return app
+
+
+def judged(picture: Picture, second: float = 0, depth: Depth | None = None) -> Standing:
+    """The loop of the app at a second."""
+    app = polling_app()
+    picture.measure({app.names.processor_queue("poll"): depth})
+    (found,) = Standings(app, picture).at(at(second))
+    return found
 
 
 def test_the_state_of_a_loop_follows_its_entry_token_queue_and_timeout() -> None:
-    loop = waiting_until_10()
-    assert state_of(loop, at(9), ALONE, TIMEOUT) is Where.WAITING
-    assert state_of(loop, at(11), None, TIMEOUT) is Where.RUNNING
-    assert state_of(loop, at(16), ALONE, TIMEOUT) is Where.UNATTENDED
-    assert state_of(loop, at(69), BUSY, TIMEOUT) is Where.READY
-    assert state_of(loop, at(71), BUSY, TIMEOUT) is Where.LATE
-    loop.listed = listed(LoopState.PAUSED)
-    assert state_of(loop, at(1000), ALONE, TIMEOUT) is Where.PAUSED
-    assert state_of(LoopPicture(POLL), at(0), None, TIMEOUT) is Where.UNSEEDED
-    assert state_of(LoopPicture(POLL, listed()), at(0), None, TIMEOUT) is Where.UNHEARD
+    picture = picture_of(ran(0))
+    assert judged(picture, 71, BUSY).state is Where.WAITING  # the roster was not read yet
+    picture.list([listed()])
+    assert judged(picture, 9, ALONE).state is Where.WAITING
+    assert judged(picture, 11, None).state is Where.RUNNING
+    assert judged(picture, 16, ALONE).state is Where.UNATTENDED
+    assert judged(picture, 69, BUSY).state is Where.READY
+    assert judged(picture, 71, BUSY).state is Where.LATE
+    picture.list([listed(LoopState.PAUSED)])
+    assert judged(picture, 1000, ALONE).state is Where.PAUSED
+    empty = Picture("test")
+    assert judged(empty).state is Where.UNSEEDED
+    empty.list([listed()])
+    assert judged(empty).state is Where.UNHEARD
+
+
+def test_a_pause_has_its_user_and_reason_until_a_later_token_or_entry() -> None:
+    def entered(epoch: int, state: LoopState, reason: str = "") -> None:
+        picture.list([replace(listed(), entry=Entry(epoch, state, 5), reason=reason)])
+
+    picture = Picture("test")
+    act = Act(Verb.PAUSE, at(3), "alice at pod-1")
+    pause = ran(2, epoch=6, act=act, state=State.PAUSED, reason="a release")
+    picture.hear(message(pause))
+    it = judged(picture)
+    assert (it.is_paused, it.status.reason, it.status.due_at) == (True, "a release", None)
+    assert [(entry.what, entry.by) for entry in it.loop.acts] == [("paused", "alice at pod-1")]
+    entered(5, LoopState.ACTIVE)
+    it = judged(picture)
+    assert (it.is_paused, it.status.reason) == (True, "a release")
+    picture.hear(message(ran(2, epoch=7, act=Act(Verb.RESUME, at(4)))))
+    it = judged(picture)
+    assert (it.is_paused, it.status.due_at) == (False, at(12))
+    entered(9, LoopState.PAUSED, "by hand")
+    it = judged(picture)
+    assert (it.is_paused, it.status.reason) == (True, "by hand")
+    entered(10, LoopState.ACTIVE)
+    of_task = listed(LoopState.PAUSED, LoopId("poll", WHOLE))
+    picture.listing.enter(replace(of_task, by="ada", reason="a strike"))
+    it = judged(picture)
+    assert (it.state, it.is_paused, it.status.due_at) == (Where.PAUSED, False, None)
+    assert it.status.task_pause == Pause("ada", of_task.at, "a strike")
+
+
+def standing_of(
+    loop: LoopPicture, state: Where, schedule: Schedule | None = None, failures: int = 0
+) -> Standing:
+    schedule = schedule or Every("10s")
+    due_at = loop.token.due_at if loop.token else None
+    status = Status(Loop(loop.id, absent(loop.id.task), schedule, {}), state, 0, due_at)
+    return Standing(str(loop.id), status, loop, True, failures)
 
 
 def standing(
@@ -73,7 +126,7 @@ def standing(
     loop = LoopPicture(LoopId(name), listed(loop=LoopId(name)))
     if ending is not None:
         loop = picture_of(ran(0, ending=ending)).loops[POLL]
-    return Standing(name, state, loop, Every("10s"), True, failures)
+    return replace(standing_of(loop, state, failures=failures), name=name)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +180,7 @@ def failing(picture: Picture, *keys: str, second: int = 10) -> list[Standing]:
     for key in keys:
         token = ran(second, loop=LoopId("poll", key), ending=Ending.ESCALATED)
         picture.hear(message(replace(token, last=replace(token.last or LAST, error="E 7"))))
-    standings = [
-        Standing(str(name), Where.WAITING, loop, Every("10s"), True, 1)
-        for name, loop in picture.loops.items()
-    ]
+    standings = [standing_of(loop, Where.WAITING, failures=1) for loop in picture.loops.values()]
     return [each for each in standings if each.is_failing]
 
 
@@ -188,12 +238,7 @@ def test_unacknowledged_failures_come_first() -> None:
 
 
 def test_loops_of_code_and_broker_are_distinguished() -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
-    async def poll() -> None: ...
-
-    picture = Picture("test")
+    app, picture = polling_app(), Picture("test")
     user, old = LoopId("poll", "user-1"), LoopId("old")
     for loop in (POLL, user, old):
         picture.hear(message(ran(0, loop=loop)))
@@ -206,12 +251,7 @@ def test_loops_of_code_and_broker_are_distinguished() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_renewed_standings_equal_new_ones(seed: int) -> None:
-    app, dice = new_app(), Random(seed)
-
-    @app.periodic(every="10s")
-    async def poll() -> None: ...
-
-    picture = Picture("test")
+    app, dice, picture = polling_app(), Random(seed), Picture("test")
     renewed = Standings(app, picture)
     names = [POLL, *(LoopId("poll", f"user-{number}") for number in range(5))]
     states = [LoopState.ACTIVE, LoopState.PAUSED, LoopState.GONE]
@@ -279,7 +319,7 @@ def polling(
     for number in range(runs):
         at = START - number * apart * SECOND
         loop.add(PastRun(at, number, LastRun(Ending.SUCCEEDED, at, at, SECOND)))
-    return Standing(str(loop.id), state, loop, Every("10s"), True, 0)
+    return standing_of(loop, state)
 
 
 def test_loops_are_counted_by_task_with_median_duration_and_99th_lateness() -> None:

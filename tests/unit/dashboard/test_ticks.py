@@ -14,6 +14,7 @@ from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token
 from scheduler.queues.journal import JournalEntry
 from scheduler.timing.schedules import Once, Schedule
 from tests.stage import START
+from tests.unit.dashboard.test_standing import standing_of
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 HOURLY = Cron("0 * * * *")
@@ -49,7 +50,7 @@ def past(
     pauses: bool = False,
     state: Where = Where.WAITING,
 ) -> list[PastTick]:
-    standing = Standing("report", state, loop, schedule, True, 0)
+    standing = standing_of(loop, state, schedule)
     since = None if back is None else now - back
     return past_ticks(standing, now, since, pauses_itself=pauses)
 
@@ -141,7 +142,7 @@ def test_the_latest_of_many_ticks_are_listed() -> None:
 
 
 def planned_loop(name: str, schedule: Schedule, state: Where = Where.WAITING) -> Standing:
-    return Standing(name, state, LoopPicture(LoopId(name)), schedule, True, 0)
+    return standing_of(LoopPicture(LoopId(name)), state, schedule)
 
 
 def test_planned_loops_that_pile_up_are_shown_with_their_time() -> None:
