@@ -725,7 +725,7 @@ async def test_a_failure_is_acknowledged_in_all_processes_until_the_next_success
         assert failure["is_current"]
         assert failure["acknowledged"]["by"] == "alice"
         assert failure["acknowledged"]["note"].startswith("INC-4711")
-        assert 'class="card held"' in await browser.see("/failed")
+        assert '<article class="held"' in await browser.see("/failed")
         withdrawal = undo_of(acknowledged, "unacknowledge")
         assert "any more" in await other.press("unacknowledge", 400, **withdrawal | {"by": "bob"})
         assert not by_alice.search(page := await other.press("unacknowledge", **withdrawal))
