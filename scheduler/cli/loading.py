@@ -262,14 +262,12 @@ def logged_events() -> list[type[Event]]:
 
 def log_event(event: Event) -> None:
     """Log an event: a listener."""
-    if not logger.isEnabledFor(event.severity):
-        return
-    level, words = event.line
+    level = event.severity
     if isinstance(event, RunEvent) and event.loop == SUPERVISION and level == logging.INFO:
         level = logging.DEBUG  # too frequent
     if level and logger.isEnabledFor(level):
         error = event.error if isinstance(event, Escalated) else None
-        logger.log(level, flat(words), exc_info=error, extra={"event": event})
+        logger.log(level, flat(event.words), exc_info=error, extra={"event": event})
 
 
 class TextFormatter(logging.Formatter):
