@@ -209,6 +209,8 @@ def spent(call: Call, *, failed_at: datetime) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class _Body:
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
     args: dict[str, Any]
 
 

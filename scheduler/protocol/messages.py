@@ -187,10 +187,13 @@ def parsed_json(body: bytes | str) -> Any:
 
 
 # Records are dataclasses whose fields say how they travel. A `TypeAdapter`, which finds its members
-# by `WIRE`, reads, checks and writes them.
+# by `WIRE`, reads, checks and writes them. It is built when it is first used: each takes some
+# milliseconds, and a command uses few.
 
 T = TypeVar("T")
-WIRE = ConfigDict(extra="ignore", alias_generator=lambda name: MEMBERS.get(name, name))
+WIRE = ConfigDict(
+    extra="ignore", alias_generator=lambda name: MEMBERS.get(name, name), defer_build=True
+)
 """The `__pydantic_config__` of a record."""
 MEMBERS = {"ending": "outcome", "duration": "duration_ms", "until": "until_ms"} | {
     name: f"{name}_ms"

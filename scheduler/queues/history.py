@@ -134,6 +134,8 @@ class Summary:
 class Batch:
     """Hold one message of a processor."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
     by: str
     summaries: tuple[Summary, ...] = ()
     attempts: tuple[Attempt, ...] = ()

@@ -82,6 +82,8 @@ class RunningRun:
 class Account:
     """List the runs of one processor, and the number of runs left out."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
     runs: list[RunningRun]
     more: int = 0
 
