@@ -1,19 +1,21 @@
 """Follow each page to the letter, in an empty folder, with the package installed from its wheel."""
 
+import asyncio
 import fcntl
 import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from scheduler.protocol.topology import Exchange, Queue, Topology
+from tests.acceptance.conftest import CommandLine
 from tests.migrations.guides import GUIDES
 from tests.reader import BLOCK, ROOT, Command, File, NotAsWritten, Reader, Typed, install, steps_of
-from tests.sweep import alone_in
+from tests.sweep import alone_in, clear
 
 PATIENCE = 90  # seconds, for a command
 PAGES = {
@@ -91,7 +93,7 @@ def test_a_page_does_as_it_says(
         if guide.page == PAGES[page]:
             shutil.copytree(guide.shared or guide.project, folder, dirs_exist_ok=True)
             shutil.copy(ROOT / "tests/migrations/record.py", folder)
-    reader = Reader(page, folder, environment, PATIENCE)
+    reader, modules = Reader(page, folder, environment, PATIENCE), list[str]()
     with alone_in(url, re.findall(r'Scheduler\("([\w-]+)"', given + text) if seeded else ()):
         try:
             for step in (*steps_of(given), *steps_of(text)):
@@ -100,17 +102,20 @@ def test_a_page_does_as_it_says(
                         reader.write(step)
                         stem, _, suffix = path.partition(".")
                         if suffix == "py" and not re.search(rf"^\$ .*\b{stem}\b", text, re.M):
-                            reader.type(0, Command(f"python -c 'import {stem}'", ""))
+                            modules.append(stem)
                     case Typed(line, command):
                         reader.type(line, command)
                     case _:
                         pytest.fail(f"a page that waits is one to be left out: {step}")
+            if modules:
+                reader.type(0, Command(f"python -c 'import {', '.join(modules)}'", ""))
         finally:
             reader.end()
             for app in seeded:
-                sweep = [sys.executable, "-m", "tests.sweep", url, app]
-                finds = {"PYTHONPATH": str(ROOT)}
-                subprocess.run(sweep, cwd=folder, env=os.environ | finds, check=True)
+                declared = CommandLine(folder)("topology", "export", app).json
+                exchanges = tuple(Exchange(each["name"], "topic") for each in declared["exchanges"])
+                queues = tuple(Queue(each["name"]) for each in declared["queues"])
+                asyncio.run(clear(url, Topology(exchanges, queues)))
 
 
 def runnable(text: str, left_out: Mapping[str, str]) -> str:
