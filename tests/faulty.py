@@ -5,8 +5,8 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Literal, Self
+from datetime import timedelta
+from typing import Any, Literal, Self
 
 from scheduler.brokers.contract import (
     DEFAULT_TIMEOUT,
@@ -14,7 +14,6 @@ from scheduler.brokers.contract import (
     BrokerInfo,
     Delivery,
     Depth,
-    Since,
     silent,
     too_long,
 )
@@ -184,34 +183,20 @@ class FaultyBroker(MemoryBroker):
         async with self._asked("unbind"):
             await super().unbind(bindings)
 
-    async def publish(
-        self,
-        message: Message,
-        *,
-        exchange: str,
-        routing_key: str,
-        timeout: timedelta | None = DEFAULT_TIMEOUT,
-        in_order: bool = True,
-    ) -> None:
-        async with self._asked("publish", exchange, routing_key, message, timeout or timedelta.max):
-            await super().publish(
-                message,
-                exchange=exchange,
-                routing_key=routing_key,
-                timeout=timeout,
-                in_order=in_order,
-            )
+    async def publish(self, message: Message, **options: Any) -> None:
+        limit = options.get("timeout", DEFAULT_TIMEOUT) or timedelta.max
+        asked = options["exchange"], options["routing_key"], message, limit
+        async with self._asked("publish", *asked):
+            await super().publish(message, **options)
 
     async def get(self, queue: str) -> Delivery | None:
         async with self._asked("get", queue):
             return await super().get(queue)
 
-    async def read(
-        self, stream: str, *, since: Since = None, timeout: timedelta | None = None
-    ) -> AsyncGenerator[Message]:
+    async def read(self, stream: str, **options: Any) -> AsyncGenerator[Message]:
         """Asked for once for each message; where that raises `EOFError`, no more are there."""
         position = 0
-        async with aclosing(super().read(stream, since=since, timeout=timeout)) as messages:
+        async with aclosing(super().read(stream, **options)) as messages:
             with suppress(EOFError):
                 async for message in messages:
                     async with self._asked("read", stream, message=message, position=position):
@@ -219,29 +204,15 @@ class FaultyBroker(MemoryBroker):
                     yield message
                     position += 1
 
-    async def read_to_end(
-        self,
-        stream: str,
-        *,
-        exchange: str,
-        routing_key: str,
-        since: datetime | int | None = None,
-        timeout: timedelta = DEFAULT_TIMEOUT,
-    ) -> AsyncGenerator[Message]:
+    async def read_to_end(self, stream: str, **options: Any) -> AsyncGenerator[Message]:
         """Asked for once for each message, with those that are left out, and for its end; where
         that raises `EOFError`, no more come. Its mark is published.
         """
-        deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
-        reading = super().read_to_end(
-            stream,
-            exchange=exchange,
-            routing_key=routing_key,
-            since=since,
-            timeout=timeout,
-        )
+        limit: timedelta = options.get("timeout", DEFAULT_TIMEOUT)
+        deadline = asyncio.get_running_loop().time() + limit.total_seconds()
         position, reached = 0, None
         try:
-            async with aclosing(reading) as messages:
+            async with aclosing(super().read_to_end(stream, **options)) as messages:
                 async for message in messages:
                     async with (
                         asyncio.timeout_at(deadline),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 from scheduler import Context, Retry, Scheduler, Settings
-from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Consumer, Delivery, Depth
+from scheduler.brokers.contract import Broker, Consumer, Delivery, Depth
 from scheduler.errors import BrokerUnavailable, DeliveryLost
 from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.processor import Worker
@@ -294,15 +294,7 @@ class _Replay:
     async def depth(self, queue: str) -> Depth | None:
         return Depth(await self._ask(Wish.DEPTH), 0)
 
-    async def publish(
-        self,
-        message: Message,
-        *,
-        exchange: str,
-        routing_key: str,
-        timeout: timedelta | None = DEFAULT_TIMEOUT,
-        in_order: bool = True,
-    ) -> None:
+    async def publish(self, message: Message, *, exchange: str, **_: Any) -> None:
         if exchange == self._app.names.control:
             forgets = not message.headers[f"{PREFIX}head-of"]
             await self._ask(Wish.FORGET if forgets else Wish.NOTE, note=_Written(message))
