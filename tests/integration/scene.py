@@ -200,11 +200,6 @@ class Scene:
         """Wait until a message of a task is parked, also where the broker does it."""
         await has_depth(self.broker, app.names.failed_queue(task), ready=1)
 
-    async def kill_whoever_takes(self, app: Scheduler, task: str) -> None:
-        """Have the message at the head of a task's queue taken by a pod that dies of it."""
-        async with AmqpBroker(self._url) as broker:
-            assert await broker.get(app.names.processor_queue(task)) is not None
-
     async def parked(self, app: Scheduler) -> list[ParkedMessage]:
         return await self.operator(app).failed.browse(app.tasks)
 
