@@ -17,7 +17,6 @@ NO_OPTION = "is no option: the arguments are one JSON object, such as --args '{\
 NO_TEXT = "'\\udcff' is neither UTF-8 text nor an existing file."
 AT_SHOP = [
     # Apps
-    ("dev no_such_file.py:app", "There is no file 'no_such_file.py'"),
     (f"dev {APPS}/no_tasks.py:app", "has no tasks"),
     # Commands
     ("sede", "No such command 'sede'."),
@@ -27,7 +26,6 @@ AT_SHOP = [
     ("import apscheduler x.py", "no command 'apscheduler'; there are: celery, cronjob, crontab."),
     *((name, f"Did you mean `scheduler {here}`?") for name, here in ELSEWHERE.items()),
     # Loops and runs
-    ("run --tasks raport", "There is no task 'raport'; did you mean 'report'?"),
     ("cancel", "The command needs the argument RUN"),
     ("pause report --all", "LOOP and --all cannot be combined, got: report."),
     ("resume report --now --after 2026-06-01", "--now and --after"),
@@ -51,7 +49,6 @@ AT_SHOP = [
         "schedule set report --cron @daily --fixed-rate",
         "Cron takes no --fixed-rate; it takes --cron, --tz",
     ),
-    ("schedule set report --cron '0 9 * * MOX'", "the day of week field takes 0-7 or SUN-SAT"),
 ]
 AT_DESK = [
     # Calls
@@ -84,12 +81,6 @@ SETTINGS = [
     ),
     ("seed", {"SCHEDULER_BROKER_URL": f"amqp://shop:{PASSWORD}@x:99999/"}, "cannot be read"),
     ("topology show", {"SCHEDULER_HEARTBEAT": "soon"}, "SCHEDULER_HEARTBEAT: "),
-    (
-        "dev --for 1s",
-        {"SCHEDULER_CONCURENCY": "5"},
-        "There is no setting SCHEDULER_CONCURENCY: did you mean SCHEDULER_CONCURRENCY?",
-    ),
-    ("run", {"SCHEDULER_METRICS_PORT": "tcp://10.0.0.7:9100"}, "enableServiceLinks: false"),
 ]
 
 
