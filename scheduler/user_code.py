@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import inspect
 import logging
+import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -50,30 +51,23 @@ class UserCode:
                 # A future rejects StopIteration, and turns CancelledError into a cancellation.
                 raise self._instead_of(error)
             case Exception():
-                self._require_words(error)
+                return
             case _:
                 raise self._instead_of(error)
 
-    def _require_words(self, error: Exception) -> None:
-        """Reject an error whose message raises more than an exception."""
-        try:
-            str(error)
-        except Exception:
-            return  # `summary_of` handles it
-        except BaseException as another:
-            raise RuntimeError(
-                f"{self._what} raised {type(error).__name__}, whose message cannot be shown: "
-                f"{type(another).__name__}"
-            ) from None
-
     def _instead_of(self, error: BaseException) -> RuntimeError:
-        try:
-            summary = summary_of(error)
-        except BaseException:  # its message failed in the same way
-            summary = type(error).__name__
-        instead = RuntimeError(f"{self._what} raised {summary}")
+        instead = RuntimeError(f"{self._what} raised {summary_of(error)}")
         instead.__cause__ = error
         return instead
+
+
+def traceback_of(error: BaseException) -> list[str]:
+    """Format the traceback of an error, whose attributes may raise when they are shown."""
+    try:
+        with UserCode("the error"):
+            return traceback.format_exception(error)
+    except Exception:
+        return [*traceback.format_tb(error.__traceback__), f"{summary_of(error)}\n"]
 
 
 def _cancellations() -> int:

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -31,7 +30,7 @@ from scheduler.protocol.messages import summary_of
 from scheduler.tasks.context import Context, Progress
 from scheduler.tasks.tasks import Task, TaskSpec
 from scheduler.timing.durations import MICROSECOND
-from scheduler.user_code import UserCode
+from scheduler.user_code import UserCode, traceback_of
 
 STOPPING = signal.SIGINT, signal.SIGTERM
 ORPHANED = 70
@@ -197,13 +196,12 @@ def refuse_to_carry(_: Any) -> NoReturn:
     raise CarryError("A one-off run has no next run to carry to: only loops carry.")
 
 
-def error_of(report: dict[str, Any]) -> Exception:
-    """Return the error of a process: itself, or its text."""
+def raise_error_of(report: dict[str, Any]) -> NoReturn:
+    """Raise the error of a process: itself, or its text."""
     error = unpickled(report["pickled"])
     if not isinstance(error, Exception):
         error = RuntimeError(report["summary"])
-    error.__cause__ = _RemoteTraceback(report["traceback"])
-    return error
+    raise error from _RemoteTraceback(report["traceback"])
 
 
 def unpickled(text: str | None) -> Any:
@@ -271,7 +269,7 @@ def _report_of(error: Exception) -> dict[str, str | None]:
     return {
         "pickled": _pickled(error),
         "summary": summary_of(error),
-        "traceback": "".join(traceback.format_exception(error)),
+        "traceback": "".join(traceback_of(error)),
     }
 
 

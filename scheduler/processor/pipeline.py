@@ -46,13 +46,10 @@ from scheduler.processor.settlement import (
     Cancelled,
     DeliveredTooOften,
     Disposition,
-    Finished,
     Raised,
     Settlement,
     Skipped,
     duration,
-    settle,
-    settle_call,
 )
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.verification import Interrupted
@@ -69,7 +66,6 @@ from scheduler.queues.timers import send_again, waits_in_legs
 from scheduler.tasks.loops import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
-from scheduler.timing.pacing import dice
 from scheduler.timing.schedules import admit
 from scheduler.user_code import UserCode
 
@@ -346,7 +342,7 @@ class Pipeline:
             self._emit(TicksSkipped(*run.about, missed, "late"))
 
     async def _settle(self, run: Run) -> Verdict:
-        settlement = self._announced(run, _decided(run))
+        settlement = self._announced(run, run.decide())
         not_before = await self._perform(run, settlement)
         run.settlement = settlement
         match settlement.disposition:
@@ -480,15 +476,6 @@ def _admit_token(run: Run, token: Token, now: datetime) -> int:
     if not admission.run:
         run.outcome = Skipped(f"late by {(now - admission.tick).total_seconds():.3f} s")
     return admission.missed
-
-
-def _decided(run: Run) -> Settlement:
-    assert run.outcome is not None
-    policy = run.task.policy
-    if isinstance(run.subject, Call):
-        return settle_call(run.subject.attempt, run.outcome, policy, chance=dice.random)
-    finished = Finished(run.subject, run.tick, run.started_at, run.ended_at, run.outcome)
-    return settle(finished, policy, chance=dice.random)
 
 
 def _started(run: Run) -> RunStarted:

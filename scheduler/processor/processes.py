@@ -24,7 +24,15 @@ from multiprocessing.connection import wait
 from time import monotonic
 from typing import Any
 
-from scheduler.processor.child import STOPPING, Job, Lines, Whereabouts, error_of, unpickled, work
+from scheduler.processor.child import (
+    STOPPING,
+    Job,
+    Lines,
+    Whereabouts,
+    raise_error_of,
+    unpickled,
+    work,
+)
 from scheduler.processor.threads import Unfinished
 from scheduler.protocol.messages import summary_of
 from scheduler.tasks.context import Context, Progress
@@ -96,7 +104,7 @@ class Child:
             self.close()
         what, value = ending
         if what == "raised":
-            raise error_of(value)
+            raise_error_of(value)
         return unpickled(value)
 
     def kill(self) -> None:

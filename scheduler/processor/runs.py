@@ -22,11 +22,14 @@ from scheduler.processor.processes import Child
 from scheduler.processor.settlement import (
     Broken,
     Cancelled,
+    Finished,
     Outcome,
     Raised,
     Returned,
     RunCancelled,
     Settlement,
+    settle,
+    settle_call,
 )
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads, unless_coroutine
@@ -39,6 +42,7 @@ from scheduler.protocol.messages import (
     lead_of,
     moment_in,
     parsed_json,
+    summary_of,
 )
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import is_rerouted
@@ -48,7 +52,7 @@ from scheduler.tasks.context import Context, Progress, current_run
 from scheduler.tasks.retries import NamedOutcome
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.moments import Clock
-from scheduler.timing.pacing import Pacer
+from scheduler.timing.pacing import Pacer, dice
 from scheduler.user_code import UserCode
 
 NO_TIME = timedelta(0)
@@ -150,6 +154,32 @@ class Run:
         since = self.received_at if due_at is None else max(self.received_at, due_at)
         return max(self.started_at - since, NO_TIME)
 
+    def decide(self) -> Settlement:
+        """Decide what is done to its message.
+
+        Replace an error whose class prevents that: it may lack an attribute, or raise in a method
+        that it overrides.
+        """
+        try:
+            with UserCode("its class"):
+                return self._decision()
+        except Exception as problem:
+            if not isinstance(self.outcome, Raised):
+                raise
+            self.outcome = Raised(_unusable(self.outcome.error, problem))
+            return self._decision()
+
+    def _decision(self) -> Settlement:
+        assert self.outcome is not None
+        if isinstance(self.outcome, Raised):
+            error = self.outcome.error
+            error.with_traceback(_below_ours(error.__traceback__))
+        policy, subject = self.task.policy, self.subject
+        if isinstance(subject, Call):
+            return settle_call(subject.attempt, self.outcome, policy, chance=dice.random)
+        finished = Finished(subject, self.tick, self.started_at, self.ended_at, self.outcome)
+        return settle(finished, policy, chance=dice.random)
+
 
 class Execution:
     """Execute the task of a run, until its deadline, a lost delivery, or a request to cancel.
@@ -237,7 +267,7 @@ class Execution:
             return Raised(RuntimeError("the task was cancelled from within"))
         if error is None:
             return Returned(self._handed_on)
-        return Raised(error.with_traceback(_below_ours(error.__traceback__)))
+        return Raised(error)
 
     async def _call(self) -> None:
         current_run.set(self._name)
@@ -464,6 +494,16 @@ def _cancelled(demand: Demand) -> RunCancelled:
 def _gave_in(cancelled: bool, error: BaseException | None) -> bool:
     """Return whether a cancelled task ended by the cancellation, not in its own way."""
     return cancelled or (error is not None and not isinstance(error, NamedOutcome))
+
+
+def _unusable(error: Exception, problem: Exception) -> Exception:
+    """Return what replaces an error whose class prevents a decision."""
+    name = type(error).__name__
+    instead = RuntimeError(
+        f"the task raised {name}, which cannot be handled: {summary_of(problem)}"
+    )
+    instead.__cause__ = error
+    return instead.with_traceback(problem.__traceback__)
 
 
 def _below_ours(traceback: TracebackType | None) -> TracebackType | None:

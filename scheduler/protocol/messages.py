@@ -88,11 +88,12 @@ def printable(text: str) -> str:
 
 def summary_of(error: BaseException) -> str:
     """Return an exception in a line: its type and its message."""
+    kind = type(error).__name__
     try:
-        text = str(error)
-    except Exception as another:
-        text = f"(its message cannot be shown: {type(another).__name__})"
-    return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+        line = f"{kind}: {text}" if (text := str(error)) else kind
+    except BaseException as another:  # its class may raise anything, even SystemExit
+        line = f"{kind}: (its message cannot be shown: {type(another).__name__})"
+    return one_line(line)
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:

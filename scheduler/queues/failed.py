@@ -33,7 +33,6 @@ is replayed as a call.
 import asyncio
 import json
 import re
-import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -80,7 +79,7 @@ from scheduler.protocol.topology import TRASH_KEY, Names, is_of_task
 from scheduler.spelling import no_such
 from scheduler.timing.moments import Clock, milliseconds_since_epoch
 from scheduler.timing.pacing import Pacer, Rate
-from scheduler.user_code import UserCode
+from scheduler.user_code import traceback_of
 
 PARKED_SEQ = f"{PARKED}seq"
 TRASHED_KEY, DELETION = f"{PARKED}key", f"{PARKED}deletion"
@@ -174,7 +173,8 @@ def parked(
 ) -> Message:
     """Return the message as it is put into a failed queue."""
     # A long message leaves room for the frames.
-    frames = [_shortened(each) for each in _traceback_of(error)]
+    lines = traceback_of(error) if error.__traceback__ else []
+    frames = [_shortened(each) for each in lines]
     added = {
         "loop": one_line(_loop_of(routing_key)),
         "reason": reason.value,
@@ -184,14 +184,6 @@ def parked(
     }
     headers = own_headers(message.headers) | {PARKED + name: text for name, text in added.items()}
     return replace(message, headers=headers, expiration=None)
-
-
-def _traceback_of(error: BaseException) -> list[str]:
-    try:
-        with UserCode("the error"):  # it may have attributes that cannot be shown
-            return traceback.format_exception(error) if error.__traceback__ else []
-    except Exception:
-        return traceback.format_tb(error.__traceback__)
 
 
 def _shortened(part: str) -> str:

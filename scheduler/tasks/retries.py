@@ -32,12 +32,19 @@ class NamedOutcome(Exception):
         reason: one line for the operator: it is logged, and travels with the message.
     """
 
+    reason = ""  # also of a subclass whose `__init__` does not call this one
+
     def __init__(self, reason: object = "") -> None:
         self.reason = str(reason)
         super().__init__(self.reason or default_message(type(self)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.reason,)
+        return _without_init, (type(self), self.args), vars(self)
+
+
+def _without_init(kind: type[NamedOutcome], args: tuple[Any, ...]) -> NamedOutcome:
+    """Make an outcome that was pickled: `__init__` of a subclass may take other arguments."""
+    return kind.__new__(kind, *args)
 
 
 class RetryLater(NamedOutcome):
@@ -56,9 +63,6 @@ class RetryLater(NamedOutcome):
     def __init__(self, delay: Duration, reason: str = "") -> None:
         self.delay: timedelta = parse_duration(delay, "delay")
         super().__init__(reason)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.delay, self.reason)
 
 
 class Reject(NamedOutcome):
@@ -154,7 +158,7 @@ class Retry:
         if attempt >= self.retries or isinstance(error, Reject | StopLoop):
             return None
         if isinstance(error, RetryLater):
-            return error.delay
+            return parse_duration(error.delay, "delay")
         if error is not None and (
             not isinstance(error, self.retry_on) or isinstance(error, self.give_up_on)
         ):

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator
 
-from scheduler import Context, Retry, Scheduler, Settings
+from scheduler import Context, Reject, Retry, RetryLater, Scheduler, Settings, StopLoop
 from scheduler.errors import LifespanError
 from scheduler.events import MessageParked, RunFinished, RunStarted
 from scheduler.middleware import CallNext
-from scheduler.testing import simulate
+from scheduler.tasks.retries import NamedOutcome
+from scheduler.testing import DEFAULT_START, simulate
 from tests.stage import new_app, of
 
 
@@ -55,9 +56,21 @@ class Unspeakably(Exception):
         raise SystemExit
 
 
+def overriding(*_: object) -> Any:
+    raise ValueError("overridden")
+
+
+raises: Any = overriding
+
+
+class Hostile(Exception):
+    with_traceback = add_note = raises
+    __str__ = __repr__ = __format__ = __eq__ = __reduce__ = __setattr__ = raises
+
+
 RAISED = (
     *(Unspeakable, Unspeakably, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit),
-    *(NoException, StopAsyncIteration),
+    *(NoException, StopAsyncIteration, Hostile),
     pytest.param(concurrent.futures.CancelledError, id="CancelledError of a future"),
 )
 
@@ -108,6 +121,58 @@ def test_a_loop_continues_after_any_exception_of_user_code(
 ) -> None:
     events = simulate(app_that_raises(place, error), "45s")
     assert [event.seq for event in of(RunStarted, events)] == [0, 1, 2, 3]
+
+
+class LaterSomehow(RetryLater):
+    def __init__(self) -> None: ...
+
+
+class LaterByText(LaterSomehow):
+    delay: Any = "2s"
+
+
+class LaterByNumber(LaterSomehow):
+    delay: Any = 2
+
+
+def give_up(_: object) -> None:
+    raise SystemExit(3)
+
+
+class LaterOrExit(LaterSomehow):
+    delay: Any = property(give_up)
+
+
+class UselessSomehow(Reject):
+    def __init__(self) -> None: ...
+
+
+class StopSomehow(StopLoop):
+    def __init__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "starts"),
+    [
+        (LaterSomehow, "LaterSomehow, which cannot be handled: AttributeError: ", [10, 11, 21, 22]),
+        (LaterByText, "", [10, 12, 22, 24]),
+        (LaterByNumber, "delay: expected a number and a unit", [10, 11, 21, 22]),
+        (LaterOrExit, "cannot be handled: RuntimeError: its class raised SystemExit: 3", [10, 11]),
+        (UselessSomehow, "", [10, 20, 30, 40]),
+        (StopSomehow, "", [10]),
+    ],
+)
+def test_an_outcome_may_lack_what_its_class_has(
+    app: Scheduler, error: type[NamedOutcome], said: str, starts: list[int]
+) -> None:
+    @app.periodic(every="10s", retry=Retry(1, delays=["1s"], jitter=0))
+    async def task() -> None:
+        raise error
+
+    events = simulate(app, "45s")
+    begun = [(each.started_at - DEFAULT_START).total_seconds() for each in of(RunStarted, events)]
+    assert [round(each) for each in begun][: len(starts)] == starts
+    assert said in str(of(RunFinished, events)[0].error)
 
 
 def test_a_loop_continues_after_an_error_that_traceback_cannot_format(app: Scheduler) -> None:

@@ -35,6 +35,16 @@ class Unpicklable(Exception):
         super().__init__(f"{one} and {two}")
 
 
+class Useless(Reject):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+class Sealed(Exception):
+    def __setattr__(self, *_: object) -> None:
+        raise TypeError("sealed")
+
+
 def write_pid(path: str, order: Order) -> None:
     Path(path).write_text(f"{os.getpid()} {order.number}")
 
@@ -59,6 +69,13 @@ def fail(way: str) -> None:
             raise Reject("bad input")
         case "unpicklable":
             raise Unpicklable(1, 2)
+        case "reject with arguments":
+            raise Useless(1, 2)
+        case "sealed":
+            raise Sealed("no more")
+        case "unformattable":
+            place: Any = ("file", "not a number", "nor this", "text")
+            raise SyntaxError("misplaced", place)
         case _:
             raise SystemExit(4)
 
@@ -192,6 +209,9 @@ async def test_a_context_works_in_a_process(stage: Stage) -> None:
         ("signal", "its process was ended by SIGKILL"),
         ("reject", "bad input"),
         ("unpicklable", "Unpicklable: 1 and 2"),
+        ("reject with arguments", "1 and 2"),
+        ("sealed", "no more"),
+        ("unformattable", "misplaced (file)"),
         ("system exit", "the task raised SystemExit: 4"),
     ],
 )
