@@ -8,7 +8,7 @@ import math
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, cast
@@ -43,6 +43,7 @@ from scheduler.protocol.messages import (
     moment_in,
     parsed_json,
     summary_of,
+    unshared,
 )
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import is_rerouted
@@ -339,6 +340,7 @@ class Execution:
     def _context(self) -> Context[Any]:
         run, subject = self.run, self.run.subject
         token, original = (subject, run.delivery) if isinstance(subject, Token) else (None, subject)
+        message = original.message
         return Context(
             task=run.task.name,
             arguments=run.arguments,
@@ -351,8 +353,9 @@ class Execution:
             attempt=subject.attempt + 1,
             redelivered=run.delivery.redelivered,
             deadline=self.deadline,
-            carried=parsed_json(compact_json(self._handed_on)),  # a copy, which the run may change
-            message=original.message,
+            # Copies, which the run may change.
+            carried=parsed_json(compact_json(self._handed_on)),
+            message=replace(message, headers=unshared(dict(message.headers))),
             routing_key=original.routing_key,
             state=self._runs.lifespan.state,
             _extend=self._extend,

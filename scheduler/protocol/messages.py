@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 from pydantic import (
     ConfigDict,
@@ -99,6 +99,16 @@ def summary_of(error: BaseException) -> str:
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers that a message was sent with, without those that brokers add."""
     return {name: value for name, value in headers.items() if not name.startswith(BROKER_HEADERS)}
+
+
+def unshared(value: Any) -> Any:
+    """Copy headers, or the value of one, for a user who may change its dicts and lists."""
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        return {name: unshared(each) for name, each in table.items()}
+    if isinstance(value, list):
+        return [unshared(each) for each in cast("list[Any]", value)]
+    return value
 
 
 def failed_deliveries(message: Message) -> int:

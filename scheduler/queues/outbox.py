@@ -42,7 +42,7 @@ from scheduler.events import (
 from scheduler.middleware import AroundSending, Sending, send_through
 from scheduler.protocol.calls import new_call
 from scheduler.protocol.hatchery import check_length
-from scheduler.protocol.messages import Message, summary_of
+from scheduler.protocol.messages import Message, summary_of, unshared
 from scheduler.protocol.topology import Names
 from scheduler.queues.timers import send
 from scheduler.queues.unsent import MessageId, Unsent, UnsentStore
@@ -295,9 +295,8 @@ class Outbox:
             TooLarge: the broker does not accept so large a message.
             UsageError: its delay is too long.
         """
-        sending = Sending(
-            task, posting.message_id or str(uuid.uuid4()), args, dict(posting.headers)
-        )
+        id, headers = posting.message_id or str(uuid.uuid4()), unshared(dict(posting.headers))
+        sending = Sending(task, id, args, headers)
         await send_through(self._around, sending, partial(self._send, sending, posting))
         return MessageId(sending.message_id, sending.stored)
 

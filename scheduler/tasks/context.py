@@ -45,7 +45,7 @@ class Context(Generic[State]):
         attempt: which attempt at this tick, or call, this is, counted from 1.
         redelivered: whether the token was delivered before, so that part of it may have run.
         deadline: when the run is cancelled; see `extend`.
-        message: the message that asked for this run, with its headers and properties.
+        message: a copy of the message that asked for this run, with its headers and properties.
         routing_key: the key it was published with first.
         carried: the value that the last successful run carried; None at first.
         state: the value that the app's lifespan yielded; None without one.

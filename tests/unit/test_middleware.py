@@ -188,23 +188,25 @@ class Post:
 
 
 async def test_headers_that_are_added_travel_through_delays(stage: Stage) -> None:
-    post, said = Post(), list[str]()
+    post, said, given = Post(), list[str](), {"a": ["given"]}
     post.app.around_sending(says(said, "first"))
 
     @post.app.around_sending
     async def add(sending: Sending, send_next: SendNext) -> None:
         sending.headers["b"] = sending.message_id
+        sending.headers.get("a", []).append("added")
         assert not sending.confirmed
         await send_next()
         assert sending.confirmed
 
     await stage.seed(post.app)
     async with stage.processor():
-        ids = [await post.task.options(headers={"a": "given"}).send(1)]
+        ids = [await post.task.options(headers=given).send(1)]
         ids.append(await post.task.send_later("1m", 2))
         ids += await post.task.send_many({"number": number} for number in (3, 4))
         await asyncio.sleep(100)
-    headers = [{"a": "given", "b": ids[0]}, *({"b": id} for id in ids[1:])]
+    assert given == {"a": ["given"]}
+    headers = [{"a": ["given", "added"], "b": ids[0]}, *({"b": id} for id in ids[1:])]
     expected = list(enumerate(headers, start=1))
     assert sorted(post.read, key=lambda each: each[0]) == [
         each for each in expected for _ in range(2)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -193,8 +194,11 @@ async def test_retries_keep_all_properties_of_a_message(
     )
     async def paid(ctx: Context, order: dict[str, Any]) -> None:
         assert order == {"number": 7}
-        headers = {n: v for n, v in ctx.message.headers.items() if not n.startswith("scheduler-")}
+        ours: Any = ctx.message.headers
+        headers = {n: deepcopy(v) for n, v in ours.items() if not n.startswith("scheduler-")}
         seen.append((replace(ctx.message, headers=headers), ctx.routing_key, ctx.attempt))
+        ours["nested"]["a"].append("changed")
+        ours.clear()
         raise ValueError("boom")
 
     await stage.seed(app)
@@ -455,3 +459,31 @@ async def test_escalation_hooks_are_called_and_their_errors_do_no_harm(
     await stage.work(15)  # until the last of them has ended
     assert len(await stage.parked()) == 2
     assert "TimeoutError: its processor was stopped" in caplog.text
+
+
+async def test_hooks_of_a_message_parked_after_the_abort_are_called(stage: Stage) -> None:
+    told: list[str] = []
+
+    @stage.app.task
+    async def gives_up() -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            raise Reject("too late") from None
+
+    @stage.app.on_escalation
+    def plain(event: Escalated) -> None:
+        told.append("plain")
+
+    @stage.app.on_escalation
+    async def coroutine(event: Escalated) -> None:
+        await asyncio.sleep(0.5)
+        told.append("coroutine")
+
+    await stage.seed()
+    async with stage.processor(grace=2):
+        await gives_up.send()
+        await asyncio.sleep(1)
+    assert told == ["plain", "coroutine"]
+    assert [each.reason for each in await stage.parked()] == ["rejected"]
+    assert await stage.ready_for("gives_up") == 0
