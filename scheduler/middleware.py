@@ -75,7 +75,8 @@ async def send_through(
     Raises:
         NotSent: a middleware neither sent it nor raised.
     """
-    await surrounded(around, sending, innermost)()
+    with UserCode("a function under @app.around_sending" if around else "sending"):
+        await surrounded(around, sending, innermost)()
     if not sending.confirmed and not sending.stored:
         raise NotSent(
             f"The message for {sending.task!r} was not sent: a function under @app.around_sending "

@@ -70,6 +70,27 @@ def traceback_of(error: BaseException) -> list[str]:
         return [*traceback.format_tb(error.__traceback__), f"{summary_of(error)}\n"]
 
 
+def run_despite(
+    loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool] = lambda: False
+) -> None:
+    """Run an event loop, though user code in it raises SystemExit, or stops it.
+
+    asyncio stops the loop for that, with all other runs, and so would the next processor that gets
+    the same message.
+    """
+    while not is_over():
+        error = None
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as raised:
+            error = raised
+        if not is_over():
+            what = "stopped the event loop" if error is None else f"raised {summary_of(error)}"
+            logging.getLogger(__name__).error(
+                "an asyncio task or callback %s: the event loop continues", what, exc_info=error
+            )
+
+
 def _cancellations() -> int:
     try:
         task = asyncio.current_task()

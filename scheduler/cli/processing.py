@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,7 +36,7 @@ from scheduler.cli.loading import in_lifespan, object_named, ready_app
 from scheduler.cli.printing import print_line
 from scheduler.cli.schedules import warn_of_doubts
 from scheduler.control.doctor import explaining_refusals, require_fit
-from scheduler.errors import SettingsError, UsageError
+from scheduler.errors import SchedulerError, SettingsError, UsageError
 from scheduler.processor.health import Health, Page, Response, serving
 from scheduler.processor.processor import CLOSING_TIMEOUT, Processor
 from scheduler.processor.watchdog import Watchdog
@@ -45,6 +45,7 @@ from scheduler.protocol.administration import rights_to_process
 from scheduler.queues.about import DISTRIBUTION
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import SystemClock
+from scheduler.user_code import run_despite
 
 COLLECT_AFTER = 10_000  # long-lived objects
 DEFAULT_PORT = 8088  # of the dashboard
@@ -213,50 +214,54 @@ def _completed(
 
     Python would wait for each of them.
     """
-    left = 0
-    # Cancelled: stopped while it still waited for the broker, with nothing to drain.
-    with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=new_loop) as runner:
-        try:
-            left += _uninterrupted(runner.get_loop(), work)
-        finally:
-            left += _uninterrupted(runner.get_loop(), _abandon_tasks())
+    left, runner = 0, asyncio.Runner(loop_factory=new_loop)
+    try:
+        left += _uninterrupted(runner.get_loop(), work)
+    except asyncio.CancelledError:
+        pass  # stopped while it still waited for the broker, with nothing to drain
+    finally:
+        left += _uninterrupted(runner.get_loop(), _abandon_rest())
+        if not left:
+            runner.close()
     return left
 
 
 def _uninterrupted(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, int]) -> int:
-    """Run a coroutine to its end.
-
-    User code in the event loop may raise SystemExit, for example: asyncio stops the loop for that,
-    with all other runs, and so would the next processor that gets the same message.
-    """
+    """Run a coroutine to its end."""
     task = loop.create_task(work)
-    while True:
-        try:
-            return loop.run_until_complete(task)
-        except (SystemExit, KeyboardInterrupt) as error:
-            if task.done():
-                raise
-            logging.getLogger(__name__).error(
-                "an asyncio task raised %s: the processor continues",
-                type(error).__name__,
-                exc_info=error,
-            )
+    task.add_done_callback(lambda _: loop.stop())
+    run_despite(loop, task.done)
+    return task.result()
 
 
-async def _abandon_tasks() -> int:
-    """Cancel all other asyncio tasks; return how many of them do not end, and are abandoned."""
+async def _abandon_rest() -> int:
+    """Cancel all other asyncio tasks; return how many do not end, and are abandoned.
+
+    The threads of `asyncio.to_thread` count as one.
+    """
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for each in others:
         each.cancel()
-    going = (
-        (await asyncio.wait(others, timeout=CLOSING_TIMEOUT.total_seconds()))[1] if others else ()
-    )
-    for each in going:
+    left = await _unfinished(others)
+    for each in left:
         logging.getLogger(__name__).warning(
             "%s ignores its cancellation: the process ends without it", each.get_name()
         )
-        asyncio._unregister_task(each)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue, reportUnknownMemberType]
-    return len(going)
+    loop = asyncio.get_running_loop()
+    generators = loop.create_task(loop.shutdown_asyncgens(), name="asynchronous generators")
+    threads = loop.create_task(loop.shutdown_default_executor(), name="asyncio.to_thread")
+    for each in (late := await _unfinished({generators, threads})):
+        logging.getLogger(__name__).warning(
+            "%s: a call has not ended: the process ends without it", each.get_name()
+        )
+    return len(left | late)
+
+
+async def _unfinished(tasks: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    """Wait for tasks, up to a limit; return those that have not ended."""
+    if not tasks:
+        return tasks
+    return (await asyncio.wait(tasks, timeout=CLOSING_TIMEOUT.total_seconds()))[1]
 
 
 def _stop_on_signal() -> None:
@@ -321,7 +326,13 @@ async def _work(ours: Processor, span: timedelta | None) -> int:
     if span is not None:
         asyncio.get_running_loop().call_later(span.total_seconds(), worker.stop)
     with in_lifespan():
-        await ours.run()
+        try:
+            await ours.run()
+        except asyncio.CancelledError:
+            raise SchedulerError(
+                "The processor was stopped: user code has cancelled its asyncio task. Cancel only "
+                "the tasks that your code has started, not all of asyncio.all_tasks()."
+            ) from None
     return worker.executions.threads.going
 
 

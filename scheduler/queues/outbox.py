@@ -50,6 +50,7 @@ from scheduler.tasks.retries import Retry
 from scheduler.timing.durations import SECOND, ZERO
 from scheduler.timing.moments import Clock
 from scheduler.timing.pacing import backoff, dice
+from scheduler.user_code import run_despite
 
 R = TypeVar("R")
 
@@ -577,6 +578,6 @@ class BlockingBridge:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(
-                    target=self._loop.run_forever, name="scheduler sender", daemon=True
+                    target=run_despite, args=[self._loop], name="scheduler sender", daemon=True
                 ).start()
             return self._loop

@@ -235,6 +235,8 @@ async def test_a_function_around_a_call_may_prevent_its_sending(stage: Stage) ->
                 return
             case 4:
                 sending.headers["a"] = object()
+            case 5:
+                raise SystemExit(3)
             case _:
                 pass
         await send_next()
@@ -247,6 +249,8 @@ async def test_a_function_around_a_call_may_prevent_its_sending(stage: Stage) ->
     assert of(CallSending, stage.events) == []
     with pytest.raises(Unencodable):
         await post.task.send(4)
+    with pytest.raises(RuntimeError, match=r"under @app.around_sending raised SystemExit: 3"):
+        await post.task.send(5)
     assert await stage.waiting() == 0
     with pytest.raises(NotAllSent, match="1 of 2 messages for 'read' were sent: not two"):
         await post.task.send_many({"number": number} for number in (1, 2))

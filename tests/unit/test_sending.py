@@ -11,6 +11,7 @@ from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import InvalidArguments, NotAllSent, SchedulerError, Unroutable, UsageError
 from scheduler.protocol.calls import Call, decode_call
+from scheduler.queues.outbox import BlockingBridge
 from scheduler.sending import CallTask
 from scheduler.timing.moments import SystemClock
 from tests.faulty import Call as Faulted
@@ -223,6 +224,18 @@ def test_blocking_senders_have_a_connection_of_their_own() -> None:
     assert ship.blocking.send_many([]) == []
     with pytest.raises(InvalidArguments, match=r"Call 0: a call must map .*, got \(1,\)"):
         ship.blocking.send_many([cast("Any", (1,))])
+
+
+def test_blocking_senders_outlast_any_exception_in_their_event_loop() -> None:
+    bridge = BlockingBridge()
+
+    async def exits() -> None:
+        asyncio.get_running_loop().stop()
+        raise SystemExit(3)
+
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            bridge.run(exits())
 
 
 async def test_blocking_is_refused_where_it_would_block_others() -> None:
