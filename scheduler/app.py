@@ -31,7 +31,7 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.outbox import BlockingBridge, Outbox, Posting, SendPolicy
 from scheduler.queues.unsent import MessageId, UnsentStore, store_of
-from scheduler.sending import CallTask, Outboxes, PeriodicTask
+from scheduler.sending import CallTask, Outboxes, PeriodicTask, checked_retry
 from scheduler.spelling import misnamed, no_such, refusing_misnamed
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop, loop_of, module_of_caller, supervision, topology_of
@@ -47,7 +47,7 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import Duration, parse_duration, shown
 from scheduler.timing.moments import Clock, SystemClock
 from scheduler.timing.schedules import Recurring
-from scheduler.user_code import EventStream, require_parameters
+from scheduler.user_code import EventStream, require_parameters, require_text
 
 if TYPE_CHECKING:
     from scheduler.brokers.memory.server import MemoryServer
@@ -106,7 +106,8 @@ class Scheduler:
             )
         if not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(
-                f"A namespace must have 1 to 64 letters, digits, '_' or '-', got {namespace!r}."
+                f"A namespace must have 1 to 64 letters, digits, '_' or '-', got "
+                f"{shown(namespace)}."
             )
         if lifespan is not None:
             require_lifespan(lifespan)
@@ -283,7 +284,7 @@ class Scheduler:
         Raises:
             RegistrationError: it cannot be called with an event.
         """
-        require_parameters(f"The escalation hook {hook!r}", hook, "event")
+        require_parameters(f"The escalation hook {shown(hook)}", hook, "event")
         self.escalation_hooks.append(hook)
         return hook
 
@@ -355,6 +356,10 @@ class Scheduler:
             UsageError: the exchange, a queue or a header is one of the scheduler's own; or the
                 body, a header or the key cannot be encoded.
         """
+        require_text("The exchange", exchange)
+        require_text("The routing key", key)
+        if not isinstance(headers, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"headers= must map names to values, got {shown(headers)}.")
         ours = f"{self.names.prefix}."
         if exchange.startswith(ours) or (not exchange and key.startswith(ours)):
             raise UsageError(
@@ -373,7 +378,7 @@ class Scheduler:
         posting = Posting(
             message_id=message_id,
             deadline=None if deadline is None else parse_duration(deadline, "deadline"),
-            retry_sending=retry_sending,
+            retry_sending=checked_retry(retry_sending),
         )
         return await self._outboxes.through(
             lambda outbox: outbox.publish(exchange, key, message, posting)
@@ -393,9 +398,14 @@ class Scheduler:
 
         Raises:
             UnknownLoop: a name is unknown; the message names the nearest.
+            UsageError: it is not a list of names.
         """
-        wanted = dict.fromkeys(self._tasks if names is None else names)
-        return [_named("task", name, self._tasks) for name in wanted]
+        if names is None:
+            return [*self._tasks.values()]
+        if isinstance(names, str) or not isinstance(names, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"select takes a list of names, got {shown(names)}.")
+        found = [_named("task", name, self._tasks) for name in names]
+        return [*{task.name: task for task in found}.values()]
 
     async def __aenter__(self) -> "Scheduler":
         """Connect, to send messages from a program that is not a processor.
@@ -610,6 +620,7 @@ class RegisterCallTask(Protocol):
 
 
 def _named(what: str, name: str, those: Mapping[str, N]) -> N:
+    require_text(f"The name of a {what}", name)
     if name not in those:
         raise UnknownLoop(no_such(what, name, those))
     return those[name]

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from scheduler.errors import LifespanError, NotSent, RegistrationError
 from scheduler.protocol.messages import summary_of
 from scheduler.tasks.context import Context
+from scheduler.timing.durations import shown
 from scheduler.user_code import UserCode, require_parameters
 
 CLOSING_TIMEOUT = timedelta(seconds=5)
@@ -115,7 +116,7 @@ def require_lifespan(function: object) -> None:
 def name_of(function: object) -> str:
     """Return the name of a function for errors."""
     function = _unpacked(function)
-    return str(getattr(function, "__qualname__", repr(function)))
+    return str(getattr(function, "__qualname__", None) or shown(function))
 
 
 def _makes_manager(function: object) -> bool:

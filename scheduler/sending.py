@@ -97,12 +97,8 @@ class Sender(Generic[Q]):
             "message_id": message_id,
             "headers": headers,
             "deadline": None if deadline is None else parse_duration(deadline, "deadline"),
-            "retry_sending": retry_sending,
+            "retry_sending": checked_retry(retry_sending),
         }
-        if not isinstance(retry_sending, Retry | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(
-                f"retry_sending= must be a Retry, such as Retry(5), got {shown(retry_sending)}."
-            )
         known = {name: value for name, value in given.items() if value is not None}
         travelling = {name: known[name] for name in TRAVELLING if name in known}
         try:
@@ -156,7 +152,8 @@ class Sender(Generic[Q]):
             InvalidArguments: those of one do not fit the task; none was sent.
             NotAllSent: the broker confirmed some, and says which.
             NotSent, Unroutable: as for `send`; none was confirmed.
-            UsageError: both a delay and a moment are given, or one message ID for all.
+            UsageError: `calls` is not iterable, both a delay and a moment are given, or one
+                message ID for all.
         """
         if self._unique is not None:
             raise UsageError("send_many does not support unique=; send the calls one by one.")
@@ -164,6 +161,11 @@ class Sender(Generic[Q]):
             raise UsageError("send_many takes a delay or a moment, got both.")
         if self._posting.message_id is not None:
             raise UsageError("send_many gives each message its own ID: omit message_id=.")
+        if not isinstance(calls, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                "send_many takes an iterable of calls, each with its arguments by name, got "
+                f"{shown(calls)}."
+            )
         when = at if delay is None else delay
         posting = self._posting if when is None else self._when(when)
         bound = [self._bound(number, each, posting) for number, each in enumerate(calls)]
@@ -266,6 +268,15 @@ class Outboxes:
         if (home := self.main.home) is not None:
             return await run_in(home, send(self.main))
         return await self.bridge.run_beside(send(self.beside))
+
+
+def checked_retry(retry_sending: Retry | None) -> Retry | None:
+    """Return how to retry a send, or raise `UsageError`."""
+    if not isinstance(retry_sending, Retry | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"retry_sending= must be a Retry, such as Retry(5), got {shown(retry_sending)}."
+        )
+    return retry_sending
 
 
 def _beside_unique(posting: Posting) -> list[str]:

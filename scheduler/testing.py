@@ -59,6 +59,7 @@ from scheduler.queues.failed import ParkedMessage, read_parked
 from scheduler.spelling import no_such
 from scheduler.tasks.tasks import Task
 from scheduler.timing.durations import Duration, parse_duration
+from scheduler.timing.durations import shown as value_shown
 from scheduler.timing.moments import LoopClock, SystemClock, moment_of, utc_of
 
 __all__ = [
@@ -338,6 +339,8 @@ class Kit:
         tasks: Iterable[Task[..., Any] | str] | None = None,
         start: datetime = DEFAULT_START,
     ) -> None:
+        if not isinstance(tasks, Iterable | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"tasks= must be a list of tasks, got {value_shown(tasks)}.")
         names = [each.spec.name if isinstance(each, Task) else each for each in tasks or ()]
         self._app = app
         self._tasks = app.select(None if tasks is None else names)

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from scheduler.errors import RegistrationError
+from scheduler.errors import RegistrationError, UsageError
 from scheduler.events import Emit, Event
 from scheduler.protocol.messages import summary_of
+from scheduler.timing.durations import shown
 
 
 class UserCode:
@@ -99,8 +100,20 @@ def _cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
+def require_text(what: str, value: object) -> None:
+    """Reject a value that is not text.
+
+    Raises:
+        UsageError: it is not; the message names the value.
+    """
+    if not isinstance(value, str):
+        raise UsageError(f"{what} must be text, got {shown(value)}.")
+
+
 def require_parameters(what: str, function: Callable[..., Any], *takes: str) -> None:
     """Reject a function that cannot be called with these arguments."""
+    if not callable(function):
+        raise RegistrationError(f"{what} must be a function, got {shown(function)}.")
     arguments = f"one argument, the {takes[0]}" if len(takes) == 1 else f"({', '.join(takes)})"
     try:
         inspect.signature(function).bind(*takes)
@@ -127,7 +140,7 @@ class EventStream:
         Args:
             kinds: the kinds of events to listen to; none: all.
         """
-        require_parameters(f"The listener {listener!r}", listener, "event")
+        require_parameters(f"The listener {shown(listener)}", listener, "event")
         if inspect.iscoroutinefunction(listener):
             raise RegistrationError(
                 f"The listener {listener!r} is a coroutine function, which would never be "

@@ -41,6 +41,7 @@ from scheduler.timing.durations import (
 )
 from scheduler.timing.moments import Clock
 from scheduler.timing.schedules import Cron, Every, Once, Recurring
+from scheduler.user_code import require_parameters
 
 if TYPE_CHECKING:  # every program has tasks, and few of them start loops
     from scheduler.control.loops import Loops
@@ -163,9 +164,9 @@ class Keyed:
             NotSent: it was not confirmed within 30 s.
             BrokerUnavailable: the broker has not responded for 30 s.
         """
+        spec, key = self._keyed_spec, checked_key(self._keyed_spec, key)
         given = {"every": every, "cron": cron, "schedule": schedule, **options}
-        when = named_schedule(f"{self._keyed_spec.name}.{key}", **given)
-        loop = loop_of(self._keyed_spec, when, args, checked_key(self._keyed_spec, key))
+        loop = loop_of(spec, named_schedule(f"{spec.name}.{key}", **given), args, key)
         async with self._starting(loop.id) as operations:
             return (await operations.seeding.start(loop)).did
 
@@ -243,6 +244,7 @@ class Keyed:
         wanted: Callable[[datetime, str, Any], Loop],
         progress: Callable[[int], object],
     ) -> Started:
+        require_parameters("progress=", progress, "count")
         did, count = Counter[Effect](), 0
         going = deque[tuple[asyncio.Task[None], Collection[LoopId]]]()
 
@@ -349,7 +351,8 @@ class Keyed:
                 f"{spec.name}.once takes a moment or a delay, got both at= and after=."
             )
         kept = _kept(unique)
-        wanted = at or parse_duration(after or ZERO), args or {}
+        when = (ZERO if after is None else parse_duration(after)) if at is None else at
+        wanted = when, dict[str, Any]() if args is None else args
         async with self._starting(LoopId(spec.name, key)) as operations:
             loop = _one_off(spec, key, wanted, operations.clock.now(), kept)
             return (await operations.seeding.start(loop)).did
@@ -469,6 +472,7 @@ def wanted_loop(spec: TaskSpec, key: str, value: object) -> Loop:
     Raises:
         UsageError: it is invalid.
     """
+    key = checked_key(spec, key)
     schedule, args = cast("tuple[Any, Any]", value if _is_pair(value) else (value, {}))
     if not isinstance(schedule, Every | Cron) or not isinstance(args, Mapping):
         raise UsageError(
@@ -476,10 +480,14 @@ def wanted_loop(spec: TaskSpec, key: str, value: object) -> Loop:
             f"arguments, got: {shown(value)}. Nothing was changed."
         )
     named = cast("Mapping[str, Any]", args)
-    return loop_of(spec, schedule, named, checked_key(spec, key))
+    return loop_of(spec, schedule, named, key)
 
 
 async def _each(pairs: Pairs[M]) -> AsyncGenerator[tuple[str, M]]:
+    if not isinstance(pairs, Iterable | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"Give loops as a mapping, or as an iterable of pairs, got {shown(pairs)}."
+        )
     async for pair in pairs if isinstance(pairs, AsyncIterable) else _in_turn(pairs):
         if not _is_pair(pair):
             said = "Each loop must be a pair of a key and a schedule"
@@ -534,7 +542,7 @@ def checked_key(spec: TaskSpec, key: str) -> str:
     if not isinstance(key, str) or len(key) > LONGEST_KEY or not KEY.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
             f"A key has 1 to {LONGEST_KEY} letters, digits, '_' or '-', and between them '.', "
-            f"'@' or '+', got {key!r}. For any other text, use text.encode().hex()."
+            f"'@' or '+', got {shown(key)}. For any other text, use text.encode().hex()."
         )
     return key
 

@@ -74,6 +74,8 @@ def loops_in(path: FilePath, tasks: Mapping[str, TaskSpec]) -> Wanted:
         UsageError: the file cannot be read, or something in it is invalid; the message names its
             table.
     """
+    if not isinstance(path, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"The path of a file must be text or a Path, got {shown(path)}.")
     file = Path(path)
     wanted = {task: dict(_loops(file, task, tasks, table)) for task, table in _read(file).items()}
     if not wanted:

@@ -19,6 +19,7 @@ from enum import StrEnum
 from scheduler.brokers.contract import Depth
 from scheduler.errors import QueueNotFound, UnknownLoop
 from scheduler.protocol.epochs import LoopState
+from scheduler.protocol.messages import printable
 from scheduler.protocol.tokens import WHOLE, LoopId, Token
 from scheduler.queues.entries import RosterEntry
 from scheduler.queues.journal import Put
@@ -29,6 +30,7 @@ from scheduler.tasks.loops import App, Loop, absent, before_rename, served
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.moments import UNIX_EPOCH, milliseconds_since_epoch, moment_of
 from scheduler.timing.schedules import Once
+from scheduler.user_code import require_text
 
 TOLERANCE = timedelta(seconds=5)
 """The time for which a due token may be on its way unseen."""
@@ -355,8 +357,10 @@ class Loops:
 
         Raises:
             UnknownLoop: there is none; the message names the nearest.
+            UsageError: the name is not text.
         """
-        loop, known = await self._named(name)
+        require_text("The name of a loop", name)
+        loop, known = await self._named(name := printable(name))
         if loop is not None:
             return loop
         if (task := self._app.tasks.get(name)) is None:

@@ -38,6 +38,7 @@ from scheduler.queues.running import GONE, Demand, Inquiry, Running, RunningRun
 from scheduler.tasks.loops import App, Loop, Override, absent, served
 from scheduler.timing.moments import LATEST_MS, moment_of
 from scheduler.timing.schedules import Once, Recurring
+from scheduler.user_code import require_text
 
 PAUSED_BY_OPERATOR = "paused by an operator"
 NOT_PAUSED = Entry(0, LoopState.GONE, 0)
@@ -75,6 +76,7 @@ class Verbs:
             QueueNotFound: the loop is not seeded. Of many, such a loop is reported as not there.
             Overtaken: other creators were faster again and again.
         """
+        require_text("The reason of a pause", reason)
         reason = reason.strip() or PAUSED_BY_OPERATOR
         heard_at = self._clock.now()
         tokens = await self.survey.last_tokens([each for each in loops if not each.id.is_whole])
@@ -549,6 +551,7 @@ def _found(running: Running, reference: str) -> list[RunningRun]:
 
     Matches an ID; else a loop; else a prefix of a call's ID.
     """
+    require_text("The name of a run", reference)
     runs = running.runs
     named = (
         [run for run in runs if run.id == reference]

@@ -175,7 +175,7 @@ def task_spec(
     name = _name(function, name)
     if not isinstance(concurrency, int) or concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RegistrationError(
-            f"concurrency of {name} must be a whole number of at least 1, got {concurrency!r}."
+            f"concurrency of {name} must be a whole number of at least 1, got {shown(concurrency)}."
         )
     if ordered and concurrency not in (1, DEFAULT_CONCURRENCY):
         raise RegistrationError(
@@ -210,12 +210,12 @@ def _policy(
 ) -> Policy:
     if after_failure not in ("continue", "pause"):
         raise RegistrationError(
-            f"after_failure must be 'continue' or 'pause', got {after_failure!r}."
+            f"after_failure must be 'continue' or 'pause', got {shown(after_failure)}."
         )
     if expired not in ("park", "drop"):
-        raise RegistrationError(f"expired must be 'park' or 'drop', got {expired!r}.")
+        raise RegistrationError(f"expired must be 'park' or 'drop', got {shown(expired)}.")
     if not isinstance(retry, Retry | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise RegistrationError(f"retry must be a Retry, such as Retry(3), got {retry!r}.")
+        raise RegistrationError(f"retry must be a Retry, such as Retry(3), got {shown(retry)}.")
     return Policy(retry or Retry(), after_failure, expired)
 
 
@@ -230,7 +230,8 @@ def _name(function: Callable[..., Any], name: str | None) -> str:
     name = name or str(getattr(function, "__name__", ""))
     if not _is_name(name):
         raise RegistrationError(
-            f"A task name must have 1 to 64 letters, digits, '_' or '-', got {name!r}: pass name=."
+            f"A task name must have 1 to 64 letters, digits, '_' or '-', got {shown(name)}: pass "
+            "name=."
         )
     if name == SUPERVISION.task:
         raise RegistrationError(
@@ -245,8 +246,8 @@ def _is_name(name: object) -> bool:
 
 
 def _aliases(name: str, aliases: Sequence[str], *, is_ordered: bool) -> tuple[str, ...]:
-    is_list = not isinstance(aliases, str) and all(map(_is_name, aliases))
-    if not is_list or SUPERVISION.task in aliases:
+    is_list = isinstance(aliases, Iterable) and not isinstance(aliases, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_list or not all(map(_is_name, aliases)) or SUPERVISION.task in aliases:
         raise RegistrationError(
             f"aliases of {name} must be a list of its former names, such as "
             f'["old_name"], got {shown(aliases)}.'
@@ -275,7 +276,7 @@ def _shards(name: str, shards: object, *, is_paced: bool) -> int:
 def _executor(function: Callable[..., Any], name: str, wanted: object) -> Executor | None:
     if wanted not in (None, *EXECUTORS):
         raise RegistrationError(
-            f"executor of {name} must be 'thread' or 'process', got {wanted!r}."
+            f"executor of {name} must be 'thread' or 'process', got {shown(wanted)}."
         )
     if inspect.iscoroutinefunction(function):
         if wanted is not None:

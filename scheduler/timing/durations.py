@@ -94,6 +94,6 @@ def shown(value: object) -> str:
     """Return a value for an error message: short, and safe whatever the value is."""
     try:
         text = str(value) if isinstance(value, timedelta) else repr(value)
-    except (ValueError, RecursionError):  # a huge number, a deep list
+    except Exception:  # a huge number, a deep list, an object that cannot be shown
         return type(value).__name__
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 
 from scheduler.errors import ScheduleError
-from scheduler.timing.durations import MILLISECOND
+from scheduler.timing.durations import MILLISECOND, shown
 
 
 class Clock(Protocol):
@@ -56,7 +56,7 @@ def utc_of(moment: datetime) -> datetime:
     if getattr(moment, "tzinfo", None) is UTC and UNIX_EPOCH.year <= moment.year <= LAST_YEAR:
         return moment  # the usual case
     if not isinstance(moment, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ScheduleError(f"expected an aware datetime, got: {moment!r:.60}")
+        raise ScheduleError(f"expected an aware datetime, got: {shown(moment)}")
     if moment.utcoffset() is None:
         raise ScheduleError(
             f"expected an aware moment, got: {moment.isoformat()}; "

@@ -8,7 +8,7 @@ from datetime import timedelta
 from random import Random
 
 from scheduler.errors import RegistrationError
-from scheduler.timing.durations import MILLISECOND, SECOND
+from scheduler.timing.durations import MILLISECOND, SECOND, shown
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _TEXT = re.compile(r"(?P<count>[0-9]{1,9})/(?P<unit>[smh])")
@@ -35,7 +35,7 @@ def parse_rate(text: str) -> Rate:
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if match is None or not int(match["count"]):
         raise RegistrationError(
-            f'A rate must be a number per s, m or h, such as "50/s" or "100/m", got {text!r}.'
+            f'A rate must be a number per s, m or h, such as "50/s" or "100/m", got {shown(text)}.'
         )
     return Rate(int(match["count"]), timedelta(seconds=_UNITS[match["unit"]]))
 

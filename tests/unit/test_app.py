@@ -24,8 +24,8 @@ def app() -> Scheduler:
 def one_too_many(event: Event, level: str) -> None: ...
 
 
-NO_LISTENER = "The listener .* cannot be called with one arg"
-NO_HOOK = "The escalation hook .* cannot be called with one"
+NO_LISTENER = "The listener .* (cannot be called with one arg|must be a function, got)"
+NO_HOOK = "The escalation hook .* (cannot be called with one|must be a function, got)"
 WRONG: list[tuple[Callable[[Any], Any], str]] = [
     (lambda app: app.task(name="clean")(run), "two tasks named 'clean' in 'shop'.*another name="),
     (lambda app: app.periodic("5m"), r"write @app.periodic\(every='5m'\)"),
