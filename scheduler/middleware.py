@@ -6,7 +6,6 @@ The function that was registered first is outermost.
 import asyncio
 import functools
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from scheduler.errors import LifespanError, NotSent, RegistrationError
 from scheduler.protocol.messages import summary_of
 from scheduler.tasks.context import Context
 from scheduler.timing.durations import shown
-from scheduler.user_code import UserCode, require_parameters
+from scheduler.user_code import UserCode, log_of, require_parameters
 
 CLOSING_TIMEOUT = timedelta(seconds=5)
 
@@ -175,7 +174,7 @@ class Lifespan:
                     await self._manager.__aexit__(None, None, None)
         except Exception as error:
             name = name_of(self._function)
-            logging.getLogger(__name__).exception("The lifespan %s could not be closed", name)
+            log_of(__name__).exception("The lifespan %s could not be closed", name)
             if kind is asyncio.CancelledError:  # a task group in it does so when a task has failed
                 raise LifespanError(
                     f"The lifespan {name} has ended the processor: {summary_of(error)}"

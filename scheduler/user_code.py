@@ -4,9 +4,10 @@ import asyncio
 import concurrent.futures
 import inspect
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -62,6 +63,23 @@ class UserCode:
         return instead
 
 
+class Log(logging.LoggerAdapter[logging.Logger]):
+    """Log, though a handler or filter raises: that must not end what is logged."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        try:
+            with UserCode("a handler or filter of the log"):
+                super().log(level, msg, *args, stacklevel=2, **kwargs)
+        except Exception as error:
+            with suppress(Exception):  # there may be no stderr
+                sys.stderr.write(f"The log has failed: {summary_of(error)}\n")
+
+
+def log_of(module: str) -> Log:
+    """Return the log of a module of this package."""
+    return Log(logging.getLogger(module), {})
+
+
 def traceback_of(error: BaseException) -> list[str]:
     """Format the traceback of an error, whose attributes may raise when they are shown."""
     try:
@@ -87,7 +105,7 @@ def run_despite(
             error = raised
         if not is_over():
             what = "stopped the event loop" if error is None else f"raised {summary_of(error)}"
-            logging.getLogger(__name__).error(
+            log_of(__name__).error(
                 "an asyncio task or callback %s: the event loop continues", what, exc_info=error
             )
 
@@ -185,4 +203,4 @@ def _log_failure(listener: Emit, error: BaseException) -> None:
         with UserCode("the listener"):
             raise error
     except Exception:
-        logging.getLogger(__name__).exception("The listener %r failed", listener)
+        log_of(__name__).exception("The listener %r failed", listener)

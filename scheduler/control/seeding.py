@@ -5,7 +5,6 @@ operators and pods can seed at the same time: for each loop, one of them is firs
 find it unchanged.
 """
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,6 +39,7 @@ from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop, aliases_of, queues_of
 from scheduler.tasks.tasks import TaskSpec
+from scheduler.user_code import log_of
 
 SEEDED_PAUSED = "seeded paused"
 UNLISTED = Entry(0, LoopState.ACTIVE, 0)
@@ -296,7 +296,7 @@ class Seeding:
                 is_exact=is_exact,
             )
         except BrokerError as error:
-            logging.getLogger(__name__).warning(
+            log_of(__name__).warning(
                 "The roster was lost, and the journal cannot tell which loops were paused: %s",
                 error,
             )

@@ -24,7 +24,6 @@ triggers the loop.
 """
 
 import asyncio
-import logging
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -67,6 +66,7 @@ from scheduler.tasks.tasks import SUPERVISION, Arguments, TaskSpec
 from scheduler.timing.durations import SECOND, format_duration
 from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.pacing import dice
+from scheduler.user_code import log_of
 
 ROUND = "scheduler.supervision"
 """The type of the messages that announce a round."""
@@ -132,7 +132,7 @@ class Supervisor:
                 self._app.events.emit(SupervisionDelayed(f"A round did not end within {took}."))
             except Exception:
                 # Not parked like the failure of any other run: the next round is soon.
-                logging.getLogger(__name__).exception("A round of supervision failed")
+                log_of(__name__).exception("A round of supervision failed")
 
         spec = self._app.supervision.task
         return replace(spec, function=supervise, arguments=Arguments(supervise))
@@ -414,4 +414,4 @@ class Supervisor:
         except (BrokerError, NoSpace) as error:
             self._app.events.emit(SupervisionDelayed(str(error)))
         except Exception:
-            logging.getLogger(__name__).exception("Watching supervision failed")
+            log_of(__name__).exception("Watching supervision failed")

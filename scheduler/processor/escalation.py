@@ -1,7 +1,6 @@
 """Park messages, confirmed, and call the hooks."""
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -30,7 +29,7 @@ from scheduler.queues.failed import Reason, parked
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.context import current_run
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.user_code import UserCode
+from scheduler.user_code import UserCode, log_of
 
 HOOK_TIMEOUT = timedelta(seconds=30)
 """The time that all hooks of a message have, before its loop continues without them."""
@@ -152,9 +151,7 @@ class Escalation:
             else:
                 error = None if call.cancelled() else call.exception()
             if is_late or call.cancelled() or error is not None:
-                logging.getLogger(__name__).error(
-                    "The escalation hook %r failed", hook, exc_info=error
-                )
+                log_of(__name__).error("The escalation hook %r failed", hook, exc_info=error)
 
 
 async def _call_hook(hook: EscalationHook, event: Escalated) -> None:

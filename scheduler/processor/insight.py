@@ -1,7 +1,6 @@
 """Report the runs of a processor, and cancel one on request."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -12,6 +11,7 @@ from scheduler.processor.settlement import Disposition
 from scheduler.processor.stacks import of_coroutine, of_thread
 from scheduler.queues.running import Demand, RunningRun
 from scheduler.tasks.context import Progress
+from scheduler.user_code import log_of
 
 PATIENCE = timedelta(seconds=0.3)  # with a process: a question to all processors takes 0.5 s
 RETURNED = "returned"
@@ -33,7 +33,7 @@ class Insight:
         """Cancel a run; call back when it is settled. Return whether there is one."""
         found = [each for each in self._going_on() if each.id == run and each.cancel(demand)]
         for each in found:
-            logging.getLogger(__name__).info("%s is being cancelled by %s", run, demand.by)
+            log_of(__name__).info("%s is being cancelled by %s", run, demand.by)
             assert each.handling is not None
             each.handling.add_done_callback(lambda _, run=each.run: ended(_ending_of(run)))
         return bool(found)

@@ -1,7 +1,6 @@
 """Know the state that a processor needs before it runs a message (P0): epochs and paused tasks."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
@@ -25,6 +24,7 @@ from scheduler.queues.roll_call import RollCall
 from scheduler.queues.roster import Following, Roster
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.pacing import backoff
+from scheduler.user_code import log_of
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(seconds=1)
 CLOSING_TIMEOUT_S = 5.0
@@ -186,11 +186,11 @@ class Knowledge:
             except NoSpace as error:
                 if fatal:
                     raise
-                logging.getLogger(__name__).error("The roster could not be read: %s", error)
+                log_of(__name__).error("The roster could not be read: %s", error)
             except Exception:
                 if fatal:  # it has not begun yet
                     raise
-                logging.getLogger(__name__).exception("The roster could not be read")
+                log_of(__name__).exception("The roster could not be read")
             await asyncio.sleep(pause)
 
     async def _catch_up(self) -> None:

@@ -16,7 +16,6 @@ Then, at one place, the delivery is acked or requeued.
 """
 
 import asyncio
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -67,7 +66,7 @@ from scheduler.tasks.loops import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
 from scheduler.timing.schedules import admit
-from scheduler.user_code import UserCode
+from scheduler.user_code import UserCode, log_of
 
 A_MOMENT_S = 0.1
 AFTER_AN_ERROR_S = 5.0
@@ -233,7 +232,7 @@ class Pipeline:
             await self.shutdown.pause(delivery, A_MOMENT_S)  # it comes straight back
             return GIVEN_BACK
         except Exception:
-            logging.getLogger(__name__).exception("A message of %s is requeued", task.name)
+            log_of(__name__).exception("A message of %s is requeued", task.name)
             await self.shutdown.pause(delivery, AFTER_AN_ERROR_S)
             return GIVEN_BACK
 
@@ -433,7 +432,7 @@ def _texts(trace: Mapping[Any, Any]) -> dict[str, str]:
     """Return the listeners' headers that can travel."""
     texts = {name: text for name, text in trace.items() if type(name) is type(text) is str}
     if len(texts) < len(trace):
-        logging.getLogger(__name__).warning(
+        log_of(__name__).warning(
             "A listener added a trace header that is not text: %s is ignored",
             ", ".join(sorted(one_line(repr(name)) for name in trace.keys() - texts.keys())),
         )

@@ -37,7 +37,7 @@ from scheduler.processor.threads import Unfinished
 from scheduler.protocol.messages import summary_of
 from scheduler.tasks.context import Context, Progress
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.user_code import UserCode
+from scheduler.user_code import UserCode, log_of
 
 # Not forked off the processor, whose threads may hold locks at that moment.
 WAY = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
@@ -272,4 +272,4 @@ def _log(fields: dict[str, Any]) -> None:
         with UserCode("a filter or handler of the log"):
             logger.handle(record)
     except Exception:
-        logging.getLogger(__name__).exception("A record of %s cannot be logged", record.name)
+        log_of(__name__).exception("A record of %s cannot be logged", record.name)

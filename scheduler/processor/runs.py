@@ -3,7 +3,6 @@
 import asyncio
 import concurrent.futures.thread
 import functools
-import logging
 import math
 import threading
 import uuid
@@ -54,7 +53,7 @@ from scheduler.tasks.retries import NamedOutcome
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.moments import Clock
 from scheduler.timing.pacing import Pacer, dice
-from scheduler.user_code import UserCode
+from scheduler.user_code import UserCode, log_of
 
 NO_TIME = timedelta(0)
 ENDS_WITHIN_S = 5.0  # a cancelled coroutine; the cleanup of most is shorter
@@ -246,7 +245,7 @@ class Execution:
 
     def _report_going_on(self) -> None:
         if not self.task.done():
-            logging.getLogger(__name__).warning(
+            log_of(__name__).warning(
                 "%s timed out or was cancelled %g s ago, but ignores its cancellation; its message "
                 "will be settled when it ends",
                 self.task.get_name(),

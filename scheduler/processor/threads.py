@@ -7,7 +7,6 @@ unacked, and goes to another processor when the connection ends.
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,7 +14,7 @@ from contextvars import copy_context
 from typing import Any
 
 from scheduler.processor.shutdown import Shutdown
-from scheduler.user_code import UserCode
+from scheduler.user_code import UserCode, log_of
 
 
 class Unfinished(Exception):
@@ -77,7 +76,7 @@ class Threads:
         """Wait until a thread has ended, or an abort, despite cancellations."""
         aborted = self._shutdown.aborted
         if not (thread.done() or aborted.done()):
-            logging.getLogger(__name__).warning(
+            log_of(__name__).warning(
                 "timed out or cancelled, but its thread cannot be interrupted; its message will be "
                 "settled when the thread ends"
             )

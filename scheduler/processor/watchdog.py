@@ -6,7 +6,6 @@ that the loop's thread is in.
 """
 
 import asyncio
-import logging
 import sys
 import sysconfig
 import threading
@@ -16,6 +15,7 @@ from types import FrameType
 from typing import NamedTuple, Self
 
 from scheduler.events import Emit, EventLoopBlocked
+from scheduler.user_code import log_of
 
 ASK_AGAIN_S = 0.5
 BLOCKED_AFTER = timedelta(seconds=1)
@@ -87,7 +87,7 @@ class Watchdog:
     def _report(self, block: Block) -> None:
         """Log it now, and emit it when the event loop runs again."""
         self.block = block
-        logging.getLogger(__name__).warning(
+        log_of(__name__).warning(
             "the event loop is blocked by %s: nothing else runs. Await I/O, and move long "
             "computations to asyncio.to_thread",
             block,

@@ -22,7 +22,6 @@ A message of the roster is a JSON object that holds many: ``{"entries": [...]}``
 ====================  ============================================================
 """
 
-import logging
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -49,6 +48,7 @@ from scheduler.tasks.loops import Override
 from scheduler.timing.durations import shown
 from scheduler.timing.moments import LATEST_MS, UNIX_EPOCH, milliseconds_since_epoch, moment_of
 from scheduler.timing.schedules import jittered
+from scheduler.user_code import log_of
 
 ENTRY_TYPE = "scheduler.roster"
 MOST_ENTRIES = 100
@@ -303,4 +303,4 @@ def _left_out_if_bad() -> Generator[None]:
     try:
         yield
     except (MessageError, ScheduleError) as error:
-        logging.getLogger(__name__).warning("Ignoring an invalid roster entry: %s", error)
+        log_of(__name__).warning("Ignoring an invalid roster entry: %s", error)

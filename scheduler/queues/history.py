@@ -8,7 +8,6 @@ A message of the stream is a JSON object: ``by``, the processor; ``summaries`` a
 lists of objects with the fields of `Summary` and `Attempt`, moments in milliseconds (``since_ms``).
 """
 
-import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -22,6 +21,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.errors import TooLarge, Undecodable
 from scheduler.protocol.messages import WIRE, Count, Message, Moment, parsed
 from scheduler.protocol.topology import Names
+from scheduler.user_code import log_of
 
 HISTORY_TYPE = "scheduler.history"
 MOST_TOLD = 100  # in a message
@@ -175,7 +175,7 @@ class History:
         except TooLarge as error:
             if (half := len(records) // 2) == 0:
                 task = records[0].task
-                logging.getLogger(__name__).warning("An outcome of %s is left out: %s", task, error)
+                log_of(__name__).warning("An outcome of %s is left out: %s", task, error)
                 return
             await self.append(by, records[:half])
             await self.append(by, records[half:])

@@ -9,7 +9,6 @@ lock is needed.
 """
 
 import asyncio
-import logging
 from collections.abc import (
     AsyncGenerator,
     Callable,
@@ -48,6 +47,7 @@ from scheduler.queues.listing import Listing, OutOfScope, Recent, RosterNote
 from scheduler.queues.loop_table import Scope
 from scheduler.queues.snapshots import Bookmark, Latest, Share, Snapshots
 from scheduler.timing.moments import UNIX_EPOCH, Clock, milliseconds_since_epoch
+from scheduler.user_code import log_of
 
 READING_TIMEOUT = timedelta(minutes=2)
 FEW = 1_000  # entries are read without a snapshot
@@ -163,7 +163,7 @@ class Roster:
             messages.append(message := message_with(parts))
             self._own_notes[message.body] = list(islice(rest, len(parts)))
         for (loop, *_), refusal in (await self._publish_all(messages)).items():
-            logging.getLogger(__name__).warning("The roster lacks a note on %s: %s", loop, refusal)
+            log_of(__name__).warning("The roster lacks a note on %s: %s", loop, refusal)
 
     async def _append(self, batch: Iterable[Sequence[RosterEntry]]) -> Refused:
         return await self._publish_all(messages_of(chain.from_iterable(batch)))
@@ -564,7 +564,7 @@ class Following:
                 self._enter(message)
             except NoSpace as error:
                 self.is_on = False  # without this entry, later ones may be judged wrongly
-                logging.getLogger(__name__).error("The roster cannot be followed: %s", error)
+                log_of(__name__).error("The roster cannot be followed: %s", error)
 
     async def cancel(self) -> None:
         """Stop following."""

@@ -23,7 +23,6 @@ smaller ones. A part's body is a line for each loop, compressed: the columns of 
 
 import asyncio
 import hashlib
-import logging
 import uuid
 import zlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
@@ -44,6 +43,7 @@ from scheduler.errors import (
 )
 from scheduler.protocol.messages import Count, Flag, Message, validated
 from scheduler.protocol.topology import Names
+from scheduler.user_code import log_of
 
 SNAPSHOT_TYPE = "scheduler.snapshot"
 MOST_BYTES = 1_000_000  # of a part, compressed; only a single large entry may exceed it
@@ -248,7 +248,7 @@ class Snapshots:
 
     def warn(self, what: str, error: Exception) -> None:
         """Log that no snapshot can be read, or written."""
-        logging.getLogger(__name__).warning(
+        log_of(__name__).warning(
             "The snapshot of the roster cannot be %s, so reading the roster is slow: %s",
             what,
             error,

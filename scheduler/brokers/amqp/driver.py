@@ -68,6 +68,7 @@ from scheduler.errors import (
     Unconfirmed,
     Unroutable,
 )
+from scheduler.user_code import log_of
 
 # A stream is read from a node with a replica. A node that restarts does not have one at once.
 NO_REPLICA = "replica on the local node"
@@ -470,7 +471,7 @@ class DriverChannel(aiormq.Channel):
             try:
                 receiver(message)
             except Exception:
-                logging.getLogger(__name__).exception("A message could not be received")
+                log_of(__name__).exception("A message could not be received")
         elif kind == GET_OK:
             self._answer(message)
         elif kind == RETURN:

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -121,6 +122,28 @@ def test_a_loop_continues_after_any_exception_of_user_code(
 ) -> None:
     events = simulate(app_that_raises(place, error), "45s")
     assert [event.seq for event in of(RunStarted, events)] == [0, 1, 2, 3]
+
+
+class BrokenHandler(logging.Handler):
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__()
+        self._error = error
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [ConnectionError, SystemExit])
+@pytest.mark.parametrize("place", ["listener", "hook"])
+def test_a_loop_continues_though_a_handler_of_the_log_raises(
+    place: str, error: type[BaseException]
+) -> None:
+    app, handler = app_that_raises(place, ValueError), BrokenHandler(error)
+    logging.getLogger("scheduler").addHandler(handler)
+    try:
+        assert len(of(RunStarted, simulate(app, "45s"))) == 4
+    finally:
+        logging.getLogger("scheduler").removeHandler(handler)
 
 
 class LaterSomehow(RetryLater):
