@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapp
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -261,11 +261,13 @@ class Journal:
             StreamTooLong: it could not be read to its end within this time.
             BrokerUnavailable: it could not be read.
         """
-        async with aclosing(self._reading(since, within)) as messages:
-            async for message in messages:
-                about = heard.get(_loop_named_by(claims_of(message)))
-                if about is not None and (token := self._token(message)) is not None:
-                    about.note(token)
+
+        def note(loop: LoopId, _: Put, message: Message) -> None:
+            about = heard.get(loop)
+            if about is not None and (token := self._token(message)) is not None:
+                about.note(token)
+
+        await self.read_on(note, since=since, within=within)
 
     async def last_put(
         self,
@@ -384,10 +386,6 @@ class Journal:
                     await asyncio.sleep(0)
 
 
-def _loop_named_by(claims: Mapping[str, Any]) -> LoopId:
-    return LoopId(str(claims.get("task")), str(claims.get("key") or ""))
-
-
 def put_in(message: Message) -> tuple[LoopId, Put] | None:
     """Return the put that a message of the journal claims, and its loop; None: no put."""
     claims = claims_of(message)
@@ -414,7 +412,7 @@ def put_in(message: Message) -> tuple[LoopId, Put] | None:
         and all(_is_count(each, LATEST_MS) for each in put[6:10])
     ):
         return None
-    return _loop_named_by(claims), put
+    return LoopId(str(claims.get("task")), str(claims.get("key") or "")), put
 
 
 def with_progress_of(token: Token, furthest: Token) -> Token:

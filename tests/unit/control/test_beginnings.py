@@ -22,7 +22,7 @@ from scheduler.queues.roll_call import TIMEOUT
 from scheduler.sending import CallTask
 from scheduler.tasks.loops import Loop
 from tests.faulty import Call, FaultyBroker
-from tests.stage import Stage, new_app, program_of
+from tests.stage import Stage, looping, new_app, program_of
 
 BONN, NEW = LoopId("report", "bonn"), LoopId("report", "new")
 ROUND = 5.0
@@ -207,6 +207,20 @@ async def test_a_loop_lost_by_the_roster_continues_from_the_journal(stage: Stage
     assert (token.seq, token.carry, token.due_at) == (2, "kept 1", before.due_at)
     assert token.epoch > before.epoch
     assert (await stage.listing()).known(before.loop) == token.epoch
+
+
+async def test_a_run_with_other_arguments_is_not_continued(stage: Stage) -> None:
+    await stage.seed(looping())
+    await stage.work(2 * 3600 + 1)
+    loop = stage.app.loop("task")
+    await stage.verbs.run_beside(loop, {})
+    await stage.put_again(loop.id)
+    await stage.work(1)
+    await stage.verbs.pause(loop)
+    await stage.verbs.resume(loop)
+    await stage.work(1)
+    token = await stage.token(loop.id)
+    assert (token.seq, token.carry) == (2, 2)
 
 
 @pytest.mark.parametrize("how", ["by an operator", "by its run", "with its task"])
