@@ -272,8 +272,8 @@ class Seeding:
             )
 
         wholes = map(whole_of, self._app.tasks.values())
-        of_pauses = [each for each in wholes if each.task.aliases or each.id in lost]
-        await self.beginnings.act(of_pauses, decide)
+        if of_pauses := [each for each in wholes if each.task.aliases or each.id in lost]:
+            await self.beginnings.act(of_pauses, decide)
 
     async def _lost_pauses(self, new: Collection[str], *, is_exact: bool = True) -> Pauses | None:
         """Return the pauses of the code's loops and tasks, by the journal, if the roster was lost.

@@ -361,7 +361,8 @@ class Removal:
             for name, loop in renamed.items()
             if name not in reports or reports[name].did is not Effect.REMOVED
         ]
-        reports |= {each.loop.id: each for each in await self.beginnings.act(left, decide)}
+        if left:
+            reports |= {each.loop.id: each for each in await self.beginnings.act(left, decide)}
         gone = {name.task for name, each in reports.items() if each.did is Effect.REMOVED}
         if gone := gone - set(served(self.app)):
             listing = await self.roster.read()  # their queues serve all of their loops

@@ -269,7 +269,7 @@ async def test_a_seed_keeps_concurrent_changes(stage: Stage, office: Office) -> 
     async def change(call: Call) -> None:
         nonlocal reads
         reads += 1
-        if reads == 4:  # it has chosen the loops, and reads once more to decide
+        if reads == 3:  # it has chosen the loops, and reads once more to decide
             await office.report.start("moved", every="5m")
             await office.report.stop("stopped")
 
