@@ -305,18 +305,12 @@ class FailedQueues:
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
 
     async def park(
-        self,
-        message: Message,
-        routing_key: str,
-        reason: Reason,
-        error: BaseException,
-        *,
-        timeout: timedelta | None = DEFAULT_TIMEOUT,
+        self, message: Message, routing_key: str, reason: Reason, error: BaseException
     ) -> None:
         """Park a message by its routing key, with the reason, and record it in the journal."""
         message = parked(message, routing_key, reason, error, self.clock.now())
-        await self.put(message, routing_key, timeout)
-        await self.record(message, timeout)
+        await self.put(message, routing_key, DEFAULT_TIMEOUT)
+        await self.record(message, DEFAULT_TIMEOUT)
 
     async def put(self, parked: Message, routing_key: str, timeout: timedelta | None) -> None:
         """Publish a parked message to its failed queue, confirmed."""

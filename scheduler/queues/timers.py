@@ -75,7 +75,7 @@ class Timers:
         way, held = self._way(token)
         await self._publish(token, token_key(token.loop, way.key), held, timeout)
 
-    async def start(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
+    async def start(self, token: Token) -> None:
         """Publish the token of a new loop as `put` does, but not to the journal.
 
         Its entry in the roster is its note. And a million starts would drop all else from the
@@ -84,7 +84,7 @@ class Timers:
         way, held = self._way(token)
         # The exchange of the longest unit is that of the journal too.
         unit, key = 0 if way.digits[0] else 1, token_key(token.loop, way.key)
-        await self._publish(token, key, held, timeout, unit)
+        await self._publish(token, key, held, DEFAULT_TIMEOUT, unit)
 
     def _way(self, token: Token) -> tuple[Route, timedelta]:
         """Return the timers for a token, and how long its processor holds it after them."""
@@ -96,9 +96,9 @@ class Timers:
         way = route(due_in - lead)
         return way, way.rest + lead
 
-    async def put_now(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
+    async def put_now(self, token: Token) -> None:
         """Publish a token so that it arrives at once, whenever it is due, confirmed."""
-        await self._publish(token, token_key(token.loop, NO_WAIT.key), ZERO, timeout)
+        await self._publish(token, token_key(token.loop, NO_WAIT.key), ZERO, DEFAULT_TIMEOUT)
 
     async def record(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
         """Publish a token to the journal alone, confirmed."""
