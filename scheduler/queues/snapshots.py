@@ -26,8 +26,9 @@ import hashlib
 import uuid
 import zlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import TypeVar
 
 from pydantic import TypeAdapter
@@ -50,8 +51,7 @@ MOST_BYTES = 1_000_000  # of a part, compressed; only a single large entry may e
 SLICE = 200  # entries to compress or write before other tasks run,
 SLICE_BYTES = 100_000  # or bytes
 GZIP = zlib.MAX_WBITS | 16
-LOOKS = 10
-LOOK_PAUSE_S = 0.5
+SHOWN_AFTER_S, LOOK_PAUSE_S = 5.0, 0.5
 L = TypeVar("L", bytes, str)
 
 
@@ -160,11 +160,14 @@ class Snapshots:
 
         After a restart, RabbitMQ reports a stream as empty for some 3 s (tried on 3.10 and 4.0).
         """
-        with suppress(QueueNotFound, NoReplica):
-            for _ in range(LOOKS):
-                if await self._broker.last(self._names.snapshots) is not None:
-                    break
-                await asyncio.sleep(LOOK_PAUSE_S)
+        try:
+            async with asyncio.timeout(SHOWN_AFTER_S):
+                for pause in repeat(LOOK_PAUSE_S):
+                    if await self._broker.last(self._names.snapshots) is not None:
+                        break
+                    await asyncio.sleep(pause)
+        except (QueueNotFound, NoReplica, TimeoutError):
+            return None
         return await self.latest()
 
     async def shares(self, snapshot: Latest, first: int, last: int) -> AsyncGenerator[Share]:

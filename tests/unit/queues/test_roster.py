@@ -547,6 +547,20 @@ async def test_the_snapshot_of_a_long_roster_is_waited_for(
     assert behind.listing[A.loop] == noted
 
 
+async def test_a_snapshot_that_is_not_there_is_waited_for_5_seconds(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(stream: str) -> Message | None:
+        """As RabbitMQ does in a stream without entries."""
+        await asyncio.sleep(2)
+        return None
+
+    monkeypatch.setattr(desk.broker, "last", look)
+    began = asyncio.get_running_loop().time()
+    assert await Snapshots(desk.broker, NAMES).expected() is None
+    assert asyncio.get_running_loop().time() - began == pytest.approx(5)
+
+
 ABOUT = {"snapshot": "x", "part": 0, "last": True, "share": 0, "offset": 99, "digest": ""}
 NOTHING = gzip.compress(b"")
 NONSENSE = {
