@@ -363,6 +363,17 @@ async def test_a_channel_whose_closing_is_not_answered_in_time_is_closed_once(
     assert up.count(CHANNEL_CLOSE) == 1
 
 
+async def test_a_cancelled_caller_does_not_wait_until_its_channel_is_open(broker_url: str) -> None:
+    url = URL(broker_url)
+    async with Proxy(url.host or "", url.port or 5672) as proxy:
+        through = url.with_host("127.0.0.1").with_port(proxy.port)
+        async with session_to(through) as opened:
+            proxy.swallow(Way.DOWN)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await opened.open_channel()
+
+
 async def test_nothing_is_written_to_a_channel_that_the_broker_has_closed(broker_url: str) -> None:
     async with session_to(URL(broker_url)) as opened:
         channel, over = await opened.open_channel(), asyncio.Event()

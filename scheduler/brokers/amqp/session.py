@@ -67,9 +67,10 @@ class Session:
         self.unanswered: dict[RequestTimer, float] = {}
         self._watching: asyncio.Task[None] | None = None
         self._given_up_for: str | None = None
+        self._abandoned = set[asyncio.Future[None]]()
 
     async def open_channel(self, *, publisher_confirms: bool = False) -> DriverChannel:
-        """Open a new channel, to the end even if the caller is cancelled.
+        """Open a new channel; if the caller is cancelled, close it once it is open.
 
         Raises:
             BrokerUnavailable: all channels of the connection are in use.
@@ -87,7 +88,10 @@ class Session:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            await closed(await opening)
+            # A broker that blocks the connection opens it once its alarm ends.
+            abandoned = asyncio.ensure_future(_closed_once(opening))
+            self._abandoned.add(abandoned)
+            abandoned.add_done_callback(self._abandoned.discard)
             raise
 
     def publisher(self, exchange: str, *, in_order: bool) -> "Lease":
@@ -235,6 +239,12 @@ class Session:
             await self.connection.written()
             await self.connection.close()
             await self.connection.left()
+
+
+async def _closed_once(opening: asyncio.Future[DriverChannel]) -> None:
+    """Close a channel once it is open, unless the connection is lost before."""
+    with suppress(Exception):
+        await closed(await opening)
 
 
 class RequestTimer:
