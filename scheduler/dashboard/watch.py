@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from scheduler.brokers.contract import Broker
 from scheduler.control.doctor import Finding
 from scheduler.control.installation import with_failed_queues
 from scheduler.dashboard.picture import Picture
@@ -176,7 +177,6 @@ class Watch:
         roll: the processors, as of the last roll call.
         seen: all processors that have answered.
         findings: those of the last examination by the doctor, and when it began.
-        alarm: why the broker blocks publishers; empty: it does not, as far as known.
         refusal: why processors cannot be asked; empty: they can.
 
     Args:
@@ -195,8 +195,8 @@ class Watch:
         self.roll: Roll | None = None
         self.seen: dict[str, SeenProcessor] = {}
         self.findings: tuple[datetime, Sequence[Finding]] | None = None
-        self.alarm = ""
         self.refusal = ""
+        self._alarm = ""
         self._looking = asyncio.Lock()
         self._taking = 0
         self._silent = self._silent_before = 0
@@ -204,6 +204,17 @@ class Watch:
         self._is_viewed, self._loops = is_viewed, loops
         self._parked: dict[str, object] = {}
         self._program: Program
+        self._broker: Broker | None = None
+
+    @property
+    def alarm(self) -> str:
+        """Return why the broker blocks publishers; empty: it does not, as far as known.
+
+        It answers nothing over a connection that it blocks: processors cannot be counted either.
+        """
+        if self._broker is not None and self._broker.is_blocked:
+            return self._alarm or "low on memory or disk"
+        return self._alarm
 
     @property
     def silent(self) -> int:
@@ -240,7 +251,7 @@ class Watch:
 
     async def run(self, program: Program) -> None:
         """Renew the answers, until cancelled. The broker must be open."""
-        self._program = program
+        self._program, self._broker = program, program.broker
         async with asyncio.TaskGroup() as group:
             for name, renew in (
                 ("leftovers", self._find_leftovers),
@@ -286,8 +297,8 @@ class Watch:
     async def _find_refusal(self) -> str:
         """Return why this user may not ask: a refused question would look like silence."""
         broker, names = self._program.broker, self._program.app.names
-        self.alarm = await broker.alarm()
-        if not self.alarm:
+        self._alarm = await broker.alarm()
+        if not self._alarm:
             try:
                 await broker.publish(Message(), exchange=names.control, routing_key=names.presence)
             except AccessRefused as error:
@@ -303,7 +314,7 @@ class Watch:
         now = self._clock.now()
         silent = 0 if answers.alarm else answers.silent
         self._silent, self._silent_before = silent, self._silent
-        self.alarm = answers.alarm
+        self._alarm = answers.alarm
         self.running, self.roll = (now, running), roll_of(answers, running, now)
         for name, holdings in answers.said.items():
             self.seen[name] = SeenProcessor(holdings.about, now)

@@ -1004,6 +1004,12 @@ async def test_a_refusing_broker_and_a_failed_feed_are_reported_and_retried(
         assert "The broker cannot be reached" in page
         assert "on time" in page  # the last picture stays
     assert not refused
+    with monkeypatch.context() as blocked:
+        async with browsing(shop) as browser:
+            blocked.setattr(MemoryBroker, "is_blocked", True)
+            await asyncio.sleep(1)
+            told = "The broker blocks publishers: low on memory or disk."
+            assert told in await browser.see("/")
     with monkeypatch.context() as faulty:
         faulty.setattr(feed.Feed, "_read_back", fail)
         async with browsing(shop) as browser:
