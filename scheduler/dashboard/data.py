@@ -23,6 +23,7 @@ from scheduler.control.rows import (
 from scheduler.dashboard.operations import OperationRecord
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standings import Standing
+from scheduler.dashboard.verdict import Failure, Trouble
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LastRun, LoopId
 from scheduler.queues.failed import ParkedMessage
@@ -32,6 +33,8 @@ from scheduler.tasks.loops import queues_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.schedules import Cron, Every, Once, options_of
 
+MOST_OF_VERDICT = 50
+"""Loops of each failure and trouble in the verdict; the page Loops has all."""
 ROWS: Mapping[type[Any], Callable[[Any], Any]] = {
     LastRun: row_of_last,
     RunningRun: row_of_run,
@@ -79,6 +82,10 @@ class PageData:
                 return self.plain(row_of_run(run) | {"usual": usual})
             case list() | tuple() | Set():
                 return [self.plain(each) for each in cast("list[Any]", value)]
+            case Failure() | Trouble():
+                values = {each.name: getattr(value, each.name) for each in fields(value)}
+                loops = {"loops": value.loops[:MOST_OF_VERDICT], "count": len(value.loops)}
+                return self.plain(values | loops)
             case _ if is_dataclass(value):
                 names = [each.name for each in fields(value) if not each.name.startswith("_")]
                 return {name: self.plain(getattr(value, name)) for name in names}

@@ -22,7 +22,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.cli.printing import json_of
 from scheduler.control.loops import Where
 from scheduler.control.rows import Row, row_of_entry, row_of_status
-from scheduler.dashboard import feed, forms, pages, picture, routes
+from scheduler.dashboard import data, feed, forms, pages, picture, routes
 from scheduler.dashboard.access import Access, Redact, Visitor, basic_access
 from scheduler.dashboard.actions import ACTS
 from scheduler.dashboard.pages import PAGES, Page
@@ -567,6 +567,11 @@ async def test_many_loops_are_shown_by_task_with_links_to_lists(
         assert (first["task"], first["loops"], first["failing"]) == ("send_sms", 3, 3)
         assert first["states"] == {"failing": 3}
         assert len(answer.json()["loops"]) == 5
+        monkeypatch.setattr(data, "MOST_OF_VERDICT", 2)
+        verdict = (await browser.get("/", accept="application/json")).json()["verdict"]
+        for kind in ("troubles", "failures"):
+            (found,) = verdict[kind]
+            assert (len(found["loops"]), found["count"]) == (2, 3)
         page = await browser.press("pause", filter="task=send_sms")
         assert "Pause 3 loops?" in page
 
