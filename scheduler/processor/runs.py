@@ -332,7 +332,8 @@ class Execution:
         async def extend_from_thread() -> datetime:
             return extend()
 
-        if not self.run.task.blocks:
+        # Middleware of a `def` task calls it in the event loop; a coroutine may use threads.
+        if _is_running_here(self._runs.loop):
             return extend()
         return asyncio.run_coroutine_threadsafe(extend_from_thread(), self._runs.loop).result()
 
@@ -487,6 +488,14 @@ class Executions:
                 execution.expire()
             elif execution.overdue_at < math.inf:
                 self.watch(execution.overdue_at)
+
+
+def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether an event loop runs in this thread."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:  # none does
+        return False
 
 
 def _cancelled(demand: Demand) -> RunCancelled:

@@ -117,8 +117,18 @@ async def test_a_thread_may_send_and_extend(stage: Stage) -> None:
         ctx.extend("1h")
         receive.blocking.send(7)
 
-    finished = await ran(stage, app, "work")
+    @app.task
+    async def beside(ctx: Context) -> None:
+        await asyncio.to_thread(ctx.extend, "1h")
+
+    @app.around
+    async def longer(ctx: Context, call_next: CallNext) -> None:
+        ctx.extend("30m")  # in the event loop
+        await call_next()
+
+    finished = await ran(stage, app, "work", "beside")
     assert received == [7], [repr(each.error) for each in finished]
+    assert {each.ending for each in finished} == {Ending.SUCCEEDED}
 
 
 async def test_concurrent_runs_are_limited_by_the_threads(stage: Stage) -> None:
