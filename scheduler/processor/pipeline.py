@@ -231,7 +231,7 @@ class Pipeline:
         except BrokerError:
             await self.shutdown.pause(delivery, A_MOMENT_S)  # it comes straight back
             return GIVEN_BACK
-        except Exception:
+        except (Exception, asyncio.CancelledError):  # user code can cancel any task
             log_of(__name__).exception("A message of %s is requeued", task.name)
             await self.shutdown.pause(delivery, AFTER_AN_ERROR_S)
             return GIVEN_BACK

@@ -124,6 +124,26 @@ def test_a_loop_continues_after_any_exception_of_user_code(
     assert [event.seq for event in of(RunStarted, events)] == [0, 1, 2, 3]
 
 
+def test_a_loop_continues_after_user_code_cancels_its_settlement(
+    app: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    cancelled = list[asyncio.Task[Any]]()
+
+    @app.periodic(every="10s", retry=Retry(0))
+    async def task() -> None:
+        raise ValueError
+
+    @app.on_escalation
+    async def hook(_: object) -> None:
+        settling = (each for each in asyncio.all_tasks() if each.get_name().startswith("handle"))
+        for each in () if cancelled else settling:
+            cancelled.append(each)
+            each.cancel()
+
+    assert [event.seq for event in of(RunStarted, simulate(app, "45s"))] == [0, 0, 1, 2]
+    assert "A message of task is requeued" in caplog.text
+
+
 class BrokenHandler(logging.Handler):
     def __init__(self, error: type[BaseException]) -> None:
         super().__init__()
