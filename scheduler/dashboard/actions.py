@@ -33,7 +33,7 @@ from scheduler.queues.outbox import Outbox
 from scheduler.spelling import counted, listed
 from scheduler.tasks.loops import Loop, check_arguments
 from scheduler.timing.moments import milliseconds_since_epoch
-from scheduler.timing.schedules import Once, Schedule, options_of
+from scheduler.timing.schedules import Once, Schedule, options_of, zone_of
 
 IN_BULK = 250
 DIGITS = 15  # of a count; Python refuses to read thousands of them
@@ -377,9 +377,8 @@ def _earlier_schedule(site: Site, name: str) -> tuple[str, Mapping[str, str]] | 
 
 def _about_schedule(site: Site, schedule: Schedule) -> list[str]:
     """Describe a schedule, and its next times if they are fixed."""
-    zone = wording.zone_name(schedule)
     ticks = wording.ticks(schedule, site.clock.now(), TICKS)
-    times = "; ".join(wording.in_full(wording.in_zone(tick, zone)) for tick in ticks)
+    times = "; ".join(wording.in_full(tick, zone_of(schedule)) for tick in ticks)
     words = f"schedule: {wording.schedule_in_words(schedule)}"
     return [words, f"next: {times}"] if times else [words]
 

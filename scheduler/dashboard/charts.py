@@ -10,7 +10,7 @@ from math import floor, log1p, log10
 from markupsafe import Markup, escape
 
 from scheduler.dashboard.picture import RUNS_KEPT, PastRun
-from scheduler.dashboard.wording import in_full, in_zone, span
+from scheduler.dashboard.wording import in_full, span
 from scheduler.protocol.tokens import Ending
 from scheduler.spelling import counted
 
@@ -33,9 +33,9 @@ def element(tag: str, attributes: Mapping[str, object], *inside: object) -> Mark
     return Markup(f"<{tag}{written}>{''.join(map(escape, inside))}</{tag}>")
 
 
-def image(classes: str, label: str, height: int, *drawn: Markup) -> Markup:
+def image(classes: str, label: str, height: int, *drawn: Markup, width: int = WIDTH) -> Markup:
     """Draw an image as wide as its place."""
-    scaled = {"viewBox": f"0 0 {WIDTH} {height}", "preserveAspectRatio": "none", "role": "img"}
+    scaled = {"viewBox": f"0 0 {width} {height}", "preserveAspectRatio": "none", "role": "img"}
     return element("svg", {"class": classes, **scaled, "aria-label": label}, *drawn)
 
 
@@ -194,9 +194,8 @@ def sparkline(counts: Sequence[int], since: str) -> Markup:
     )
     drawn = [element("path", {"class": "base", "d": f"M0 26.5h{SPARK_WIDTH}"})]
     drawn += [element("path", {"class": "bars", "d": bars})] if bars else []
-    scaled = {"viewBox": f"0 0 {SPARK_WIDTH} 28", "preserveAspectRatio": "none", "role": "img"}
     label = f"{counted(sum(counts), 'failure')} in the last {since}"
-    return element("svg", {"class": "spark", **scaled, "aria-label": label}, *drawn)
+    return image("spark", label, 28, *drawn, width=SPARK_WIDTH)
 
 
 def timeline(runs: Sequence[PastRun], now: datetime) -> Markup:
@@ -249,7 +248,7 @@ def shares(counts: Mapping[str, int], total: int) -> Markup:
 
 def _span_of(run: PastRun, at: Callable[[datetime], float]) -> Markup:
     last, start = run.last, at(run.last.started_at)
-    title = f"#{run.seq} {last.ending.value}: planned {in_full(in_zone(last.scheduled_at))}, "
+    title = f"#{run.seq} {last.ending.value}: planned {in_full(last.scheduled_at)}, "
     title += f"{span(last.late)} late, took {span(last.duration)}"
     plan = {"class": "plan", "x": at(last.scheduled_at), "y": 28, "width": 1.5, "height": 4}
     y, width = (

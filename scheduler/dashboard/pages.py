@@ -41,7 +41,7 @@ from scheduler.spelling import counted, nearest
 from scheduler.tasks.loops import queues_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
-from scheduler.timing.schedules import Once, options_of
+from scheduler.timing.schedules import Once, options_of, zone_of
 
 Context = dict[str, Any]
 HOUR = 60
@@ -235,7 +235,7 @@ def loop(site: Site, query: Query) -> Context | None:
     return {
         "standing": found,
         "acknowledged": failure.acknowledged if failure else None,
-        "zone": wording.zone_name(found.schedule),
+        "zone": zone_of(found.schedule),
         "ticks": [] if found.is_paused else wording.ticks(found.schedule, after, TICKS),
         "task": task,
         "of_code": of_code.schedule if (of_code := site.app.loops.get(picture.id)) else None,

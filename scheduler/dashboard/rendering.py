@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from functools import cache, cached_property
 from hashlib import blake2b
 from html import unescape
@@ -111,7 +111,7 @@ def _templates() -> Environment:
     environment.filters.update(
         moment=moment,
         clock=clock,
-        exact=exact,
+        exact=wording.in_full,
         span=wording.span,
         words=wording.schedule_in_words,
         json=wording.readable_json,
@@ -233,12 +233,11 @@ def wants_data(request: Request) -> bool:
     return request.headers.get("accept", "").startswith("application/json")
 
 
-def moment(value: datetime | None, zone: str = "") -> Markup:
+def moment(value: datetime | None, zone: tzinfo | None = None) -> Markup:
     """Mark up a moment: exact here; the reader's browser makes it relative to its clock."""
     if value is None:
         return Markup("")
-    local = wording.in_zone(value, zone)
-    return _time(value, local, wording.in_full(local))
+    return _time(value, zone, wording.in_full(value, zone))
 
 
 def key(value: datetime) -> str:
@@ -246,16 +245,12 @@ def key(value: datetime) -> str:
     return str(milliseconds_since_epoch(value))
 
 
-def exact(value: datetime, zone: str = "") -> str:
-    return wording.in_full(wording.in_zone(value, zone))
-
-
 def clock(value: datetime) -> Markup:
     """Mark up a time of day, by the reader's clock if known."""
-    local = wording.in_zone(value)
-    return _time(value, local, f"{local:%H:%M} UTC", "clock")
+    return _time(value, None, f"{value.astimezone(UTC):%H:%M} UTC", "clock")
 
 
-def _time(value: datetime, local: datetime, text: str, classes: str = "") -> Markup:
-    exact = {"datetime": value.isoformat(timespec="milliseconds"), "title": wording.in_full(local)}
+def _time(value: datetime, zone: tzinfo | None, text: str, classes: str = "") -> Markup:
+    title = wording.in_full(value, zone)
+    exact = {"datetime": value.isoformat(timespec="milliseconds"), "title": title}
     return element("time", {"class": classes, **exact}, text)

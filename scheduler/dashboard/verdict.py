@@ -388,7 +388,7 @@ def unconsumed(app: App, picture: Picture) -> dict[str, int]:
 def vital_of_broker(app: App, picture: Picture, alarm: str) -> Vital:
     vital = partial(Vital, "Broker", "/doctor")
     if not picture.connected:
-        since = f" since {wording.in_full(wording.in_zone(picture.since))}" if picture.since else ""
+        since = f" since {wording.in_full(picture.since)}" if picture.since else ""
         problem = f"The broker cannot be reached{since}: the page shows the last known state."
         return vital("bad", "Not reached", picture.trouble, [(problem, "bad")])
     if alarm:

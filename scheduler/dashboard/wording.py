@@ -3,16 +3,15 @@
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from pydantic_core import to_jsonable_python
 
 from scheduler.spelling import listed
 from scheduler.timing.crontab import in_words
-from scheduler.timing.schedules import Cron, Every, Schedule, describe, ticks_after, zone_of
+from scheduler.timing.schedules import Cron, Every, Schedule, describe, ticks_after
 
 LONGEST_LINE = 200
 
@@ -40,13 +39,10 @@ def _span(seconds: float) -> str:
     return f"{hours // 24} d"
 
 
-def in_zone(moment: datetime, zone: str = "") -> datetime:
-    return moment.astimezone(ZoneInfo(zone) if zone else UTC)
-
-
-def in_full(moment: datetime) -> str:
-    """Format a moment to the second, with its zone."""
-    return f"{moment:%a} {moment.day} {moment:%b %Y, %H:%M:%S} {moment.tzname()}"
+def in_full(moment: datetime, zone: tzinfo | None = None) -> str:
+    """Format a moment to the second, in a zone (default: UTC)."""
+    local = moment.astimezone(zone or UTC)
+    return f"{local:%a} {local.day} {local:%b %Y, %H:%M:%S} {local.tzname()}"
 
 
 def schedule_in_words(schedule: Schedule) -> str:
@@ -55,12 +51,6 @@ def schedule_in_words(schedule: Schedule) -> str:
         return f"{in_words(schedule.expression)}, by the clock of {schedule.tz}"
     from_the_end = isinstance(schedule, Every) and not schedule.has_grid
     return describe(schedule) + (", from the end of a run" if from_the_end else "")
-
-
-def zone_name(schedule: Schedule) -> str:
-    """Return the zone of a schedule's times; empty: none of its own."""
-    zone = zone_of(schedule)
-    return "" if zone is None else zone.key
 
 
 def ticks(schedule: Schedule, after: datetime, most: int) -> list[datetime]:
