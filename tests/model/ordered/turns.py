@@ -116,12 +116,12 @@ class _SteppedLoop(asyncio.SelectorEventLoop):
         internal = cast(Any, self)
         while True:
             await asyncio.sleep(0)
-            if internal._ready:
+            timers = internal._scheduled
+            if internal._ready or (timers and timers[0].cancelled()):
                 continue
-            due = [each.when() for each in internal._scheduled if not each.cancelled()]
-            if not due or min(due) > self.now + SHORTLY:
+            if not timers or timers[0].when() > self.now + SHORTLY:
                 return
-            self.now = max(self.now, min(due))
+            self.now = max(self.now, timers[0].when())
 
 
 LOOP = _SteppedLoop()
