@@ -143,7 +143,7 @@ def test_an_app_without_loops_is_seeded_for_its_tasks(desk: Desk):
     queues = f"{no_loops}; the queues of its tasks are declared: sms, mail, audit.\n"
     assert (desk.run("seed").code, desk.run("seed").out) == (FINE, queues)
     assert desk.run("seed", "--dry-run").out == queues.replace("are declared", "would be declared")
-    assert desk.run("seed", "--json").json == {"loops": [], "leftovers": []}
+    assert desk.run("seed", "--json").json == {"loops": [], "keyed": {}, "leftovers": []}
     upcoming = desk.run("next")
     when = "its tasks run when they are sent messages: sms, mail, audit."
     assert (upcoming.code, upcoming.out) == (FINE, f"{no_loops}; {when}\n")

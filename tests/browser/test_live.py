@@ -136,6 +136,7 @@ def test_a_window_of_1280_by_900_shows_25_loops(chromium: Browser, busy: Dashboa
     with reading(chromium, busy, viewport=size) as reader:
         page = reader.open("/loops")
         expect(page.locator("tbody tr")).to_have_count(45)
+        expect(page.get_by_text("Nothing was seeded yet")).to_have_count(0)
         assert page.evaluate(SHOWN_ROWS) >= ROWS
 
 

@@ -93,11 +93,16 @@ class AmqpBroker(Connection):
         await self.close()
 
     async def declare(self, topology: Topology) -> None:
+        if topology.exchanges:
+            # In order: a subscription may name an exchange that an earlier one declares.
+            async with self.lease(at_once=False) as lease:
+                for exchange in topology.exchanges:
+                    await _declare_exchange(await lease.channel(), exchange)
+
         async def declare_queue(channel: AbstractChannel, queue: Queue) -> None:
             await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
             self.emit(QueueDeclared(queue.name))
 
-        await self._over_channels(_declare_exchange, topology.exchanges)
         await self._over_channels(declare_queue, topology.queues)
         await self._over_channels(partial(_change, "bind"), topology.bindings)
 
