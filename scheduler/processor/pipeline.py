@@ -302,16 +302,19 @@ class Pipeline:
         )
 
     def _resolve(self, delivery: Delivery, task: TaskSpec, subject: Token | Call) -> Run:
-        now = self._now()
+        now, outcome = self._now(), None
         try:
             if isinstance(subject, Call):
                 arguments, tick = _arguments_of(subject, task), subject.due_at or now
             else:
                 arguments, tick = _arguments_of_loop(subject, task, self._app), subject.scheduled_at
+        except (InvalidArguments, Undecodable):
+            raise
         except BaseException as error:
-            with UserCode("a type of the arguments"):
-                raise error
-        return Run(delivery, task, subject, arguments, tick, received_at=now)
+            # A type of the arguments may look something up: the run fails, and is retried.
+            arguments, outcome = dict[str, Any](), _failed_reading(error)
+            tick = subject.scheduled_at if isinstance(subject, Token) else subject.due_at or now
+        return Run(delivery, task, subject, arguments, tick, received_at=now, outcome=outcome)
 
     async def _decline(self, run: Run) -> Verdict | None:
         """Return the end of a message that must not run now; None: it may."""
@@ -444,6 +447,14 @@ def _superseded(delivery: Delivery, token: Token, why: str) -> Verdict:
         return ACKED
     about = token.loop, token.seq, token.attempt + 1, delivery.message.message_id or ""
     return Verdict(Disposition.ACK, TokenSuperseded(*about, reason=why))
+
+
+def _failed_reading(error: BaseException) -> Raised:
+    try:
+        with UserCode("a type of the arguments"):
+            raise error
+    except Exception as failure:
+        return Raised(failure)
 
 
 def _arguments_of_loop(token: Token, task: TaskSpec, app: App) -> Mapping[str, Any]:

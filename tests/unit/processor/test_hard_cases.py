@@ -14,6 +14,7 @@ from scheduler import Context, Reject, Retry, RetryLater, Scheduler, Settings, S
 from scheduler.errors import LifespanError
 from scheduler.events import MessageParked, RunFinished, RunStarted
 from scheduler.middleware import CallNext
+from scheduler.protocol.tokens import Ending
 from scheduler.tasks.retries import NamedOutcome
 from scheduler.testing import DEFAULT_START, simulate
 from tests.stage import new_app, of
@@ -241,20 +242,27 @@ def test_a_run_is_settled_despite_any_trace_of_a_listener(app: Scheduler, added:
     assert [event.seq for event in of(RunStarted, simulate(app, "45s"))] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("error", RAISED)
-def test_a_message_is_parked_if_reading_its_arguments_raises(error: type[BaseException]) -> None:
-    app, read = new_app(), list[int]()
+@pytest.mark.parametrize("error", [*RAISED, ConnectionError])
+def test_a_run_fails_if_reading_its_arguments_raises(error: type[BaseException]) -> None:
+    app, raises, ran = new_app(), list[int](), list[tuple[int, int]]()
 
     def check(number: int) -> int:
-        read.append(number)
-        if len(read) > 5:  # those before are read by who declares the loop
+        if raises:
+            raises.pop()
             raise error
         return number
 
-    @app.periodic(every="10s", args={"number": 1})
-    async def task(number: Annotated[int, AfterValidator(check)]) -> None: ...
+    @app.periodic(every="10s", args={"number": 1}, retry=Retry(2, delays=["1s"]))
+    async def task(ctx: Context, number: Annotated[int, AfterValidator(check)]) -> None:
+        if not ctx.seq:
+            raises.extend([1, 2])
+        ran.append((ctx.seq, ctx.attempt))
 
-    assert of(MessageParked, simulate(app, "2m"))
+    runs = of(RunFinished, events := simulate(app, "25s"))
+    endings = [Ending.SUCCEEDED, Ending.RETRIED, Ending.RETRIED, Ending.SUCCEEDED]
+    assert [each.ending for each in runs] == endings
+    assert ran == [(0, 1), (1, 3)]
+    assert not of(MessageParked, events)
 
 
 @pytest.mark.parametrize("error", [each for each in RAISED if each is not GeneratorExit])
