@@ -177,6 +177,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self._learned: dict[LoopId, int] = {}
         self._of_tasks: dict[str, RosterEntry] = {}
         self._shares: Sequence[int] = ()
+        self._has_inherited = False
 
     def __getitem__(self, loop: LoopId) -> RosterEntry:
         """Return the latest entry of a loop.
@@ -217,7 +218,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
         """Return whether an entry may begin an epoch: it is no note, and not too late."""
         try:
             loop, is_renamed = LoopId(part["task"], part["key"]), "renames" in part
-            return is_renamed or part["epoch"] > self.known(loop)
+            return is_renamed or part["epoch"] > self._entered(loop)
         except (KeyError, TypeError, ValueError, AttributeError):
             return True
 
@@ -233,6 +234,18 @@ class Listing(Mapping[LoopId, RosterEntry]):
             return learned(heard, self.forgotten)
         self._epochs[loop] = epoch = learned(heard, entered)
         return epoch
+
+    def _entered(self, loop: LoopId) -> int:
+        """Return the greatest epoch of a loop in the entries of this stream.
+
+        A roll call or a token may tell of an epoch before its entry is read.
+        """
+        if self._has_inherited and self.is_inherited(loop):
+            return -1
+        if loop not in self._learned:
+            return self.known(loop)
+        entered = self.table.known(loop)
+        return self.forgotten if entered is None else entered
 
     def learn(self, loop: LoopId, epoch: int) -> None:
         """Note that this epoch of a loop has begun."""
@@ -446,6 +459,7 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self.streams += 1
         self.reached, self._shares = None, ()
         self._recount(self.table.counts())
+        self._has_inherited = self._count > 0
 
     def begin_again(self) -> None:
         """Begin again after the table has failed; keep the epochs that were learned."""

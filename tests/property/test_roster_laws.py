@@ -119,6 +119,9 @@ class Comparison:
         """Write entries, and then the notes among them by one that follows, as supervision does."""
         notes = [note_with(listed) for listed in batch if listed.checkpoint is not None]
         entries = [listed for listed in batch if listed.checkpoint is None]
+        for listed in entries[:1]:  # a roll call, or a token, may come before the entry
+            for reader, _ in self.without_notes[::2]:
+                reader.listing.learn(listed.loop, listed.epoch)
         await append_blindly(self.broker, NAMES, entries)
         follower, _ = (self.followed, self.without_notes)[len(entries) % 2][0]
         await follower.note(notes)

@@ -122,6 +122,7 @@ async def test_notes_skipped_while_others_are_entered_are_not_lost(
     token = Token(A.loop, A.schedule, START, START, epoch=7, life=7, seq=3)
     noted = replace(A, checkpoint=checkpoint_of(token, "test", START))
     await desk.append_blindly(noted)
+    roster.listing.learn(B.loop, B.epoch)  # by a roll call, or its first token
     await desk.roster().append([B])
     await asyncio.sleep(1)
     assert roster.listing == {A.loop: A, B.loop: B}
@@ -135,6 +136,20 @@ async def test_notes_skipped_while_others_are_entered_are_not_lost(
         await roster.enter_notes()
     await roster.enter_notes()
     assert roster.listing == {A.loop: noted, B.loop: B}
+    await following.cancel()
+
+
+async def test_entries_that_are_restored_are_no_notes(desk: Desk, roster: Roster) -> None:
+    await desk.roster().append([A])
+    await roster.read()
+    roster.skip_notes()
+    following = await roster.follow()
+    await desk.broker.delete(NAMES.roster)
+    await desk.broker.declare(topology("test", []))
+    await desk.append_blindly(B)
+    await desk.append_blindly(A)
+    listing = await roster.read()
+    assert (listing.get(A.loop), listing.is_inherited(A.loop)) == (A, False)
     await following.cancel()
 
 
