@@ -16,6 +16,8 @@ from scheduler.events import Emit, Event
 from scheduler.protocol.messages import summary_of
 from scheduler.timing.durations import shown
 
+HALF = 5000  # of a message in a traceback
+
 
 class UserCode:
     """Let only exceptions and requested cancellations out of a `with` block.
@@ -84,9 +86,22 @@ def traceback_of(error: BaseException) -> list[str]:
     """Format the traceback of an error, whose attributes may raise when they are shown."""
     try:
         with UserCode("the error"):
-            return traceback.format_exception(error)
+            shown = traceback.TracebackException.from_exception(error, compact=True)
+            _shorten_messages(shown)
+            return [*shown.format()]
     except Exception:
         return [*traceback.format_tb(error.__traceback__), f"{summary_of(error)}\n"]
+
+
+def _shorten_messages(shown: traceback.TracebackException) -> None:
+    """Shorten long messages: to format one of megabytes would block the event loop."""
+    rest = [shown]
+    while rest:
+        each = rest.pop()
+        text = vars(each).get("_str", "")  # the class has no public name for it
+        if len(text) > 2 * HALF:
+            vars(each)["_str"] = f"{text[:HALF]} … {text[-HALF:]}"
+        rest += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
 
 
 def run_despite(

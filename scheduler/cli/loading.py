@@ -33,6 +33,7 @@ from scheduler.spelling import no_such
 from scheduler.tasks.context import current_run
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.moments import time_of_day
+from scheduler.user_code import traceback_of
 
 FORMS = "`module:attribute` or `path/to/file.py:attribute`"
 OURS = (str(Path(scheduler.__file__).parent), str(importlib.__file__), "<frozen ")
@@ -282,7 +283,7 @@ class TextFormatter(logging.Formatter):
         short = f"#{mark}" if isinstance(mark, int) else flat(mark)[:8]
         about = f"{name} {short}  " if name else ""
         line = f"{self.time_of(record)} {record.levelname:7} {about}{record.getMessage()}"
-        text = "\n".join([line, *_details(self, record)])
+        text = "\n".join([line, *_details(record)])
         return printable(text).replace("\n", f"\n{LOG_INDENT}")
 
     def time_of(self, record: logging.LogRecord) -> str:
@@ -317,7 +318,7 @@ class JsonFormatter(logging.Formatter):
         line["message"] = record.getMessage()
         if (event := getattr(record, "event", None)) is not None:
             line |= {"event": type(event).__name__} | _fields(event)
-        if details := _details(self, record):
+        if details := _details(record):
             line["traceback"] = "\n".join(details)
         return json.dumps(line, default=_plain)
 
@@ -329,10 +330,10 @@ FORMATTERS: Mapping[str, Callable[[], logging.Formatter]] = {
 }
 
 
-def _details(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+def _details(record: logging.LogRecord) -> list[str]:
     text = record.exc_text  # of one that was made in another process
-    if record.exc_info and not text:
-        text = formatter.formatException(record.exc_info)
+    if not text and record.exc_info and (error := record.exc_info[1]) is not None:
+        text = "".join(traceback_of(error)).removesuffix("\n")
     return [each for each in (text, record.stack_info) if each]
 
 

@@ -27,6 +27,7 @@ LEAD = f"{PREFIX}lead-ms"
 REPLAYED_AT = f"{PREFIX}replayed-at-ms"
 LONGEST_LEAD_MS = 1500  # covers the rest of any delay, and the longest lead of the settings
 LINE_LENGTH = 500
+MOST_READ = 8 * LINE_LENGTH  # of a text that becomes a line
 MOST_COUNTED = 2**62  # leaves room for later additions
 
 # Headers that a broker adds to a message that it moves or returns. Sent again, some would count as
@@ -71,9 +72,10 @@ def flat(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text on one line, shortened."""
-    line = flat(text)
-    return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
+    """Return a text on one line, shortened; of a long text, only the beginning is read."""
+    line = flat(text[:MOST_READ])
+    is_whole = len(text) <= MOST_READ and len(line) <= LINE_LENGTH
+    return line if is_whole else line[: LINE_LENGTH - 1] + "…"
 
 
 def printable(text: str) -> str:
@@ -90,7 +92,7 @@ def summary_of(error: BaseException) -> str:
     """Return an exception in a line: its type and its message."""
     kind = type(error).__name__
     try:
-        line = f"{kind}: {text}" if (text := str(error)) else kind
+        line = f"{kind}: {text}" if (text := str(error)[:MOST_READ]) else kind
     except BaseException as another:  # its class may raise anything, even SystemExit
         line = f"{kind}: (its message cannot be shown: {type(another).__name__})"
     return one_line(line)

@@ -287,9 +287,13 @@ def test_only_events_of_a_level_and_above_are_listened_to_and_logged(log: Log, l
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_the_last_failure_is_logged_with_its_traceback(log: Log, style: Style):
     try:
-        raise ValueError("no")
+        try:
+            raise RuntimeError("x\n" * 100_000)
+        except RuntimeError as long:
+            raise ValueError("no") from long
     except ValueError as error:
         logged = log(Escalated(*RUN, error, False), style=style)
+    assert len(logged) < 50_000
     traceback = json.loads(logged)["traceback"] if style == "json" else logged.partition("\n  ")[2]
     assert traceback.startswith("Traceback (most recent call last)")
     assert traceback.rstrip().endswith("ValueError: no")

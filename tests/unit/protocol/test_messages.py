@@ -15,6 +15,7 @@ from scheduler.protocol.messages import (
     Message,
     hatched_at,
     lead_of,
+    one_line,
     own_headers,
     parsed,
     parsed_json,
@@ -52,6 +53,19 @@ def test_an_exception_without_a_readable_text_has_a_summary():
     summary = summary_of(ValueError("\udcff \x1b[31m"))
     assert summary.encode()
     assert summary.isprintable()
+
+
+class Huge(str):
+    """A text that is only read in part."""
+
+    def split(self, sep: Any = None, maxsplit: Any = -1) -> list[str]:
+        raise AssertionError("all of it was read")
+
+
+def test_only_the_beginning_of_a_long_text_becomes_a_line():
+    assert one_line(Huge("\x1b " * 1_000_000)) == "\\x1b " * 99 + "\\x1b…"
+    assert one_line(Huge(" " * 1_000_000 + "x")) == "…"
+    assert summary_of(ValueError("\n" * 1_000_000)) == "ValueError:…"
 
 
 HEADERS: dict[str, Any] = {
