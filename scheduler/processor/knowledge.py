@@ -198,11 +198,15 @@ class Knowledge:
         await _until(self._is_subscribed)
         async with self._turn:
             await self._roster.read()
-            if self._following is None or not self._following.is_on:
+            following = self._following
+            if following is None or not following.is_on:
                 await self._stop_following()
-                self._following = await self._roster.follow(self._report)
+                following = await self._roster.follow(self._report, self._begin_again)
+                self._following = following
         self._report_pauses()
         self.current.set()
+        if not following.is_on:  # it has ended by now
+            self._begin_again()
 
     async def _stop_following(self) -> None:
         following, self._following = self._following, None

@@ -260,21 +260,27 @@ class Roster:
     async def follow(
         self,
         hear: Callable[[LoopId, int, timedelta], None] = lambda loop, epoch, lag: None,
+        end: Callable[[], None] = lambda: None,
     ) -> "Following":
         """Enter new entries, until cancelled, or until one cannot be entered.
 
         Args:
             hear: called for each accepted entry, with its loop, its epoch, and the time since it
                 was appended. The listing has it.
+            end: called when no more are entered: read the roster, and follow it again.
         """
         assert self.listing.scope is None, "It was read for some loops only."
         self.inherits = True
-        following = Following(self._enter, hear, start=self.listing.reached)
+        following = Following(self._enter, hear, end, start=self.listing.reached)
+        self._followed.append(following)  # now, as entries come before the broker has confirmed
         since = "first" if following.start is None else following.start.offset
-        following.consumer = await self._broker.follow(
-            self._names.roster, following.hear, since=since
-        )
-        self._followed.append(following)
+        try:
+            following.consumer = await self._broker.follow(
+                self._names.roster, following.hear, since=since
+            )
+        except BaseException:
+            following.is_on = False
+            raise
         return following
 
     def skip_notes(self) -> None:
@@ -337,7 +343,7 @@ class Roster:
         if start is not None and await self._enter_all(read_from(start), start):
             return
         for following in self._followed:  # without it, the place of new entries is unknown
-            following.is_on = False
+            following.end()
         self._noted, self._noted_at = None, UNIX_EPOCH
         self.lacks_some = self.lacks_some or (self.inherits and len(listing) > 0)
         self._begin_again()
@@ -531,6 +537,7 @@ class Following:
     Args:
         enter: enters a message.
         announce: called for each accepted entry.
+        on_end: called if it ends before it is cancelled.
         start: the first message; None: the first of the stream.
     """
 
@@ -540,11 +547,12 @@ class Following:
         self,
         enter: Callable[[Message], None],
         announce: Callable[[LoopId, int, timedelta], None],
+        on_end: Callable[[], None],
         *,
         start: Bookmark | None,
     ) -> None:
         self.start, self.announce = start, announce
-        self._enter = enter
+        self._enter, self._on_end = enter, on_end
         self._heard = -1
         self.is_on = True
 
@@ -558,13 +566,24 @@ class Following:
         if self._heard < 0 and self.start is not None:
             goes_on = self.start.is_at(message)
         self._heard = message.offset
-        self.is_on = self.is_on and goes_on
+        if not goes_on:
+            self.end()
         if self.is_on:
             try:
                 self._enter(message)
-            except NoSpace as error:
-                self.is_on = False  # without this entry, later ones may be judged wrongly
-                log_of(__name__).error("The roster cannot be followed: %s", error)
+            except Exception as error:
+                # Without this entry, later ones may be judged wrongly.
+                is_known = isinstance(error, NoSpace)
+                log_of(__name__).error(
+                    "The roster cannot be followed: %s", error, exc_info=not is_known
+                )
+                self.end()
+
+    def end(self) -> None:
+        """Enter no more messages."""
+        if self.is_on:
+            self.is_on = False
+            self._on_end()
 
     async def cancel(self) -> None:
         """Stop following."""

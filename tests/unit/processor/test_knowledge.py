@@ -26,6 +26,7 @@ from scheduler.queues.entries import LONG, Checkpoint, RosterEntry, checkpoint_o
 from scheduler.queues.listing import Listing
 from scheduler.queues.loop_table import SETTINGS
 from scheduler.queues.roll_call import RollCall
+from scheduler.queues.roster import Roster
 from scheduler.timing.moments import LoopClock
 from scheduler.timing.schedules import Every
 from tests.faulty import Call, Fault, FaultyBroker
@@ -60,9 +61,13 @@ class Knowing:
     """What a processor knows, to be told of interruptions."""
 
     knowledge: Knowledge
-    listing: Listing
+    roster: Roster
     broker: FaultyBroker
     events: list[Event]
+
+    @property
+    def listing(self) -> Listing:
+        return self.roster.listing
 
     def cut(self) -> None:
         """Its connection is lost, and is there again."""
@@ -85,7 +90,7 @@ async def knowing(stage: Stage) -> AsyncGenerator[Knowing]:
         roll_call, events = RollCall(broker, NAMES, LoopTurns(roster.listing)), list[Event]()
         knowledge = Knowledge(NAMES, roster, roll_call, events.append)
         async with knowledge:
-            yield Knowing(knowledge, roster.listing, broker, events)
+            yield Knowing(knowledge, roster, broker, events)
 
 
 async def test_a_processor_stops_without_confirmation_of_its_end(
@@ -179,6 +184,27 @@ async def test_it_reads_the_whole_roster_again_after_its_table_found_no_space(
             assert its.listing[later.loop].entry == entry
     for said in "could not be read", "cannot be followed":
         assert f"The roster {said}: The temporary file" in caplog.text
+
+
+@pytest.mark.parametrize("who", ["the follower", "a reader"])
+async def test_a_follower_that_has_ended_is_replaced_without_an_interruption(
+    stage: Stage, who: str
+) -> None:
+    await stage.seed()
+    entries = [
+        RosterEntry(LoopId(name), Every("1h"), {}, Entry(9, LoopState.PAUSED, 9)) for name in "abc"
+    ]
+    async with knowing(stage) as its:
+        assert await its.is_current()
+        await stage.broker.delete(NAMES.roster)
+        await stage.broker.declare(stage.app.topology())
+        if who == "a reader":
+            await its.roster.read()
+        for listed in entries:
+            await append_blindly(stage.broker, NAMES, [listed])
+            await asyncio.sleep(1)
+            assert await its.is_current()
+            assert its.listing.get(listed.loop) == listed
 
 
 @pytest.mark.parametrize("paused", [True, False])
