@@ -79,6 +79,8 @@ class Census:
         self._journal, self._listing = namespace.journal, namespace.roster.listing
         self._orphans = dict[str, tuple[int, list[LoopId]]]()
         self._reached: int | None = None
+        self._heard_until = 0
+        self._streams = self._listing.streams
         self._served = dict[Shard, int]()
         self._served_before = dict[Shard, int]()
         self._puts = dict[LoopId, Put]()
@@ -86,7 +88,11 @@ class Census:
         self.long = dict[LoopId, tuple[Put, Message]]()
 
     def begin_again(self) -> None:
-        """Begin the next reading near: other processors have read on."""
+        """Begin the next reading near: other processors have read on.
+
+        Puts that are heard again show no second line.
+        """
+        self._heard_until = max(self._heard_until, self._reached or 0)
         self._reached = None
 
     async def read_on(
@@ -105,6 +111,9 @@ class Census:
             is_exact: whether to read up to the last put that was confirmed before. Otherwise
                 nothing is written, and in a cluster, the newest puts may be missing.
         """
+        if self._listing.streams != self._streams:  # the last puts may have gone with its table
+            self._streams = self._listing.streams
+            self.begin_again()
         begin = self._clock.now() - LOOK_BACK
         if noted_until is not None:
             begin = min(begin, noted_until - CLOCKS_DIFFER)
@@ -244,7 +253,8 @@ class Census:
             self._note_served(loop, put)
             if put.epoch < known:  # if its loop is paused, this is its progress
                 self.long[loop] = put, message
-            if before is not None and before.by_run and _is_of_another_line(put, before, known):
+            is_new = message.offset is not None and message.offset >= self._heard_until
+            if is_new and _is_of_another_line(put, before, known):
                 self.doubled[loop] = put.epoch
         if before is None or put.position >= before.position:
             now_ms = milliseconds_since_epoch(self._clock.now())
@@ -286,7 +296,9 @@ class Census:
         return loop.task, 0 if task is None else slice_of(loop) % task.shards
 
 
-def _is_of_another_line(put: Put, before: Put, known: int) -> bool:
+def _is_of_another_line(put: Put, before: Put | None, known: int) -> bool:
+    if before is None or not before.by_run:
+        return False
     if put == before:
         return False  # it was published again
     greatest = before.position if before.epoch == put.epoch else None

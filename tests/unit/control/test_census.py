@@ -42,10 +42,13 @@ class Desk:
         self.timers = timers_of(self.app.names, stage.broker, clock)
         self.program = program_of(self.app, self.broker, clock)
         self.listing = self.program.roster.listing
+        self.enter()
+        self.census = Census(self.program)
+
+    def enter(self) -> None:
         for loop in LOOPS:
             entry = Entry(EPOCH, LoopState.ACTIVE, EPOCH)
             self.listing.enter(RosterEntry(loop, Every(SECOND), {}, entry, at=START))
-        self.census = Census(self.program)
 
     @property
     def heard(self) -> list[int]:
@@ -81,6 +84,26 @@ async def test_a_census_that_begins_again_reads_from_near_on(desk: Desk) -> None
     read = [call for call in desk.broker.calls if call.operation == "read" and call.message.type]
     assert len(read) == 1
     assert desk.heard == [3]
+
+
+async def test_puts_heard_again_are_no_second_line(desk: Desk) -> None:
+    await desk.hear(token(1), token(2), token(3))
+    for _ in range(2):
+        desk.census.begin_again()
+    census = await desk.hear(token(4))
+    assert (census.doubled, desk.heard) == ({}, [4])
+    assert (await desk.hear(token(3, late=SECOND))).doubled == {ONE: EPOCH}
+
+
+async def test_puts_that_a_full_table_has_lost_are_heard_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.control.census.MOST_PUTS", 10)
+    await desk.hear(*(token(1, loop) for loop in LOOPS))
+    desk.listing.begin_again()
+    desk.enter()
+    census = await desk.hear()
+    assert (census.doubled, desk.heard) == ({}, [1] * len(LOOPS))
 
 
 async def test_a_noted_put_counts_if_it_is_later(desk: Desk) -> None:
