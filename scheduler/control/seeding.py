@@ -383,10 +383,11 @@ class Seeding:
         """Append the entries that only an earlier roster had: a seed may have declared this one."""
         listing = await self._roster.read()
         loops = listing.table.inherited() if self._roster.lacks_some else []
+        streams = listing.streams
         for begin in range(0, len(loops), BEGUN_AT_ONCE):
             some = map(listing.get, loops[begin : begin + BEGUN_AT_ONCE])
             await self._roster.append(list(filter(None, some)))
-        self._roster.lacks_some = False
+        self._roster.lacks_some = listing.streams != streams  # it was recreated once more
 
     async def _declare_roster(self) -> set[str]:
         """Declare the roster if it is gone, and keep what was read of it."""

@@ -31,21 +31,23 @@ from scheduler.events import (
     SupervisionDelayed,
     TokenDelayed,
 )
-from scheduler.protocol.epochs import LoopState
+from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.hatchery import Timer, timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
+from scheduler.queues.entries import ENTRY_TYPE, RosterEntry
 from scheduler.queues.roster import REMEMBERED
 from scheduler.tasks.loops import SUPERVISION_TIMEOUT, loop_of
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording
 from scheduler.timing.durations import MILLISECOND, SECOND, ZERO
 from tests.faulty import Call, FaultyBroker, not_allowed
-from tests.stage import Stage, looping, new_app, of, program_of
+from tests.stage import Stage, append_blindly, looping, new_app, of, program_of
 from tests.unit.control.conftest import TASK
 
 BONN = LoopId("report", "bonn")
+OTHER = LoopId("other")
 ROUND = 15.0
 PERIOD = 600.0
 UNTIL_FOUND = 5 + ROUND + 2  # overdue, by the next round, with the time for it
@@ -409,7 +411,7 @@ async def test_older_code_does_not_restore_a_removed_loop_after_days(stage: Stag
         await stage.verbs.pause(stage.app.loop("task"))  # an entry: old ones are forgotten
         await asyncio.sleep(2 * 3600)
     assert await stage.history("other") == ["seeded", "removed"]
-    assert LoopId("other") not in await newer.roster.read()
+    assert OTHER not in await newer.roster.read()
 
 
 async def test_a_roster_that_a_seed_has_declared_gets_back_what_processors_know(
@@ -430,6 +432,31 @@ async def test_a_roster_that_a_seed_has_declared_gets_back_what_processors_know(
         await asyncio.sleep(2 * ROUND)
     reader = program_of(stage.app, stage.broker, stage.clock)
     assert (await reader.roster.read())[BONN].entry == before.entry
+
+
+async def test_a_roster_that_is_recreated_while_it_is_restored_is_restored_again(
+    stage: Stage,
+) -> None:
+    def has_entries(call: Call) -> bool:
+        return call.message.type == ENTRY_TYPE
+
+    async def recreate(call: Call | None = None) -> None:
+        await stage.broker.delete(stage.app.names.roster)
+        await stage.broker.declare(stage.app.topology())
+        by = "another program" if call is None else "yet another"
+        other = RosterEntry(OTHER, Every("1h"), {}, Entry(7, LoopState.PAUSED, 7), by=by)
+        await append_blindly(stage.broker, stage.app.names, [other])
+
+    await stage.seed(looping("task"))
+    async with stage.faulty as broker:
+        program = program_of(stage.app, broker, stage.clock)
+        known = dict(await program.roster.read())
+        program.roster.inherits = True
+        await recreate()
+        broker.on("publish", where=has_entries, times=1).then(recreate)
+        for _ in range(2):
+            await program.seeding.restore()
+    assert (await stage.listing()).keys() == {*known, OTHER}
 
 
 async def another_expired(call: Call) -> None:
