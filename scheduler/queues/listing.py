@@ -236,16 +236,17 @@ class Listing(Mapping[LoopId, RosterEntry]):
         return epoch
 
     def _entered(self, loop: LoopId) -> int:
-        """Return the greatest epoch of a loop in the entries of this stream.
+        """Return the greatest epoch of a loop in the entries of this stream; -1: it has none.
 
-        A roll call or a token may tell of an epoch before its entry is read.
+        A roll call or a token may tell of an epoch before its entry is read. And a later epoch of
+        another loop may be forgotten.
         """
         if self._has_inherited and self.is_inherited(loop):
             return -1
-        if loop not in self._learned:
-            return self.known(loop)
+        if loop not in self._learned and (epoch := self._epochs.get(loop)) is not None:
+            return epoch
         entered = self.table.known(loop)
-        return self.forgotten if entered is None else entered
+        return -1 if entered is None else entered
 
     def learn(self, loop: LoopId, epoch: int) -> None:
         """Note that this epoch of a loop has begun."""
@@ -460,6 +461,11 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self.reached, self._shares = None, ()
         self._recount(self.table.counts())
         self._has_inherited = self._count > 0
+
+    def drop_inherited(self) -> None:
+        """Remove the entries of loops that only an earlier stream had; keep learned epochs."""
+        self.table.drop_inherited()
+        self._recount(self.table.counts())
 
     def begin_again(self) -> None:
         """Begin again after the table has failed; keep the epochs that were learned."""

@@ -96,7 +96,8 @@ _LINE = " || char(9) || ".join(
     + tuple(f"ifnull({column}, '')" for column in _COLUMNS[1:])
 )
 _SHARE = f"""
-SELECT {_LINE} FROM epochs CROSS JOIN loops USING (id) WHERE hash >= ? AND hash < ?
+SELECT {_LINE} FROM epochs CROSS JOIN loops USING (id)
+WHERE hash >= ? AND hash < ? AND NOT inherited
 """
 _ENTER = f"""
 INSERT INTO epochs VALUES (
@@ -254,6 +255,10 @@ class LoopTable:
         """Mark all loops as inherited."""
         self._execute("UPDATE loops SET inherited = 1")
 
+    def drop_inherited(self) -> None:
+        """Delete the rows of loops that only an earlier stream had."""
+        self._execute("DELETE FROM loops WHERE inherited")
+
     def delete(self, loop: LoopId) -> None:
         """Delete the row of a loop."""
         self._execute(f"DELETE FROM loops {_THIS}", _key(loop))
@@ -320,7 +325,7 @@ class LoopTable:
 
     def share(self, number: int, shares: int) -> list[bytes]:
         """Return the rows of one share of the loops, except their puts, as lines: the columns,
-        with tabs between them.
+        with tabs between them. Loops that only an earlier stream had are left out.
 
         Args:
             number: of the share, from 0 on; see `share_of`.

@@ -106,7 +106,7 @@ class Roster:
         self._followed: list[Following] = []
         self.enters_notes = True
         self._noted: Bookmark | None = None
-        self._noted_at = UNIX_EPOCH
+        self._noted_at: datetime | None = None
         self.inherits = False
         self.lacks_some = False
         self._since_snapshot = 0
@@ -290,7 +290,8 @@ class Roster:
         """
         if self.enters_notes:
             self.enters_notes = False
-            self._noted, self._noted_at = self.listing.reached, self._clock.now()
+            if self._noted_at is None:  # else it is still entering those before
+                self._noted, self._noted_at = self.listing.reached, self._clock.now()
 
     async def enter_notes(self) -> None:
         """Enter the notes that were skipped, and from now on all.
@@ -303,21 +304,27 @@ class Roster:
             return
         self.enters_notes = True  # also the notes that arrive during the reading
         try:
-            for look_up in (self._snapshots.latest, self._snapshots.expected):
-                start = await self._load_notes(await look_up()) or self._noted
-                reading, is_short = self._read_to_end(start), start is None
-                if await self._enter_all(reading, start, self._enter_notes, is_short=is_short):
-                    return
-            await self._enter_all(self._read_to_end(None), None, self._enter_notes)
+            await self._enter_skipped_notes()
         except BaseException:
             self.enters_notes = False
             self._noted, self._noted_at = None, UNIX_EPOCH
             raise
+        if self.enters_notes:
+            self._noted_at = None
+
+    async def _enter_skipped_notes(self) -> None:
+        for look_up in (self._snapshots.latest, self._snapshots.expected):
+            start = await self._load_notes(await look_up()) or self._noted
+            reading, is_short = self._read_to_end(start), start is None
+            if await self._enter_all(reading, start, self._enter_notes, is_short=is_short):
+                return
+        await self._enter_all(self._read_to_end(None), None, self._enter_notes)
 
     async def with_last_note(self, listed: RosterEntry) -> RosterEntry:
         """Return an entry with its latest checkpoint, even if that note was skipped."""
-        since = max(listed.at, self._noted_at)
-        if self.enters_notes or self._clock.now() - since <= LONG:  # the journal has it
+        now = self._clock.now()
+        since = max(listed.at, self._noted_at or now)
+        if now - since <= LONG:  # the journal has it
             return listed
         if self._with_notes is None:
             self._with_notes = Roster(self._broker, self._names, self._clock)
@@ -340,11 +347,12 @@ class Roster:
         if self.listing.scope is not None and not self.was_read_for(only):
             self.listing = Listing(self._aliases)  # others may be looking at the one before
         listing, start = self.listing, self.listing.reached
+        before = start
         if start is not None and await self._enter_all(read_from(start), start):
             return
         for following in self._followed:  # without it, the place of new entries is unknown
             following.end()
-        self._noted, self._noted_at = None, UNIX_EPOCH
+        self._noted, self._noted_at = None, None if self.enters_notes else UNIX_EPOCH
         self.lacks_some = self.lacks_some or (self.inherits and len(listing) > 0)
         self._begin_again()
         snapshot = await self._snapshots.latest()
@@ -358,6 +366,8 @@ class Roster:
             await self._load(snapshot, only)
             start = self._noted = listing.reached
             if start is not None and await self._enter_all(read_from(start), start):
+                if before is not None and before.offset < snapshot.up_to.offset:
+                    listing.drop_inherited()  # gone long ago: the stream reaches back no further
                 return
             if listing.scope is not None:
                 await self._continue_or_reread(read_from, None)

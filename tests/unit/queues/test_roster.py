@@ -19,6 +19,7 @@ from scheduler.protocol.topology import Names, topology
 from scheduler.queues.entries import (
     DONE,
     ENTRY_TYPE,
+    LONG,
     Checkpoint,
     RosterEntry,
     checkpoint_of,
@@ -139,6 +140,57 @@ async def test_notes_skipped_while_others_are_entered_are_not_lost(
     await following.cancel()
 
 
+async def test_a_full_table_that_is_filled_again_lacks_no_loop(desk: Desk, roster: Roster) -> None:
+    await desk.append_blindly(A, replace(B, entry=Entry(99, GONE, 8), at=START - 2 * REMEMBERED))
+    await roster.read()
+    roster.skip_notes()
+    assert roster.listing.forgotten == 99
+    roster.listing.table.has_failed = True
+    assert await roster.read() == {A.loop: A}
+
+
+async def test_a_skipped_note_is_read_while_skipped_notes_are_entered(
+    desk: Desk, roster: Roster
+) -> None:
+    found = list[RosterEntry]()
+
+    async def ask(call: Call) -> None:
+        found.append(await roster.with_last_note(A))
+        roster.skip_notes()
+        found.append(await roster.with_last_note(A))
+
+    await desk.append_blindly(A)
+    await roster.read()
+    roster.skip_notes()
+    token = Token(A.loop, A.schedule, START, START, epoch=7, life=7, seq=3)
+    noted = replace(A, checkpoint=checkpoint_of(token, "test", START))
+    await desk.append_blindly(noted)
+    await asyncio.sleep(LONG.total_seconds() + 1)
+    desk.broker.on("read", NAMES.roster, times=1).then(ask)
+    await roster.enter_notes()
+    assert found == [noted, noted]
+    assert await roster.with_last_note(A) == noted
+    await roster.enter_notes()
+    assert await roster.with_last_note(roster.listing[A.loop]) == noted
+
+
+async def test_a_loop_that_ended_before_the_stream_begins_is_not_kept(
+    desk: Desk, roster: Roster, broker: FaultyBroker
+) -> None:
+    await desk.append_blindly(replace(A, args={"x": "x" * 1000}))
+    await roster.read()
+    roster.inherits = True
+    await desk.append_blindly(A_GONE, B)
+    await asyncio.sleep(REMEMBERED.total_seconds() + 1)
+    await Snapshots(desk.broker, NAMES).append(Shares(await desk.roster().read()))
+    stream = broker.server.stream(NAMES.roster)
+    stream._max_size = stream._size  # pyright: ignore[reportPrivateUsage]
+    again = replace(B, entry=Entry(9, PAUSED, 8, base=8))
+    await desk.append_blindly(again)
+    assert await roster.read() == {B.loop: again}
+    assert roster.listing.known(A.loop) == A_GONE.epoch
+
+
 async def test_entries_that_are_restored_are_no_notes(desk: Desk, roster: Roster) -> None:
     await desk.roster().append([A])
     await roster.read()
@@ -151,6 +203,18 @@ async def test_entries_that_are_restored_are_no_notes(desk: Desk, roster: Roster
     listing = await roster.read()
     assert (listing.get(A.loop), listing.is_inherited(A.loop)) == (A, False)
     await following.cancel()
+
+
+async def test_a_snapshot_lacks_what_only_an_earlier_roster_had(desk: Desk, roster: Roster) -> None:
+    await desk.roster().append([A])
+    await roster.read()
+    roster.inherits = True
+    await desk.broker.delete(NAMES.roster)
+    await desk.broker.declare(topology("test", []))
+    await desk.append_blindly(B)
+    assert set(await roster.read()) == {A.loop, B.loop}
+    await Snapshots(desk.broker, NAMES).append(Shares(roster.listing))
+    assert await desk.roster().read() == {B.loop: B}
 
 
 async def test_entries_share_messages_of_bounded_size(roster: Roster, broker: FaultyBroker) -> None:
