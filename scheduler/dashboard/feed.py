@@ -54,6 +54,7 @@ class Feed:
         self._roster = Roster(self._broker, self._names, self._clock, picture.listing)
         self._following: Following | None = None
         self._first_live: int | None = None
+        self._read_before: list[range] = []
         self._measured = 0
 
     async def run(self) -> None:
@@ -140,24 +141,34 @@ class Feed:
             picture.version += 1
 
     async def _read(self, since: datetime | int, before: int | None) -> int | None:
-        """Read up to an offset; return where it began, None: it was empty."""
+        """Read up to an offset; return where it began, None: it was empty.
+
+        If the broker fails, it is read again, and nothing is counted twice.
+        """
         begin: int | None = None
+        end = 0
         earliest: datetime | None = None
         reading = self._broker.read(self._names.journal, since=since)
-        async with aclosing(reading) as messages:
-            async for message in messages:
-                offset = message.offset
-                assert offset is not None
-                if before is not None and offset >= before:
-                    break
-                begin = offset if begin is None else begin
-                at = self._hear(message)
-                earliest = earliest or at
-                if offset % BREATHE_EVERY == 0:
-                    await asyncio.sleep(0)
-        if earliest is not None:
-            heard = self._picture.heard_back_to
-            self._picture.heard_back_to = min(earliest, heard) if heard else earliest
+        read_before = self._read_before
+        try:
+            async with aclosing(reading) as messages:
+                async for message in messages:
+                    offset = message.offset
+                    assert offset is not None
+                    if before is not None and offset >= before:
+                        break
+                    begin, end = offset if begin is None else begin, offset + 1
+                    if not any(offset in each for each in read_before):
+                        at = self._hear(message)
+                        earliest = earliest or at
+                    if offset % BREATHE_EVERY == 0:
+                        await asyncio.sleep(0)
+        finally:
+            if begin is not None:
+                self._read_before = [*read_before, range(begin, end)]
+            if earliest is not None:
+                heard = self._picture.heard_back_to
+                self._picture.heard_back_to = min(earliest, heard) if heard else earliest
         return begin
 
     async def _beat(self) -> None:

@@ -281,9 +281,14 @@ class Picture:
                 if key in self.failed or len(self.failed) < GROUPS_KEPT:
                     self.failed.setdefault(key, Times()).note(run.started_at)
 
-    def list(self, listing: Iterable[RosterEntry]) -> None:
-        for listed in listing:
+    def list(self, there: Iterable[RosterEntry]) -> None:
+        """Show the loops that are not gone; and what the listing says of those shown before."""
+        seen = set[LoopId]()
+        for listed in there:
+            seen.add(listed.loop)
             self.enter(listed)
+        for loop in self.loops.keys() - seen:
+            self.hear_of_entry(loop)
         self.is_listed = True
         self.version += 1
 

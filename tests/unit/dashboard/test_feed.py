@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from scheduler import Scheduler
+from scheduler import Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.dashboard import feed
 from scheduler.dashboard.feed import Feed
 from scheduler.dashboard.picture import Picture
-from scheduler.errors import NoSpace
+from scheduler.errors import BrokerUnavailable, NoSpace
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
@@ -31,9 +31,11 @@ def no_operation(_: Message) -> None: ...
 
 
 @asynccontextmanager
-async def followed(stage: Stage, *, shown: tuple[str, ...] = ()) -> AsyncGenerator[Picture]:
+async def followed(
+    stage: Stage, *, shown: tuple[str, ...] = (), over: MemoryBroker | None = None
+) -> AsyncGenerator[Picture]:
     picture = Picture("test")
-    async with MemoryBroker(stage.server) as broker:
+    async with over or MemoryBroker(stage.server) as broker:
         program = program_of(beating(), broker, stage.clock)
         ours = Feed(program, picture, lambda: shown, no_operation)
         running = asyncio.create_task(ours.run())
@@ -80,6 +82,20 @@ async def test_the_journal_is_read_back_up_to_a_limit(
         assert picture.heard_back_to is not None
         # A chunk is read whole.
         assert sum(minute.runs for _, minute in picture.minutes.last(600, stage.clock.now())) > 100
+
+
+async def test_a_reading_that_the_broker_interrupts_counts_nothing_twice(stage: Stage) -> None:
+    app = looping("beat", every="10s", raised=ValueError("no"), retry=Retry(0))
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(95)
+    failing = stage.faulty.on("read", ".journal", where=lambda call: call.position == 8, times=1)
+    failing.fails(BrokerUnavailable("It went."))
+    async with followed(stage, over=stage.faulty) as picture:
+        assert len(failing.met) == 1
+        assert not picture.is_reading_back
+        assert [group.count for group in picture.parked.values()] == [9]
+        assert [run.seq for run in picture.loops[BEAT].runs] == list(range(9))
 
 
 async def test_an_unseeded_app_is_reported_and_awaited(stage: Stage) -> None:
@@ -133,6 +149,14 @@ async def test_the_feed_continues_after_an_entry_found_no_space(
         await stage.verbs.resume(stage.app.loop("beat"))
         await asyncio.sleep(5)
         assert picture.listing[BEAT].is_active
+        with monkeypatch.context() as full:
+            full.setattr(picture.listing.table, "write", fail)
+            await stage.removal.remove_all([stage.app.loop("beat")])
+            await asyncio.sleep(5)
+        await asyncio.sleep(5)
+        shown = picture.loops[BEAT].listed
+        assert shown is not None
+        assert shown.is_gone
 
 
 async def test_the_feed_continues_after_a_lost_connection(stage: Stage) -> None:
