@@ -517,10 +517,11 @@ class Listing(Mapping[LoopId, RosterEntry]):
         return any(map(self._is_held, self._names.get(task, (task,))))
 
     def _is_held(self, name: str) -> bool:
-        listed, whole = self._of_tasks.get(name), LoopId(name, WHOLE)
-        if listed is None:  # asked for each message, so without a look into the table
-            return self._learned.get(whole, 0) > self.forgotten
-        return not listed.is_gone or self.known(whole) > listed.epoch
+        # Asked for each message, so without a look into the table.
+        listed, heard = self._of_tasks.get(name), self._learned.get(LoopId(name, WHOLE), 0)
+        if listed is None:
+            return heard > self.forgotten
+        return not listed.is_gone or heard > listed.epoch
 
     @property
     def there(self) -> list[RosterEntry]:
