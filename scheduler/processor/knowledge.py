@@ -1,6 +1,7 @@
 """Know the state that a processor needs before it runs a message (P0): epochs and paused tasks."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
@@ -58,7 +59,7 @@ class Knowledge:
         self._turn = asyncio.Lock()
         self._is_open = False
         self.current = asyncio.Event()
-        self._interrupted_at = 0.0
+        self._interrupted_at = -math.inf
         self._news = asyncio.Event()
         self._catching_up: asyncio.Task[None] | None = None
         self._opened = AsyncExitStack()
@@ -195,6 +196,7 @@ class Knowledge:
 
     async def _catch_up(self) -> None:
         # Roll calls report later epochs; earlier ones are in the roster.
+        interrupted_at = self._interrupted_at
         await _until(self._is_subscribed)
         async with self._turn:
             await self._roster.read()
@@ -204,6 +206,8 @@ class Knowledge:
                 following = await self._roster.follow(self._report, self._begin_again)
                 self._following = following
         self._report_pauses()
+        if self._interrupted_at != interrupted_at:
+            return  # the first reading: another one begins when the interruption ends
         self.current.set()
         if not following.is_on:  # it has ended by now
             self._begin_again()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -83,14 +83,18 @@ class Knowing:
         return True
 
 
+def about_to_know(stage: Stage, broker: FaultyBroker) -> Knowing:
+    roster = roster_of(NAMES, broker, stage.clock)
+    roll_call, events = RollCall(broker, NAMES, LoopTurns(roster.listing)), list[Event]()
+    return Knowing(Knowledge(NAMES, roster, roll_call, events.append), roster, broker, events)
+
+
 @asynccontextmanager
 async def knowing(stage: Stage) -> AsyncGenerator[Knowing]:
     async with FaultyBroker(stage.server) as broker:
-        roster = roster_of(NAMES, broker, stage.clock)
-        roll_call, events = RollCall(broker, NAMES, LoopTurns(roster.listing)), list[Event]()
-        knowledge = Knowledge(NAMES, roster, roll_call, events.append)
-        async with knowledge:
-            yield Knowing(knowledge, roster, broker, events)
+        its = about_to_know(stage, broker)
+        async with its.knowledge:
+            yield its
 
 
 async def test_a_processor_stops_without_confirmation_of_its_end(
@@ -279,16 +283,24 @@ async def test_an_unreadable_roster_is_read_again_until_it_works(
         assert await known.is_current()
 
 
-async def test_a_cut_during_the_reading_restarts_it(stage: Stage) -> None:
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_cut_during_the_reading_restarts_it(stage: Stage, is_first: bool) -> None:
     await stage.seed(looping(every="10s"))
     lost, back = LOST
-    async with knowing(stage) as known:
-        reading = Reading(known.broker)
+    async with AsyncExitStack() as opened:
+        broker = await opened.enter_async_context(FaultyBroker(stage.server))
+        known, reading = about_to_know(stage, broker), Reading(broker)
+        if not is_first:
+            await opened.enter_async_context(known.knowledge)
         holding = reading.held()
-        known.cut()
-        await reading.begun.wait()
-        known.knowledge.hear(lost)
-        reading.go_on.set()
+        async with asyncio.TaskGroup() as group:
+            if is_first:
+                group.create_task(opened.enter_async_context(known.knowledge))
+            else:
+                known.cut()
+            await reading.begun.wait()
+            known.knowledge.hear(lost)
+            reading.go_on.set()
         assert not await known.is_current()
         known.knowledge.hear(back)
         assert await known.is_current()
