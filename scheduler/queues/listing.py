@@ -462,9 +462,14 @@ class Listing(Mapping[LoopId, RosterEntry]):
         self._recount(self.table.counts())
         self._has_inherited = self._count > 0
 
-    def drop_inherited(self) -> None:
-        """Remove the entries of loops that only an earlier stream had; keep learned epochs."""
-        self.table.drop_inherited()
+    def drop_inherited(self, kept: Collection[LoopId]) -> None:
+        """Remove the entries of loops that only an earlier stream had, except some.
+
+        Epochs that were learned are kept.
+        """
+        for loop in self.table.inherited():
+            if loop not in kept:
+                self.table.delete(loop)
         self._recount(self.table.counts())
 
     def begin_again(self) -> None:

@@ -255,10 +255,6 @@ class LoopTable:
         """Mark all loops as inherited."""
         self._execute("UPDATE loops SET inherited = 1")
 
-    def drop_inherited(self) -> None:
-        """Delete the rows of loops that only an earlier stream had."""
-        self._execute("DELETE FROM loops WHERE inherited")
-
     def delete(self, loop: LoopId) -> None:
         """Delete the row of a loop."""
         self._execute(f"DELETE FROM loops {_THIS}", _key(loop))

@@ -366,8 +366,9 @@ class Roster:
             await self._load(snapshot, only)
             start = self._noted = listing.reached
             if start is not None and await self._enter_all(read_from(start), start):
-                if before is not None and before.offset < snapshot.up_to.offset:
-                    listing.drop_inherited()  # gone long ago: the stream reaches back no further
+                is_later = before is not None and before.offset < snapshot.up_to.offset
+                if self.inherits and is_later:  # what it lacks, was gone for long
+                    listing.drop_inherited(self._kept)
                 return
             if listing.scope is not None:
                 await self._continue_or_reread(read_from, None)
@@ -537,7 +538,7 @@ class Roster:
             self._forget(FORGOTTEN_AT_ONCE)
 
     def _forget(self, most: int = -1) -> None:
-        kept = self._kept if self._followed else ()
+        kept = self._kept if self.inherits else ()
         self.listing.forget(self._clock.now() - REMEMBERED, most=most, kept=kept)
 
 

@@ -113,6 +113,18 @@ async def test_followers_forget_loops_that_are_long_gone(
     await following.cancel()
 
 
+async def test_gone_loops_of_the_code_are_kept_after_a_follower_has_ended(desk: Desk) -> None:
+    roster = Roster(desk.broker, NAMES, desk.clock, kept=[A.loop])
+    await roster.append([A])
+    following = await roster.follow()
+    await desk.roster().append([A_GONE])
+    await asyncio.sleep(REMEMBERED.total_seconds() + 1)
+    roster.listing.table.has_failed = True
+    assert (await roster.read())[A.loop].is_gone
+    assert not following.is_on
+    await following.cancel()
+
+
 async def test_notes_skipped_while_others_are_entered_are_not_lost(
     desk: Desk, roster: Roster
 ) -> None:
