@@ -205,6 +205,7 @@ class Beginnings:
             beginning.entry,
             _reason(wanted, beginning.entry.state),
             by=actor(self._roll_call.processor),
+            at=now,
             checkpoint=self._checkpoint(wanted, now),
             override=None if wanted.verb is Verb.REMOVE else loop.override,
             renames=before.loop.task if wanted.verb is Verb.RENAME and before else None,

@@ -19,7 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain, islice
@@ -134,11 +134,9 @@ class Roster:
         """Append entries, confirmed, and read the roster to see which of them are accepted.
 
         Returns:
-            Each entry with its time; None: it is ignored, as another one was first; TooLarge: the
-            broker does not accept it.
+            Each entry; None: it is ignored, as another one was first; TooLarge: the broker does not
+            accept it.
         """
-        now = self._clock.now()
-        entries = [replace(listed, at=now) for listed in entries]
         mine = {listed.identity: False for listed in entries}
         self._awaited |= mine
         try:

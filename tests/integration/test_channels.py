@@ -108,16 +108,16 @@ async def test_a_queue_that_does_not_respond_is_not_taken_for_empty(
             "eval", f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), sys:{do}(amqqueue:get_pid(Q))."
         )
 
+    limit = "scheduler.brokers.amqp.connection.COUNTED_WITHIN"
     async with RabbitWire("quorum", node.url) as wire:
         queue = await wire.declare_queue()
         await send(wire.broker, queue, b"a")
         await asyncio.to_thread(let, queue, "suspend")
+        monkeypatch.setattr(limit, timedelta(minutes=2))  # so long it may take to resume it
         counting = asyncio.create_task(wire.broker.depth(queue))
         await asyncio.wait([counting], timeout=1)
         assert not counting.done()
-        monkeypatch.setattr(
-            "scheduler.brokers.amqp.connection.COUNTED_WITHIN", timedelta(milliseconds=500)
-        )
+        monkeypatch.setattr(limit, timedelta(milliseconds=500))
         with pytest.raises(BrokerUnavailable, match=f"{queue}.* has not responded for 0.5 s"):
             await wire.broker.depth(queue)
         await asyncio.to_thread(let, queue, "resume")

@@ -87,7 +87,7 @@ async def test_a_sync_makes_the_loops_those_of_the_file(stage: Stage, file: Path
 
 async def synced(stage: Stage, file: Path) -> Mapping[str, Synced]:
     """What is done, which is what was planned, and planning alone changes nothing."""
-    before = await stage.listing()
+    before = dict(await stage.listing())
     planned = await stage.app.sync_file(file, dry_run=True)
     assert await stage.listing() == before
     assert await stage.app.sync_file(str(file)) == planned
@@ -141,7 +141,7 @@ async def test_a_wrong_file_is_refused(
     stage: Stage, tmp_path: Path, format: str, content: str | bytes | None, told: str
 ) -> None:
     await stage.seed(app := coded())
-    before = await stage.listing()
+    before = dict(await stage.listing())
     file = tmp_path / f"loops.{format}"
     if content is not None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -513,7 +513,7 @@ async def test_a_broker_that_lost_everything_gets_back_what_processors_know_or_a
     await report.start("koeln", every="1h")
     await report.stop("koeln")
     await stage.verbs.pause(stage.app.loop("task"), "stocktaking")
-    before = await stage.listing()
+    before = dict(await stage.listing())
     await stage.program.roster.compact()
     async with AsyncExitStack() as processors:
         if not kept:
@@ -531,6 +531,7 @@ async def test_a_broker_that_lost_everything_gets_back_what_processors_know_or_a
             assert getattr(after[loop], part) == getattr(before[loop], part)
         assert after[loop].entry.state is before[loop].entry.state
         assert after[loop].entry.life == before[loop].entry.life
+    assert after[TASK].at == before[TASK].at
     assert (await stage.token(BONN)).args == {"city": "Bonn"}
     assert [loop.key for loop in await report.list()] == ["bonn"]
 

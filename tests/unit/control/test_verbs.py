@@ -233,7 +233,7 @@ async def test_a_seed_follows_its_plan(stage: Stage, deed: Deed, every: str, did
     await stage.seed(looping())
     await deed(stage)
     await asyncio.sleep(1)
-    before = await stage.listing()
+    before = dict(await stage.listing())
     seeding = program_of(looping(every=every), stage.broker, stage.clock).seeding
     (planned,) = await seeding.plan()
     assert await stage.listing() == before
