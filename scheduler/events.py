@@ -5,13 +5,13 @@ its fields filled in, and `level`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import Field, dataclass, field
+from dataclasses import Field, dataclass, field, replace
 from datetime import datetime, timedelta
 from logging import DEBUG, ERROR, INFO, NOTSET, WARNING
 from typing import Any, ClassVar, dataclass_transform
 
 from scheduler.protocol.calls import Call
-from scheduler.protocol.messages import lead_of, summary_of
+from scheduler.protocol.messages import lead_of, summary_of, unshared
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.spelling import counted
 from scheduler.timing.durations import LONGEST, format_duration
@@ -372,6 +372,13 @@ class RunFinished(RunEvent):
     trace: dict[str, str] = field(default_factory=dict[str, str])
     void: bool = False
     call: Call | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Copy the dicts of the successor, which is not yet published, for its listeners."""
+        if (token := self.successor) is not None and (token.args or token.carry or token.trace):
+            args, carry, trace = map(unshared, (token.args, token.carry, token.trace))
+            copy = replace(token, args=args, carry=carry, trace=trace)
+            object.__setattr__(self, "successor", copy)
 
     @property
     def severity(self) -> int:

@@ -5,7 +5,7 @@ import concurrent.futures
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pytest
 from pydantic import AfterValidator
@@ -14,7 +14,7 @@ from scheduler import Context, Reject, Retry, RetryLater, Scheduler, Settings, S
 from scheduler.errors import LifespanError
 from scheduler.events import MessageParked, RunFinished, RunStarted
 from scheduler.middleware import CallNext
-from scheduler.protocol.tokens import Ending
+from scheduler.protocol.tokens import Ending, Token
 from scheduler.tasks.retries import NamedOutcome
 from scheduler.testing import DEFAULT_START, simulate
 from tests.stage import new_app, of
@@ -231,15 +231,24 @@ def test_a_loop_continues_after_an_error_that_traceback_cannot_format(app: Sched
 
 
 @pytest.mark.parametrize("added", [{"x": object()}, {5: "x"}, {"x": None}, {"x": "\udcff"}])
-def test_a_run_is_settled_despite_any_trace_of_a_listener(app: Scheduler, added: Any) -> None:
-    app.periodic(every="10s")(sleep)
+def test_a_run_is_settled_despite_any_change_by_a_listener(app: Scheduler, added: Any) -> None:
+    seen = list[tuple[Any, Any, Any]]()
+
+    @app.periodic(every="10s", args={"sizes": [1]})
+    async def task(ctx: Context, sizes: list[int]) -> None:
+        seen.append((ctx.seq, sizes, ctx.carried))
+        ctx.carry({"next": [ctx.seq + 1]})
 
     @app.listen
     def listener(event: object) -> None:
         if isinstance(event, RunFinished):
             event.trace.update(added)
+            assert isinstance(successor := event.successor, Token)
+            cast("dict[str, Any]", successor.args)["sizes"].append(2)
+            successor.carry["next"].append(object())
 
-    assert [event.seq for event in of(RunStarted, simulate(app, "45s"))] == [0, 1, 2, 3]
+    simulate(app, "45s")
+    assert seen == [(0, [1], None), *((seq, [1], {"next": [seq]}) for seq in (1, 2, 3))]
 
 
 @pytest.mark.parametrize("error", [*RAISED, ConnectionError])
