@@ -124,9 +124,11 @@ async def main():
 asyncio.run(main())
 """
 OPENS = """
+import threading
 from contextlib import asynccontextmanager
 
 def connect() -> None:
+    threading.Thread(target=threading.Event().wait, name="pinger").start()
     raise ConnectionRefusedError("no database")
 
 @asynccontextmanager
@@ -158,9 +160,10 @@ def test_a_lifespan_that_fails_to_open_is_shown_with_its_own_code(
     offline: CommandLine, tmp_path: Path
 ) -> None:
     (tmp_path / "opens.py").write_text(APP + OPENS)
-    done = offline("dev", "opens.py:shared", "--for", "1s")
+    done = offline.installed("dev", "opens.py:shared", "--for", "1s")
     assert done.code == 1
-    *_, first, where, _, raised_at, code = done.err.splitlines()
+    *_, first, where, _, raised_at, code, last = done.err.splitlines()
+    assert last == "scheduler: These threads have not ended, and are left: pinger."
     assert first == (
         "scheduler: The lifespan open_pool could not be opened, and no run was begun: "
         "ConnectionRefusedError: no database"

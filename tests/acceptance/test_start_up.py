@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -91,6 +92,7 @@ def test_an_interrupt_while_the_program_is_loaded_is_no_error(monkeypatch: pytes
     commands = ModuleType("scheduler.cli.commands")
     monkeypatch.setattr(commands, "main", interrupted, raising=False)
     monkeypatch.setitem(sys.modules, "scheduler.cli.commands", commands)
+    monkeypatch.setattr(threading, "enumerate", list)  # pytest has threads that do not end
     with pytest.raises(SystemExit) as ended:
         program.main()
     assert ended.value.code == 130
