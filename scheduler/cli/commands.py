@@ -64,10 +64,12 @@ def loaded(name: str) -> Any:
     """Return a command or a group, from the module that declares it."""
     # What is loaded stays: to look for garbage in it, now and at exit, takes a third of the start.
     gc.disable()
-    # Typer bundles click, or depends on it: no type of either can be named here.
-    module: Any = importlib.import_module(f"scheduler.cli.{COMMANDS[name][0]}")
-    gc.freeze()
-    gc.enable()
+    try:
+        # Typer bundles click, or depends on it: no type of either can be named here.
+        module: Any = importlib.import_module(f"scheduler.cli.{COMMANDS[name][0]}")
+        gc.freeze()
+    finally:
+        gc.enable()
     group: Any = get_group(module.cli)
     return group.commands.get(name, group)
 

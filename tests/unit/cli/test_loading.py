@@ -1,9 +1,10 @@
+import gc
 import sys
 from pathlib import Path
 
 import pytest
 
-from scheduler.cli import loading
+from scheduler.cli import commands, loading
 from scheduler.cli.loading import load_app
 from scheduler.errors import AppNotFound, ScheduleError, UsageError
 
@@ -90,6 +91,15 @@ def test_the_argument_comes_before_the_variable_and_that_before_pyproject(
     if variable is not None:
         monkeypatch.setenv("SCHEDULER_APP", variable)
     assert load_app(argument).namespace == found
+
+
+def test_garbage_is_collected_after_a_command_that_cannot_be_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "scheduler.cli.status", None)
+    with pytest.raises(ImportError):
+        commands.loaded("status")
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("variable", [None, "of_pyproject.py"])
