@@ -1,5 +1,8 @@
 """Loops and their schedules, as somebody writes them into a form."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from starlette.datastructures import FormData
 
@@ -85,3 +88,30 @@ def test_an_invalid_loop_is_reported_by_field(fields: dict[str, str], told: str)
     with pytest.raises(UsageError, match=told) as error:
         form(**{**loop, **fields}).loop(app())
     assert "=" not in str(error.value)
+
+
+class Name(str):
+    """A name that counts how often it is looked at."""
+
+    looks = 0
+
+    def __str__(self) -> str:
+        return self
+
+    def __hash__(self) -> int:
+        Name.looks += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Name.looks += 1
+        return super().__eq__(other)
+
+
+def test_each_name_of_a_bulk_action_is_looked_at_a_few_times() -> None:
+    names = [Name(f"loop.{number}") for number in range(300)]
+    fields = FormData([("filter", ""), *(("loop", name) for name in names)])
+    bulk = Form("pause", Visitor("ada"), fields)
+    standings: Any = [SimpleNamespace(name=name) for name in [*names, Name("new")]]
+    assert bulk.changes(standings) == ["1 more match the filter since, and were left alone: new"]
+    assert bulk.loops(standings) == names
+    assert Name.looks < 10 * len(names)
