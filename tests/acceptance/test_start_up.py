@@ -47,6 +47,7 @@ BROKER = {"aiormq", "scheduler.control.verbs", "scheduler.processor"}
     [
         ("seed --help", set[str](), {"shop", "aiormq"}),
         ("failed --help", set[str](), {"shop", "aiormq"}),
+        ("status --help", set[str](), {"shop", "aiormq", "starlette", "scheduler.dashboard"}),
         ("next", {"scheduler.app", "pydantic"}, {"rich", "pydantic_settings"} | BROKER),
         ("topology show", {"rich"}, set[str]()),
         ("status", {"aiormq"}, set[str]()),
