@@ -350,6 +350,11 @@ class Keyed:
             raise UsageError(
                 f"{spec.name}.once takes a moment or a delay, got both at= and after=."
             )
+        if at is not None and not isinstance(at, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ScheduleError(
+                f"The moment of {spec.name}.{key}: expected an aware datetime, got: {shown(at)}. "
+                "For a delay, use after=."
+            )
         kept = _kept(unique)
         when = (ZERO if after is None else parse_duration(after)) if at is None else at
         wanted = when, dict[str, Any]() if args is None else args

@@ -297,6 +297,12 @@ async def test_unique_is_refused_with_options_of_a_message(shop: Shop) -> None:
             ScheduleError,
             r"The moment of remind\.order-7: expected an aware moment",
         ),
+        (
+            "order-7",
+            {"at": "10m"},
+            ScheduleError,
+            r"datetime, got: '10m'\. For a delay, use after=",
+        ),
         ("order-7", {"after": "soon"}, ScheduleError, "soon"),
         ("order-7", {"unique": "-1s"}, ScheduleError, "-1s"),
         ("order-7", {"args": {"oder": 7}}, UsageError, "oder"),
