@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.brokers.contract import Broker
+from scheduler.brokers.contract import Broker, unless_stalled
 from scheduler.control.doctor import Finding
 from scheduler.control.installation import with_failed_queues
 from scheduler.dashboard.picture import Picture
@@ -177,7 +177,6 @@ class Watch:
         roll: the processors, as of the last roll call.
         seen: all processors that have answered.
         findings: those of the last examination by the doctor, and when it began.
-        refusal: why processors cannot be asked; empty: they can.
 
     Args:
         loops: returns the loops of which processors may hold tokens, with their epochs.
@@ -195,7 +194,7 @@ class Watch:
         self.roll: Roll | None = None
         self.seen: dict[str, SeenProcessor] = {}
         self.findings: tuple[datetime, Sequence[Finding]] | None = None
-        self.refusal = ""
+        self._refusal = ""
         self._alarm = ""
         self._looking = asyncio.Lock()
         self._taking = 0
@@ -215,6 +214,12 @@ class Watch:
         if self._broker is not None and self._broker.is_blocked:
             return self._alarm or "low on memory or disk"
         return self._alarm
+
+    @property
+    def refusal(self) -> str:
+        """Return why processors cannot be asked; empty: they can."""
+        blocks = f"the broker blocks publishers, {self.alarm}." if self.alarm else ""
+        return self._refusal or blocks
 
     @property
     def silent(self) -> int:
@@ -288,8 +293,8 @@ class Watch:
         if asked_at and not is_detailed and self._clock.now() - asked_at < ASK_SELDOM:
             return BEAT
         if self.running is None:
-            self.refusal = await self._find_refusal()
-        if self.refusal:
+            self._refusal = await self._find_refusal()
+        if self._refusal:
             return ASK_SELDOM
         await self.ask(self._loops() if self._is_viewed(PROCESSORS) else {})
         return ASK_EVERY
@@ -308,19 +313,28 @@ class Watch:
         return ""
 
     async def ask(self, loops: Mapping[LoopId, int], *, stack_of: str | None = None) -> Running:
-        """Ask all processors for their runs, and for their tokens of these loops."""
-        answers = await self._program.roll_call.ask_all(loops)
-        running = await self._program.cancellation.running(stack_of=stack_of)
+        """Ask all processors for their runs, and for their tokens of these loops.
+
+        In an alarm, none is asked, and the answers from before stay.
+
+        Raises:
+            BrokerUnavailable: an alarm blocks the connection, or the broker does not respond.
+        """
+        async with unless_stalled(self._program.broker):
+            answers = await self._program.roll_call.ask_all(loops)
+            running = await self._program.cancellation.running(stack_of=stack_of)
         now = self._clock.now()
         silent = 0 if answers.alarm else answers.silent
         self._silent, self._silent_before = silent, self._silent
         self._alarm = answers.alarm
+        self._picture.version += 1
+        if answers.alarm:
+            return running
         self.running, self.roll = (now, running), roll_of(answers, running, now)
         for name, holdings in answers.said.items():
             self.seen[name] = SeenProcessor(holdings.about, now)
         recent = [item for item in self.seen.items() if now - item[1].last_at < KNOWN_FOR]
         self.seen = dict(sorted(recent, key=lambda item: item[1].last_at)[-MOST_KNOWN:])
-        self._picture.version += 1
         return running
 
     # Parked messages

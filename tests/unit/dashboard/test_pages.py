@@ -38,6 +38,7 @@ from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token, encode
 from scheduler.queues.entries import RosterEntry
 from scheduler.queues.failed import kind_of
 from scheduler.queues.outbox import Posting
+from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.moments import SystemClock
 from tests.stage import Stage, an_app, new_app, program_of
@@ -991,6 +992,9 @@ async def test_a_refusing_broker_and_a_failed_feed_are_reported_and_retried(
     async def fail(_: object) -> None:
         raise RuntimeError("a fault")
 
+    async def wait(*_: object) -> None:
+        await asyncio.sleep(1000)
+
     def connect() -> MemoryBroker:
         if refused:
             raise refused.pop()
@@ -1015,6 +1019,15 @@ async def test_a_refusing_broker_and_a_failed_feed_are_reported_and_retried(
             await asyncio.sleep(1)
             told = "The broker blocks publishers: low on memory or disk."
             assert told in await browser.see("/")
+            blocked.setattr(RollCall, "ask", wait)
+            answer = await browser.post("stack", {"run": "report#0"})
+            assert "0 done" in await browser.see(answer.headers["location"])
+            await asyncio.sleep(30)
+            told = "has not responded for 30 s: a memory or disk alarm blocks it"
+            assert told in await browser.see(answer.headers["location"])
+            told = "Processors cannot be asked: the broker blocks publishers"
+            for path in ("/running", "/processors"):
+                assert told in await browser.see(path)
     with monkeypatch.context() as faulty:
         faulty.setattr(feed.Feed, "_read_back", fail)
         async with browsing(shop) as browser:
