@@ -128,6 +128,15 @@ class Comparison:
         follower, _ = (self.followed, self.without_notes)[len(entries) % 2][0]
         await follower.note(notes)
 
+    async def fail(self) -> None:
+        """Have a table fail: all is read again, and followed from there."""
+        if self.without_notes:
+            reader, before = self.without_notes.pop(0)
+            reader.listing.table.has_failed = True
+            await reader.read()
+            assert not before.is_on
+            self.without_notes.append((reader, await reader.follow()))
+
     async def write_unheard(self, batch: list[RosterEntry]) -> None:
         """Write what those that are cut off read when they come back, before they hear it."""
         self.cut_off.detach()
@@ -196,6 +205,8 @@ async def judged(stream: list[list[RosterEntry]], merging: set[int], recreated: 
                 await asyncio.sleep(1)
                 await broker.delete(NAMES.roster)
                 await broker.declare(topology("test", []))
+            if number in merging:
+                await comparison.fail()
             unheard = number in merging and recreated < 0
             await (comparison.write_unheard if unheard else comparison.write)(batch)
             await asyncio.sleep(0.01)
