@@ -107,6 +107,7 @@ class Roster:
         self.enters_notes = True
         self._noted: Bookmark | None = None
         self._noted_at: datetime | None = None
+        self._read_at = UNIX_EPOCH
         self.inherits = False
         self.lacks_some = False
         self._since_snapshot = 0
@@ -227,6 +228,7 @@ class Roster:
     async def _read(self, asked: Sequence[Question]) -> Listing:
         is_exact = any(read_from == self._read_to_end for read_from, _ in asked)
         read_from = self._read_to_end if is_exact else self._read_what_is_there
+        began_at = self._clock.now()
         loops, is_for_all = set[LoopId](), self._is_given or self.inherits
         for _, only in asked:
             loops.update(only or ())
@@ -237,6 +239,7 @@ class Roster:
             raise QueueNotFound(
                 f"The queue {self._names.roster!r} does not exist: run `scheduler seed` first."
             ) from error
+        self._read_at = began_at
         self._forget()
         return self.listing
 
@@ -289,7 +292,8 @@ class Roster:
         if self.enters_notes:
             self.enters_notes = False
             if self._noted_at is None:  # else it is still entering those before
-                self._noted, self._noted_at = self.listing.reached, self._clock.now()
+                # It may be reading, and notes of long ago are to come.
+                self._noted, self._noted_at = self.listing.reached, self._read_at
 
     async def enter_notes(self) -> None:
         """Enter the notes that were skipped, and from now on all.

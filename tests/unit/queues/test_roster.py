@@ -186,6 +186,20 @@ async def test_a_skipped_note_is_read_while_skipped_notes_are_entered(
     assert await roster.with_last_note(roster.listing[A.loop]) == noted
 
 
+async def test_a_note_skipped_by_the_first_reading_is_read(desk: Desk, roster: Roster) -> None:
+    async def skip(call: Call) -> None:
+        roster.skip_notes()  # another processor supervises
+
+    token = Token(A.loop, A.schedule, START, START, epoch=7, life=7, seq=3)
+    noted = replace(A, checkpoint=checkpoint_of(token, "test", START))
+    await desk.append_blindly(A)
+    await desk.append_blindly(noted)
+    await asyncio.sleep(LONG.total_seconds() + 1)
+    desk.broker.on("read", NAMES.roster, times=1).then(skip)
+    assert await roster.read() == {A.loop: A}
+    assert await roster.with_last_note(A) == noted
+
+
 async def test_a_loop_that_ended_before_the_stream_begins_is_not_kept(
     desk: Desk, roster: Roster, broker: FaultyBroker
 ) -> None:
