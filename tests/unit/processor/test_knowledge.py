@@ -120,7 +120,8 @@ async def test_a_processor_reports_its_lag_behind_the_roster(stage: Stage) -> No
     slow_clock = LoopClock(START - timedelta(seconds=3))
     async with knowing(stage) as its:
         gone = LoopId("task", "gone")
-        listed = RosterEntry(gone, Every("1m"), {}, Entry(7, LoopState.GONE, 1))
+        entry = Entry(7, LoopState.GONE, 1)
+        listed = RosterEntry(gone, Every("1m"), {}, entry, at=slow_clock.now())
         (appended,) = await roster_of(NAMES, stage.broker, slow_clock).append([listed])
         assert isinstance(appended, RosterEntry)
         await append_blindly(stage.broker, NAMES, [appended])
