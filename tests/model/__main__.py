@@ -4,6 +4,7 @@ Of loops and their epochs first, then of ordered queues and their notes.
 """
 
 import argparse
+import logging
 import sys
 from collections.abc import Iterable
 
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="not the rows that take minutes")
     parser.add_argument("--show", metavar="RULE", help="the shortest ways without this rule")
     options = parser.parse_args()
+    logging.disable()  # each processor that dies is cancelled, and would log that
     if options.show:
         chosen = [each for each in ALL_REMOVALS if each.what.startswith(options.show)]
         for removal in chosen:
