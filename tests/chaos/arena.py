@@ -198,6 +198,7 @@ class Arena:
             "SCHEDULER_BROKER_URL": f"amqp://guest:guest@127.0.0.1:{proxy.port}/",
             "SCHEDULER_QUEUE_TYPE": self.queue_type,
             "SCHEDULER_HEARTBEAT": f"{HEARTBEAT}s",
+            "NAMESPACE": app.namespace,
             "RECORD": str(self.record),
             "RELEASE": str(release),
         }

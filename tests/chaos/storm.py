@@ -40,7 +40,8 @@ KEYS = ("one", "two", "tardy")
 COUNTING = ("counting", "counting_grid")
 RELEASE = int(os.environ.get("RELEASE", "0"))
 
-app = Scheduler(os.environ.get("NAMESPACE", "storm"))
+# Of the runner: what a storm that was killed has left may reach the broker of another one.
+app = Scheduler(os.environ.get("NAMESPACE", f"storm-{os.getpid()}"))
 note = Pen(Path(os.environ.get("RECORD", os.devnull)), os.environ.get("WHO", "somebody"))
 
 
