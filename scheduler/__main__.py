@@ -38,7 +38,7 @@ def _end_despite_threads(code: object) -> None:
     def end() -> None:
         names = ", ".join(left)
         try:
-            sys.stderr.write(f"scheduler: These threads have not ended, and are left: {names}.\n")
+            sys.stderr.write(f"scheduler: These threads do not end and are abandoned: {names}.\n")
             sys.stdout.flush()
         finally:  # their reader may have ended
             os._exit(code if isinstance(code, int) else int(code is not None))

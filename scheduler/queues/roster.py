@@ -369,7 +369,7 @@ class Roster:
             start = self._noted = listing.reached
             if start is not None and await self._enter_all(read_from(start), start):
                 is_later = before is not None and before.offset < snapshot.up_to.offset
-                if self.inherits and is_later:  # what it lacks, was gone for long
+                if self.inherits and is_later:  # what it lacks had been gone for long
                     listing.drop_inherited(self._kept)
                 return
             if listing.scope is not None:

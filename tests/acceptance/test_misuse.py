@@ -163,7 +163,7 @@ def test_a_lifespan_that_fails_to_open_is_shown_with_its_own_code(
     done = offline.installed("dev", "opens.py:shared", "--for", "1s")
     assert done.code == 1
     *_, first, where, _, raised_at, code, last = done.err.splitlines()
-    assert last == "scheduler: These threads have not ended, and are left: pinger."
+    assert last == "scheduler: These threads do not end and are abandoned: pinger."
     assert first == (
         "scheduler: The lifespan open_pool could not be opened, and no run was begun: "
         "ConnectionRefusedError: no database"
